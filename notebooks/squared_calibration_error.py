@@ -91,7 +91,7 @@ confidence = squared_ce.calibration_error(
     keys[2],
     probabilities,
     labels,
-    estimators=[squared_ce.Bins(15), squared_ce.Bins(), squared_ce.TwoStepRidge(rank=40)],
+    estimators=[squared_ce.Bins(15), squared_ce.Bins(), squared_ce.KernelRidge(rank=40)],
     folds=2 if quick else 5,
 )
 print(confidence)

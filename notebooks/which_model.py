@@ -44,10 +44,9 @@ print(comparison)
 
 # %% [markdown]
 # The models that may be the best are named, and the others are worse than some other, with 95 %
-# confidence for all pairs together. A value of CKCE means little by itself; the temperature does:
-# by what logits would have to be divided to be right, above 1 for overconfidence and below 1 for
-# underconfidence. Accuracy and proper scores stand beside it, because a forecast that is always the
-# same can be calibrated.
+# confidence for all pairs together. A value of CKCE means little by itself; what a model says and
+# what comes true does. Accuracy and proper scores stand beside it, because a forecast that is
+# always the same can be calibrated.
 #
 # Left: CKCE without label noise, whose true value is 0 for a calibrated model. Right: every pair,
 # with p-values that allow for the number of pairs.

@@ -151,13 +151,10 @@ def recipes():
     }
     compared = {
         "ckce": {**CLASSES, "covariates": INPUTS},
-        "Fourier": {"key": 0, "n_features": 3},
         "LowRank": {"rank": 3},
-        "ConjugateGradients": {},
         "ckce_test": {"key": 0, **CLASSES},
         "compare": top["compare"],
         "jkce": CLASSES,
-        "pooled_bandwidth": {"models": MODELS},
         "skill": CLASSES,
     }
     squared = {

@@ -266,10 +266,6 @@ BAD = {
     "half a step": (lambda: jaxcal.mcmc.HMC(leapfrogs=2.5), "leapfrogs: wanted a whole number"),
     "a share of 2": (lambda: jaxcal.mcmc.MALA(target=2.0), "target: wanted a number in"),
     "a word for a flag": (lambda: jaxcal.mcmc.MALA(adapt="no"), "adapt: wanted True or False"),
-    "no landmarks": (
-        lambda: jaxcal.ckce.LowRank(landmarks=np.zeros((0, 3))),
-        r"landmarks: .* got \(0, 3\)",
-    ),
     "no draws of a prior": (
         lambda: jaxcal.sbi.score_pairs(**PAIRS, prior=np.zeros((0, 2))),
         "prior: wanted .* got none",

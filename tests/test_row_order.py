@@ -13,7 +13,8 @@ import numpyro.distributions as dist
 import pytest
 
 from jaxcal import Draws, Unnormalized, kccsd, kcsd, ksd, sbi, squared_ce
-from jaxcal.ckce import LowRank, ckce, compare, pooled_bandwidth
+from jaxcal.ckce import LowRank, ckce, compare
+from jaxcal.ckce.class_comparison import pooled
 from jaxcal.coverage import coverage
 from jaxcal.dce import kernel_ce, smooth_ce
 from jaxcal.divergences.vectors import Vectors
@@ -97,7 +98,7 @@ ESTIMATES = {
     "coverage": shares,
     "diagnosis": diagnosed,
     "locations": lambda d: ucme(KEY, normals(d), d["ys"]),
-    "compare": lambda d: pooled_bandwidth(jnp.stack([d["classes"], d["classes"][:, ::-1]])),
+    "compare": lambda d: pooled(jnp.stack([d["classes"], d["classes"][:, ::-1]])),
     "kernel": lambda d: kernel_ce(d["classes"][:, 0], d["labels"] == 0).squared,
     "divergence": lambda d: smooth_ce(d["classes"][:, 0], d["labels"] == 0).value,
 }

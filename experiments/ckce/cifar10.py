@@ -12,7 +12,6 @@ from jaxcal.ckce import (
     LowRank,
     ckce,
     jkce,
-    pooled_bandwidth,
     skill,
 )
 from jaxcal.measures import confidences, reliability
@@ -90,7 +89,7 @@ def run(folder: Path, path: Path, subsets: int, seed: int) -> None:
     """One row a measure and model: the value on all images, mean and spread over subsets, how
     often a subset gave the full order of all models, and the mean share of pairs in order."""
     names, models, labels = load(folder)
-    shared = pooled_bandwidth(models)
+    shared = pooled(models)
     chosen = measures(shared)
     key = jax.random.key(seed)
     rows = []

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal.ckce import ckce, jkce, pooled_bandwidth, skill
+from jaxcal.ckce import ckce, jkce, skill
+from jaxcal.ckce.class_comparison import pooled
 
 SIDE, CLASSES, NOISE = 8, 10, 0.38
 MODELS = ("logistic regression", "network")
@@ -94,7 +95,7 @@ def curves(key, levels, n, trials):
         return jax.lax.map(one, q)
 
     raw, _ = draw(test_key, shapes, n)
-    shared = pooled_bandwidth(jnp.stack([jax.nn.softmax(logits(f, seen(raw, 0))) for f in fitted]))
+    shared = pooled(jnp.stack([jax.nn.softmax(logits(f, seen(raw, 0))) for f in fitted]))
     keys = jax.random.split(test_key, trials)
     names = ("CKCE", "CKCE, shared", "JKCE", "accuracy")
     by_name = {}

@@ -22,7 +22,6 @@ import numpy as np
 
 from jaxcal.ckce import (
     Equal,
-    Fourier,
     ckce,
     jkce,
 )
@@ -33,6 +32,7 @@ import cifar10
 import images
 import runner
 from reference import synthetic
+from reference.ckce_solvers import Fourier
 from reference.classes import absolute, canonical_error
 from reference.ranking import Drawn, drawn_trials, shift_curves
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
-from jaxcal.ckce import compare, pooled_bandwidth
-from jaxcal.ckce.class_comparison import default_rank
-from jaxcal.ckce.expansion import by_features
-from jaxcal.ckce.features import NystroemFeatures, pivots
+from jaxcal.ckce import compare
+from jaxcal.ckce.class_comparison import default_rank, pooled
+from jaxcal.ckce.features import NystroemFeatures, pivots, primal_fit
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.probability import basis, n_components
 
@@ -61,6 +60,7 @@ class Config:
         "over_confident_20",
         "opposite_3",
         "rare_class",
+        "opposite_halves",
     )
     n_draws: int = 199
     seed: int = 20261124
@@ -136,6 +136,15 @@ def rare_class(key, n):
     return halved / jnp.sum(halved, axis=-1, keepdims=True), right, labels
 
 
+def opposite_halves(key, n):
+    """A model that says too much above 1/2, and one that says too little below it."""
+    part_key, label_key = jax.random.split(key)
+    p = jax.random.uniform(part_key, (n,))
+    labels = (jax.random.uniform(label_key, (n,)) < p).astype(int)
+    models = [jnp.where(p > 0.5, p + 0.55 * (1 - p), p), jnp.where(p < 0.5, 0.45 * p, p)]
+    return two(jnp.stack(models)), two(jnp.stack([p, p])), labels
+
+
 def under_confident(key, n):
     """Two models of two classes whose logits are half as large as is right."""
     part_key, label_key = jax.random.split(key)
@@ -184,6 +193,7 @@ LAWS = {
     "one_hot": one_hot,
     "six_values": six_values,
     "rare_class": rare_class,
+    "opposite_halves": opposite_halves,
 } | {name: partial(dirichlet, temperatures=t, m=m) for name, (t, m) in DESIGNS.items()}
 FITTED = ("base_rate", "in_sample_bins")
 
@@ -195,10 +205,8 @@ def without_noise(q, right, width, *, n, m):
     rank = 2 * default_rank(n, m)
     chosen, used = pivots(kernel, q[: 4 * rank], rank, 1e-4)
     features = NystroemFeatures.at(kernel, q[chosen], used)
-    key = jax.random.key(0)  # deals out blocks, of which the value knows nothing
-    ridge, weights = jnp.asarray(n**-0.25, q.dtype), jnp.ones(len(q), q.dtype)
-    left = right - q
-    return by_features(key, features, q, left, left, ridge, weights).expansion.estimate
+    ridge = jnp.asarray(n**-0.25, q.dtype)
+    return primal_fit(features, q, right - q, ridge, height=jnp.ones(()))[0].estimate
 
 
 @partial(jax.jit, static_argnames=("n", "m"))
@@ -284,7 +292,7 @@ def make(config: Config) -> runner.Study:
         in_sample = cell["law"] in FITTED
         large_key, sets_key, test_key = jax.random.split(key, 3)
         models, right, _ = jax.jit(law, static_argnums=1)(large_key, LARGE)
-        width = pooled_bandwidth(models[:1, :2000] if in_sample else models[:, :2000])
+        width = pooled(models[:1, :2000] if in_sample else models[:, :2000])
         values = true_values(cell["measure"], models, right, width, n)
         # a model fitted to the labels is wrong, by an unknown amount
         truth = jnp.asarray([0.0, jnp.inf]) if in_sample else values

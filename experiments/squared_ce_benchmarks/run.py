@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from reference.calibration_functions import diagonal, fit_one
 from reference.classifiers import squared_confidence, tempered_dirichlet
 
 FOLDER = Path(__file__).parent
-RBF = squared_ce.KroneckerRidge().kernels[0]
+RBF = squared_ce.KernelRidge().kernels[0]
 
 
 def best(function: Callable[[], Any], repeats: int) -> float:
@@ -88,7 +89,7 @@ def paths(n: int, repeats: int) -> dict[str, float]:
     matrix = jax.block_until_ready(gram(RBF, train.inputs, train.inputs))
     decompose = jax.jit(jnp.linalg.eigh)
     unit = best(lambda: decompose(matrix), repeats)
-    kkr, ukkr = squared_ce.KroneckerRidge(), squared_ce.TwoStepRidge()
+    kkr, ukkr = squared_ce.KernelRidge(kronecker=True), squared_ce.KernelRidge()
 
     def path(*estimators: Any) -> Any:
         shared: list[Any] = []
@@ -127,7 +128,7 @@ def many(n: int, rank: int) -> dict[str, float]:
 
         def path(train=train, valid=valid) -> Any:
             shared: list[Any] = []
-            chosen = [squared_ce.KroneckerRidge(rank=rank), squared_ce.TwoStepRidge(rank=rank)]
+            chosen = [squared_ce.KernelRidge(rank=rank, kronecker=k) for k in (True, False)]
             fits = [each.fit(train, shared) for each in chosen]
             return [at_data(fit, valid).rows for fit in fits], shared[0][2].unexplained
 
@@ -143,7 +144,7 @@ def against_exact(n: int, rank: int) -> dict[str, float]:
     """Landmarks against the exact factorisation at a size where both are possible."""
     by_name = {}
     train, valid = simulated(n, n // 4)
-    for make in (squared_ce.KroneckerRidge, squared_ce.TwoStepRidge):
+    for make in (partial(squared_ce.KernelRidge, kronecker=True), squared_ce.KernelRidge):
         risks = [
             np.asarray(jnp.mean(at_data(make(rank=r).fit(train, []), valid).rows, axis=1))
             for r in (None, rank)
@@ -167,10 +168,10 @@ def estimators(n: int) -> dict[str, float]:
         squared_ce.Bins(15),
         squared_ce.Bins(),
         squared_ce.KernelDensity(),
-        squared_ce.KroneckerRidge(),
-        squared_ce.TwoStepRidge(),
-        squared_ce.KroneckerRidge(rank=64),
-        squared_ce.TwoStepRidge(rank=64),
+        squared_ce.KernelRidge(kronecker=True),
+        squared_ce.KernelRidge(),
+        squared_ce.KernelRidge(rank=64, kronecker=True),
+        squared_ce.KernelRidge(rank=64),
     ]
     times = {e.name: best(lambda e=e: at_data(e.fit(train, []), valid).rows, 3) for e in chosen}
     return {f"{name} / 15 bins": seconds / times["15 bins"] for name, seconds in times.items()}

@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import runner
 from populations import POPULATIONS as ALL
 from populations import Population, uniform
+from reference import from_test_rows
 
 FOLDER = Path(__file__).parent / "tuned"
 POPULATIONS = {
@@ -47,18 +48,18 @@ def study(config: Config) -> runner.Study:
         c = population.quantile(jax.random.uniform(place, (n,)))
         y = jax.random.bernoulli(label, jnp.asarray(population.rate(np.asarray(c))))
         report = problem_error(fit, binary(c, y.astype(int)), estimators="paper")
-        truth, step = population.error(), report.quoted.one_step
+        truth, step = population.error(), from_test_rows.quoted(report).one_step
         assert step is not None
 
         def holds(low: Array, high: Array) -> bool:
             return bool(low <= truth + 1e-9 and truth <= high + 1e-9)
 
         return {
-            "printed": holds(*report.test_interval[:2]),
-            "printed_high": float(report.test_interval.high),
-            "one_fit": holds(*report.quoted.interval[:2]),
+            "printed": holds(*from_test_rows.one_step(report)[:2]),
+            "printed_high": float(from_test_rows.one_step(report).high),
+            "one_fit": holds(*from_test_rows.quoted(report).interval[:2]),
             "lower_bound": float(step.lower_bound) <= truth**2 + 1e-9,
-            "plug_in": holds(*report.best.plug_in_interval[:2]),
+            "plug_in": holds(*from_test_rows.plug_in(report.best)[:2]),
             "estimate": report.best.error,
         }
 

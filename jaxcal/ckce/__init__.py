@@ -1,24 +1,20 @@
 """CKCE: which model is calibrated best, by comparing conditional mean operators."""
 
 from jaxcal.ckce.baselines import jkce, skill
-from jaxcal.ckce.compare import compare, pooled_bandwidth
-from jaxcal.ckce.conjugate_gradients import ConjugateGradients
+from jaxcal.ckce.compare import compare
 from jaxcal.ckce.estimator import ckce, ckce_test
-from jaxcal.ckce.features import Fourier, LowRank
+from jaxcal.ckce.features import LowRank
 from jaxcal.ckce.kernels import Equal, simplex_kernel
 from jaxcal.ckce.solvers import Exact
 
 __all__ = [
-    "ConjugateGradients",
     "Equal",
     "Exact",
-    "Fourier",
     "LowRank",
     "ckce",
     "ckce_test",
     "compare",
     "jkce",
-    "pooled_bandwidth",
     "simplex_kernel",
     "skill",
 ]

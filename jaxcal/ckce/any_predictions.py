@@ -4,23 +4,24 @@ The residual of an observation is :math:`\ell(y, \cdot) - E_{Z \sim p}\, \ell(Z,
 density known up to its constant, the Stein feature of its score at the target, in units of the
 spread that its scores claim: both have mean 0 given the prediction where the model is calibrated.
 Only their products D are needed. Means from S draws add about the null mean divided by S. The same
-target kernel, distance between predictions, bandwidth and ridge serve all models, and the expansion
-is that of class probabilities (`jaxcal.ckce.expansion`).
+target kernel, distance between predictions, bandwidth and ridge serve all models, and errors are
+compared as those of class probabilities (`jaxcal.ckce.errors`).
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float
 
 from jaxcal.ckce import kernels, solvers
-from jaxcal.ckce.effect import Curve
-from jaxcal.ckce.expansion import Expansion, by_products
+from jaxcal.ckce.errors import Error, judged
+from jaxcal.ckce.expansion import by_products
 from jaxcal.ckce.inputs import Ridge, ridge_at
-from jaxcal.ckce.results import CKCE
+from jaxcal.ckce.results import CKCE, Effect
 from jaxcal.divergences.mmd import MMD
 from jaxcal.divergences.vectors import gram_block
 from jaxcal.fit import Fitted, Specification, stein_specification
@@ -32,18 +33,10 @@ from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.scores import is_distribution
 from jaxcal.skce.specification import mean_specification
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
-from jaxcal.typing import ArrayLike, DTypeLike, KernelLike, Key, PredictionsLike, Scalar
+from jaxcal.typing import ArrayLike, Contents, DTypeLike, KernelLike, Key, PredictionsLike, Scalar
 from jaxcal.whitening import Regression
 
 SHIFTS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # in standard deviations of the targets
-
-
-class AnyExpanded(NamedTuple):
-    """Of one model; or of M, with a leading axis."""
-
-    expansion: Expansion
-    curve: Curve
-    nonfinite: Int[Array, ""]
 
 
 def are_classes(models: list[PredictionsLike]) -> bool:
@@ -172,25 +165,56 @@ def _ckce(
     )
 
 
-def expanded(
+def compared(
     key: Key,
+    names: tuple[str, ...],
     models: list[PredictionsLike],
-    ys: Array,
-    specs: list[Specification],
-    ridge: Scalar,
-    width: Scalar | None,
-) -> tuple[AnyExpanded, Array]:
-    """The expansions of M models, stacked, and their bandwidths [M]."""
-    if width is None and points.needs_bandwidth(specs[0].prediction_kernel):
-        pairs = zip(models, specs, strict=True)
-        medians = jnp.stack([_median(key, model, ys, spec) for model, spec in pairs])
+    targets: ArrayLike,
+    n_draws: int,
+    level: float,
+    *,
+    rank: int | None,
+    similarity: ArrayLike | None,
+    prediction_kernel: KernelLike | None,
+    ridge: Ridge,
+    bandwidth: ArrayLike | str | None,
+) -> Contents:
+    """The fields of a `Comparison`, with arguments as in `jaxcal.compare`."""
+    for name, value in (("rank", rank), ("similarity", similarity)):
+        if value is not None:
+            raise ValueError(f"{name}: an option for class probabilities alone")
+    if isinstance(bandwidth, str) and bandwidth == "own":
+        raise ValueError("bandwidth: 'own' is an option for class probabilities alone")
+    models, ys, specs = specifications(names, models, targets, prediction_kernel)
+    n, dtype = ys.shape[0], floating(ys)
+    if n < 3:
+        raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
+    fit_key, draws_key = jax.random.split(key)
+    strength, width = ridge_at(ridge, n, dtype), jnp.ones((), dtype)
+    if bandwidth is not None and not isinstance(bandwidth, str):
+        width = checks.number(bandwidth, "bandwidth", above=0).astype(dtype)
+    elif points.needs_bandwidth(specs[0].prediction_kernel):
+        of_each = zip(models, specs, strict=True)
+        medians = jnp.stack([_median(fit_key, model, ys, spec) for model, spec in of_each])
         width = kernels.weighted_by_itself(medians)
-    width = jnp.ones((), ridge.dtype) if width is None else width
-    specs = [_at_bandwidth(spec, width) for spec in specs]
+    keys, specs = (fit_key, draws_key), [_at_bandwidth(spec, width) for spec in specs]
     each = [
-        _expanded(key, model, ys, spec, ridge) for model, spec in zip(models, specs, strict=True)
+        _error(keys, model, ys, spec, strength, n_draws)
+        for model, spec in zip(models, specs, strict=True)
     ]
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *each), jnp.full(len(models), width)
+    errors, curves = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    fields = judged(draws_key, errors, level, np.inf)
+    ends = (fields[name] for name in ("corrected", "low", "high"))
+    return fields | {
+        "effect": Effect(*(jax.vmap(_shift)(curves, end) for end in ends)),
+        "skill": log_scores(models, ys),
+        "bandwidths": jnp.full(len(models), width),
+        "ridge": strength,
+        "left_out": jnp.zeros(len(models), dtype),
+        "nonfinite_kernel": jnp.zeros(len(models), jnp.int32),
+        "n": n,
+        "unit": "squared norm",
+    }
 
 
 @jax.jit
@@ -201,33 +225,44 @@ def _median(key: Key, predictions: PredictionsLike, ys: Array, spec: Specificati
     return jnp.where(prepared.notes["identical-predictions"] | ~jnp.isfinite(median), 0, median)
 
 
-@jax.jit
-def _expanded(
-    key: Key, predictions: PredictionsLike, ys: Array, spec: Specification, ridge: Scalar
-) -> AnyExpanded:
-    keys = jax.random.split(key, 3)
-    prepared, featured = spec.fit(keys[:2], predictions, ys)
+@partial(jax.jit, static_argnames="n_draws")
+def _error(
+    keys: tuple[Key, Key],
+    predictions: PredictionsLike,
+    ys: Array,
+    spec: Specification,
+    ridge: Scalar,
+    n_draws: int,
+) -> tuple[Error, Float[Array, " g"]]:
+    """The error of one model, and what CKCE would be of targets moved by each of `SHIFTS`."""
+    fit_keys, error_key = (split := jax.random.split(keys[0], 3))[:2], split[2]
+    prepared, featured = spec.fit(fit_keys, predictions, ys)
     pairwise, features = prepared.pairwise, featured.features
     assert isinstance(pairwise, Weighted)
     with jax.default_matmul_precision("highest"):
         gram, products = _gram_and_products(prepared, features)
         # CKCE of residuals with products D is <A^-1 K A^-1, D>
-        weights = solvers.null_weights(gram, ridge)
+        error, weights = by_products((error_key, keys[1]), gram, products, ridge, n_draws)
 
         def shifted(size: Scalar) -> Scalar:
             """CKCE of what a shift of the targets adds to the residuals."""
-            there = prepared.features(keys[:2], predictions, ys + size * spread).features
+            moved_ys = ys + size * spread
+            there = prepared.features(fit_keys, predictions, moved_ys).features
             across = _products(pairwise, features, there)
             moved = _products(pairwise, there, there) - across - across.T + products
             return at_least(jnp.sum(weights * moved), 0)
 
         spread = jnp.std(ys, axis=0, keepdims=True)
-        sizes = jnp.asarray(SHIFTS, gram.dtype)
-        curve = Curve(sizes, jax.lax.map(shifted, sizes))
-    expansion = by_products(keys[2], gram, products, ridge)
-    bad = not_finite((features.predictions, ys))
-    expansion = jax.tree.map(lambda a: jnp.where(bad > 0, jnp.nan, a), expansion)
-    return AnyExpanded(expansion, curve, bad)
+        curve = jax.lax.map(shifted, jnp.asarray(SHIFTS, gram.dtype))
+    return error._replace(nonfinite=not_finite((features.predictions, ys))), curve
+
+
+def _shift(curve: Float[Array, " g"], value: Scalar) -> Scalar:
+    """The shift with this value of CKCE; 0 for one that is not positive, infinite beyond the
+    largest that was tried."""
+    roots, root = jnp.sqrt(jax.lax.cummax(curve)), jnp.sqrt(at_least(value, 0))
+    size = jnp.interp(root, roots, jnp.asarray(SHIFTS, root.dtype))
+    return jnp.where(jnp.isnan(value), jnp.nan, jnp.where(root > roots[-1], jnp.inf, size))
 
 
 def log_scores(models: list[PredictionsLike], ys: Array) -> dict[str, Array]:

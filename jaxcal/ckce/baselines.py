@@ -47,10 +47,6 @@ def jkce(
         `Estimate`: ``unbiased`` is
         :math:`\frac1{n(n-1)} \sum_{i \ne j} k(q_i, q_j) D_{ij}`, ``biased`` :math:`n^{-2} Tr(D K)`.
 
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
     Cost: O(n^2 m), one pass over tiles.
 
     Source: Moskvichev and Sejdinovic, Section 4.3.
@@ -111,10 +107,6 @@ def skill(predictions: ArrayLike, targets: ArrayLike) -> Skill:
 
     Returns:
         `Skill`.
-
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: O(n m).
 

@@ -1,155 +1,67 @@
-"""The expansions of several models, or groups, of class probabilities, and what they say."""
+"""The errors of several models, or groups, of class probabilities, by any measure."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxcal.ckce import kernels, probability
+from jaxcal.ckce import kernels
 from jaxcal.ckce.baselines import mean_skill
-from jaxcal.ckce.effect import Curve, all_softened, curve_of
-from jaxcal.ckce.estimator import checked_problem, positive
-from jaxcal.ckce.expansion import (
-    Expansion,
-    by_features,
-    claimed_residuals,
-    order_statistic,
-    studentized,
-    value_interval,
-)
-from jaxcal.ckce.features import NystroemFeatures, pivots, spread
-from jaxcal.ckce.inputs import Ridge, class_root, noise, residuals, ridge_at, stacked
-from jaxcal.ckce.results import Differences
+from jaxcal.ckce.errors import judged
+from jaxcal.ckce.estimator import positive
+from jaxcal.ckce.expansion import ByKernel
+from jaxcal.ckce.inputs import Ridge, class_root, ridge_at, stacked
+from jaxcal.ckce.probability import Probability, n_components, says
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.engine.batching import one_at_a_time
-from jaxcal.kernels import grams, points
+from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
-from jaxcal.numerics import at_least
 from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, Contents, KernelLike, Key, Scalar
 
 LONG = 3e10  # numbers of features multiplied by each other, a few seconds of a processor
+Measure = Probability | ByKernel
 
 
-def default_rank(n: int, m: int) -> int:
-    r"""The rank of `compare` for n predictions of m classes: 2 m + 20 n^(1/4), at least 128.
+class Problem(NamedTuple):
+    """What is compared: names, predictions, weights 0 or 1 of the observations, and labels."""
 
-    Of a Gram matrix with trace at most 2 n no more than :math:`20 n^{1/4}` eigenvalues reach a
-    tenth of n^(-1/4) n, the default ridge; smaller ones are shrunk to nothing by the ridge. The
-    linear part of the kernel has rank m.
-    """
-    return min(n, max(128, 2 * m + int(20 * n**0.25)))
-
-
-def of_classes(
-    key: Key,
-    stack: Float[Array, "M n m"],
-    targets: ArrayLike,
-    *,
-    n_draws: int,
-    level: float,
-    rank: int | None,
-    prediction_kernel: KernelLike,
-    similarity: ArrayLike | None,
-    ridge: Ridge,
-    bandwidth: ArrayLike | str | None,
-) -> Contents:
-    """The fields of a `Comparison` of M models, with arguments as in `compare`."""
-    _, n, m = stack.shape
-    if n < 3:
-        raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
-    labels = checks.labels(targets, n, m)
-    kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
-    kernels.check_bandwidth(kernel, m)
-    if isinstance(bandwidth, str):
-        width = None if bandwidth == "own" else pooled(stack)
-    else:
-        width = positive(bandwidth, stack.dtype)
-    fields = compare_stack(
-        key,
-        stack,
-        jnp.ones(stack.shape[:2], stack.dtype),
-        labels,
-        kernel,
-        class_root(similarity, m, stack.dtype),
-        ridge_at(ridge, n, stack.dtype),
-        width,
-        n_draws=n_draws,
-        rank=default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
-        level=level,
-        thing="model",
-    )
-    return fields | {"n": n, "unit": "temperature"}
+    names: tuple[str, ...]
+    stack: Float[Array, "M n m"]
+    weights: Float[Array, "M n"]
+    labels: Int[Array, " n"]
+    things: str  # "models" or "groups"
 
 
-def errors_of_models(
-    key: Key, models: Any, targets: ArrayLike, n_draws: int, level: float
-) -> Contents:
-    """The fields of a `Comparison` of models by the measure "probability"."""
-    stack = stacked(models)[1]
+def of_models(models: Any, targets: ArrayLike) -> Problem:
+    """Models of the same observations, or an error."""
+    names, stack = stacked(models)
     _, n, m = stack.shape
     if n < 3:
         raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
     weights = jnp.ones(stack.shape[:2], stack.dtype)
-    components = probability.n_components(n, m)
-    return _errors(key, stack, weights, checks.labels(targets, n, m), components, n_draws, level)
+    return Problem(names, stack, weights, checks.labels(targets, n, m), "models")
 
 
-def errors_of_groups(
-    key: Key, predictions: Any, targets: ArrayLike, groups: Any, n_draws: int, level: float
-) -> tuple[Contents, tuple[str, ...]]:
-    """The fields of a `Comparison` of one model's groups, with as many components as the smallest
-    has, and their names."""
-    q = one_model(predictions)
+def of_groups(predictions: Any, targets: ArrayLike, groups: Any) -> Problem:
+    """The groups of the observations of one model, or an error."""
+    try:
+        q = checks.probabilities(predictions, binary=True)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"models: groups are those of one model; {error}") from None
     n, m = q.shape
-    labels, kinds = checks.labels(targets, n, m), grouped(groups, n)
-    components = probability.n_components(min(kinds.sizes), m)
-    stack = jnp.broadcast_to(q, (len(kinds.names), n, m))
-    weights = jnp.asarray(kinds.weights, q.dtype)
-    return _errors(key, stack, weights, labels, components, n_draws, level), kinds.names
+    labels = checks.labels(targets, n, m)
+    names, weights = grouped(groups, n)
+    stack = jnp.broadcast_to(q, (len(names), n, m))
+    return Problem(names, stack, jnp.asarray(weights, q.dtype), labels, "groups")
 
 
-def _errors(
-    key: Key,
-    stack: Float[Array, "M n m"],
-    weights: Float[Array, "M n"],
-    labels: Int[Array, " n"],
-    components: int,
-    n_draws: int,
-    level: float,
-) -> Contents:
-    errors_key, draws_key = jax.random.split(key)
-    size = {"components": components, "n_draws": n_draws}
-    each, skills = probability.errors(errors_key, stack, weights, labels, **size)
-    none, zero = jnp.zeros(len(stack), jnp.int32), jnp.zeros(len(stack), stack.dtype)
-    return probability.judged(draws_key, each, level) | {
-        "skill": skills,
-        "bandwidths": zero,
-        "ridge": zero[0],
-        "left_out": zero,
-        "nonfinite_kernel": none,
-        "n": stack.shape[1],
-        "unit": "probability",
-    }
-
-
-class Grouped(NamedTuple):
-    """Groups of the observations of one model: names, and weights [g, n], 1 of its own."""
-
-    names: tuple[str, ...]
-    weights: Float[np.ndarray, "g n"]
-
-    @property
-    def sizes(self) -> list[int]:
-        return self.weights.sum(axis=1).astype(int).tolist()
-
-
-def grouped(groups: Any, n: int) -> Grouped:
-    """The groups of n observations, or an error that names the argument."""
+def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g n"]]:
+    """Names of the groups of n observations and their weights, 1 of its own; or an error."""
     if isinstance(groups, Tracer):
         raise TypeError("groups: inside jit or vmap close over them, as they decide shapes")
     try:
@@ -168,59 +80,70 @@ def grouped(groups: Any, n: int) -> Grouped:
         raise ValueError(
             f"groups: comparing needs at least 3 observations of each, got {sizes.tolist()}"
         )
-    return Grouped(
-        tuple(name if text else f"group {name}" for name in names.tolist()),
-        (place == np.arange(len(names))[:, None]).astype(float),
-    )
+    named = tuple(name if text else f"group {name}" for name in names.tolist())
+    return named, (place == np.arange(len(names))[:, None]).astype(float)
 
 
-def one_model(predictions: Any) -> Float[Array, "n m"]:
-    """The class probabilities of the one model whose groups are compared."""
-    try:
-        return checks.probabilities(predictions, binary=True)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"models: groups are those of one model; {error}") from None
+def by_probability(problem: Problem) -> Probability:
+    """The measure "probability", with as many components as the smallest group has."""
+    smallest = problem.stack.shape[1]
+    if problem.things == "groups":
+        smallest = int(np.min(np.sum(np.asarray(problem.weights), axis=1)))
+    return Probability(n_components(smallest, problem.stack.shape[2]))
 
 
-def of_groups(
-    key: Key,
-    predictions: Any,
-    targets: ArrayLike,
-    groups: Any,
+def default_rank(n: int, m: int) -> int:
+    r"""The rank of `compare` for n predictions of m classes: 2 m + 20 n^(1/4), at least 128.
+
+    Of a Gram matrix with trace at most 2 n no more than :math:`20 n^{1/4}` eigenvalues reach a
+    tenth of n^(-1/4) n, the default ridge; smaller ones are shrunk to nothing by the ridge. The
+    linear part of the kernel has rank m.
+    """
+    return min(n, max(128, 2 * m + int(20 * n**0.25)))
+
+
+def by_kernel(
+    problem: Problem,
     *,
-    n_draws: int,
-    level: float,
     rank: int | None,
-    prediction_kernel: KernelLike,
+    prediction_kernel: KernelLike | None,
     similarity: ArrayLike | None,
     ridge: Ridge,
-    bandwidth: ArrayLike | None,
-) -> tuple[Contents, tuple[str, ...]]:
-    """One model's groups in the place of models, with arguments as in `compare`; their names."""
-    q = one_model(predictions)
-    problem = checked_problem(q, targets, prediction_kernel, similarity, None, bandwidth)
-    n, m = problem.q.shape
-    names, weights = grouped(groups, n)
-    fields = compare_stack(
-        key,
-        jnp.broadcast_to(problem.q, (len(names), n, m)),
-        jnp.asarray(weights, problem.q.dtype),
-        problem.labels,
-        problem.kernel,
-        problem.root,
-        ridge_at(ridge, n // len(names), problem.q.dtype),
-        problem.bandwidth,
-        n_draws=n_draws,
-        rank=default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
-        level=level,
-        thing="group",
+    bandwidth: ArrayLike | str | None,
+) -> ByKernel:
+    """The measure "ckce", with arguments as in `compare`; the bandwidth of groups is theirs."""
+    count, n, m = problem.stack.shape
+    dtype, models = problem.stack.dtype, problem.things == "models"
+    kernel = kernels.simplex_kernel() if prediction_kernel is None else prediction_kernel
+    kernel = points.as_kernel(kernel, "prediction_kernel")
+    kernels.check_bandwidth(kernel, m)
+    width = None  # the median of each model's predictions; groups are of one
+    if bandwidth is not None and not isinstance(bandwidth, str):
+        width = positive(bandwidth, dtype)
+    elif models and bandwidth != "own":
+        width = pooled(problem.stack)
+    return ByKernel(
+        kernel,
+        class_root(similarity, m, dtype),
+        ridge_at(ridge, n if models else n // count, dtype),
+        width,
+        default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
     )
-    return fields | {"n": n, "unit": "temperature"}, names
 
 
 @jax.jit
 def pooled(models: Float[Array, "M n m"]) -> Scalar:
-    """The mean of the models' median distances, each weighted by itself; 1 where all are 0."""
+    r"""One bandwidth for all models: the mean of their medians, each weighted by itself.
+
+    :math:`\gamma = \sum_k m_k^2 / \sum_k m_k` with m_k the median distance of two different
+    predictions of model k, 0 where all are equal or one is NaN; 1 where that is so of all models.
+    A bandwidth far below a model's distances makes its Gram matrix the identity, and CKCE of that
+    model noise; one far above leaves a model of little spread nearly constant, as it is. So a
+    model counts by how far its predictions differ: where all medians agree this is their value, it
+    lies between their mean and the largest, and one more model moves it from :math:`\gamma'` by
+    :math:`m (m - \gamma') / \sum_k m_k`, which vanishes with m. The median of all distances
+    together is ruled by a model whose predictions hardly differ: half of them are (nearly) 0.
+    """
 
     def of_one(q: Array) -> Array:
         length, one_prediction = median_heuristic(Vectors(q), q)
@@ -229,132 +152,46 @@ def pooled(models: Float[Array, "M n m"]) -> Scalar:
     return kernels.weighted_by_itself(jax.lax.map(of_one, models))
 
 
-class _Expanded(NamedTuple):
-    expansion: Expansion
-    curve: Curve
-    bandwidth: Scalar
-    left_out: Scalar
-    nonfinite: Int[Array, "2"]  # predictions, values of the kernel
-
-
-def _expanded(
-    q: Array,
-    weights: Array,
-    key: Key,
-    labels: Array,
-    kernel: KernelLike,
-    root: Array | None,
-    ridge: Array,
-    width: Array | None,
-    *,
-    rank: int,
-) -> _Expanded:
-    """One model's statistic, expanded, and what it is compared with."""
-    kernel, bandwidths = kernels.fill(kernel, q, width)
-    tolerance = 1000 * float(jnp.finfo(q.dtype).eps)
-    candidates = spread(q)
-    chosen, used = pivots(kernel, candidates, min(rank, len(candidates)), tolerance)
-    features = NystroemFeatures.at(kernel, candidates[chosen], used)
-    key, signs_key = jax.random.split(key)
-    left = residuals(q, labels, root)
-    claimed = claimed_residuals(signs_key, left, noise(q, root))
-    soft = partial(all_softened, root=root)
-    fitted = by_features(key, features, q, left, claimed, ridge, weights, also=soft)
-    diagonal = grams.gram_diagonal(kernel, q)
-    left_out = at_least(1 - fitted.kept / jnp.sum(weights * diagonal), 0)
-    used_width = bandwidths.get("prediction", jnp.ones((), q.dtype))
-    bad_kernel = jnp.sum(~jnp.isfinite(grams.gram(kernel, q, candidates[chosen][:1])))
-    bad_kernel = bad_kernel + jnp.sum(~jnp.isfinite(diagonal))
-    nonfinite = jnp.stack([jnp.sum(~jnp.isfinite(q).all(axis=1)), bad_kernel])
-    return _Expanded(fitted.expansion, curve_of(fitted), used_width, left_out, nonfinite)
-
-
-def compare_stack(
-    key: Key,
-    stack: Float[Array, "M n m"],
-    weights: Float[Array, "M n"],
-    labels: Int[Array, " n"],
-    kernel: KernelLike,
-    root: Array | None,
-    ridge: Scalar,
-    width: Array | None,
-    *,
-    n_draws: int,
-    rank: int,
-    level: float | Scalar,
-    thing: str,
+def compared(
+    key: Key, problem: Problem, measure: Measure, n_draws: int, level: float | Scalar
 ) -> Contents:
-    """The fields of a `Comparison` of M models, each with weights 0 or 1 of the observations.
+    """The fields of a `Comparison`.
 
-    Where that takes more than a few seconds a bar on stderr counts the models, each a ``thing``.
+    Where that takes more than a few seconds a bar on stderr counts the models or groups.
     """
-    blocks_key, draws_key = jax.random.split(key)
-    shared = (blocks_key, labels, kernel, root, ridge, width)
+    errors_key, draws_key = jax.random.split(key)
+    stack, weights, labels = problem.stack, problem.weights, problem.labels
+    shared = (errors_key, draws_key, labels, measure)
     count, n, _ = stack.shape
-    eager = not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, stack, shared)))
-    if eager and count * n * rank**2 > LONG:
+    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((stack, shared)))
+    if not traced and count * n * measure.rank**2 > LONG:
         from tqdm import tqdm
 
         each = []
-        for model in tqdm(range(count), desc="compare", unit=thing, leave=False):
-            pair = (stack[model][None], weights[model][None])
-            each.append(_measured(*pair, shared, rank=rank))
+        for i in tqdm(range(count), desc="compare", unit=problem.things[:-1], leave=False):
+            each.append(_errors(stack[i][None], weights[i][None], shared, n_draws))
             jax.block_until_ready(each[-1])
-        parts, skills = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)
+        errors, others = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)
     else:
-        parts, skills = _measured(stack, weights, shared, rank=rank)
-    return judged(parts.expansion, parts.curve, draws_key, level, n_draws) | {
-        "skill": skills,
-        "bandwidths": parts.bandwidth,
-        "ridge": ridge,
-        "left_out": parts.left_out,
-        "nonfinite_predictions": parts.nonfinite[:, 0],
-        "nonfinite_kernel": parts.nonfinite[:, 1],
-    }
+        errors, others = _errors(stack, weights, shared, n_draws)
+    fields = others | {"ridge": others["ridge"][0], "n": n, "unit": measure.unit}
+    return judged(draws_key, errors, level, measure.largest) | fields
 
 
-@partial(jax.jit, static_argnames="rank")
-def _measured(
-    stack: Array, weights: Array, shared: tuple[PyTree, ...], *, rank: int
-) -> tuple[_Expanded, dict[str, Array]]:
-    """Expansions and skills of models, one at a time on a CPU."""
+@eqx.filter_jit
+def _errors(
+    stack: Array, weights: Array, shared: tuple[PyTree, ...], n_draws: int
+) -> tuple[PyTree, Contents]:
+    """Errors of models, one at a time on a CPU, and the other fields of a `Comparison`."""
 
     @one_at_a_time
-    def one(q: Array, weight: Array, shared: tuple[PyTree, ...]) -> _Expanded:
-        return _expanded(q, weight, *shared, rank=rank)
+    def one(q: Array, weight: Array, shared: tuple[PyTree, ...]) -> tuple[PyTree, Contents]:
+        errors_key, draws_key, labels, measure = shared
+        return measure(errors_key, draws_key, q, weight, labels, n_draws)
 
-    parts = jax.vmap(lambda q, weight: one(q, weight, shared))(stack, weights)
-    return parts, jax.vmap(lambda q, weight: mean_skill(q, shared[1], weight))(stack, weights)
+    def of_labels(q: Array, weight: Array) -> Contents:
+        labels = shared[2]
+        return {"says": says(q, labels, weight), "skill": mean_skill(q, labels, weight)}
 
-
-@partial(jax.jit, static_argnames="n_draws")
-def judged(
-    expansions: Expansion,
-    curves: Curve,
-    key: Key,
-    level: float | Scalar,
-    n_draws: int,
-) -> Contents:
-    """What a `Comparison` says of M statistics, however they were made."""
-    ready = studentized(key, expansions, n_draws=n_draws)
-    valued = jnp.isfinite(expansions.value) & jnp.isfinite(expansions.slope)
-    values = jnp.where(valued, expansions.value, jnp.nan)
-    corrected = jnp.where(valued, at_least(values, 0), jnp.nan)
-    differences = Differences.of(values, ready, level)
-    shown = (differences.p_adjusted <= level) & (differences.estimate > 0)
-    terms = jnp.moveaxis(ready.terms, -1, 0)
-
-    def interval(value: Scalar, slope: Scalar, terms: Array) -> tuple[Scalar, Scalar]:
-        return value_interval(value, slope, terms, ready.normal, level)
-
-    low, high = jax.vmap(interval)(expansions.value, expansions.slope, terms)
-    label_noise = order_statistic(ready.terms[:, 1], 1 - level)
-    return {
-        "estimate": expansions.estimate,
-        "corrected": corrected,
-        "low": low,
-        "high": high,
-        "differences": differences,
-        "may_be_best": valued & ~jnp.any(shown, axis=1),
-        "effect": jax.vmap(Curve.effect)(curves, corrected, low, high, label_noise),
-    }
+    errors, others = jax.vmap(lambda q, weight: one(q, weight, shared))(stack, weights)
+    return errors, others | jax.vmap(of_labels)(stack, weights)

@@ -4,36 +4,14 @@ All models see the same observations and the same draws of the bootstrap: a diff
 far more certain than either value.
 """
 
-from typing import Any
-
-import jax
-import jax.numpy as jnp
-
-from jaxcal.ckce import class_comparison
-from jaxcal.ckce.any_predictions import (
-    are_classes,
-    expanded,
-    floating,
-    log_scores,
-    specifications,
-)
-from jaxcal.ckce.class_comparison import judged, of_classes, of_groups, pooled
-from jaxcal.ckce.estimator import positive
-from jaxcal.ckce.inputs import Ridge, named, ridge_at, stacked
-from jaxcal.ckce.kernels import simplex_kernel
+from jaxcal.ckce import any_predictions
+from jaxcal.ckce.any_predictions import are_classes
+from jaxcal.ckce.class_comparison import by_kernel, by_probability, compared, of_groups, of_models
+from jaxcal.ckce.inputs import Ridge, named
 from jaxcal.ckce.results import Comparison
 from jaxcal.read import checks
 from jaxcal.results import recorded
-from jaxcal.typing import (
-    ArrayLike,
-    Contents,
-    KernelLike,
-    Key,
-    KeyLike,
-    Models,
-    PredictionsLike,
-    Scalar,
-)
+from jaxcal.typing import ArrayLike, KernelLike, KeyLike, Models, PredictionsLike
 
 MEASURES = ("probability", "ckce")
 
@@ -66,9 +44,10 @@ def compare(
 
     Intervals of values are never negative and invert a test of every value; intervals of
     differences hold together. The adjusted p-value compares with the largest standardized draw
-    over all pairs. p >= 1 / (n_draws + 1). By "probability" a model is called worse only if its own
-    test, by labels drawn from its predictions, finds it wrong too, so that labels may be rare and a
-    model that was fitted to the same labels accuses no other one.
+    over all pairs. p >= 1 / (n_draws + 1). A model is called worse only if its own test, by labels
+    drawn from its predictions, finds it wrong too, so that labels may be rare and a model that was
+    fitted to the same labels accuses no other one. Predictions that are no class probabilities have
+    random signs of their residuals in the place of drawn labels.
 
     Args:
         key: Random key: typed, legacy or an integer.
@@ -95,8 +74,8 @@ def compare(
             equality.
         ridge: Of the measure "ckce": a number, a function of n, or None for n^(-1/4), with n the
             mean size of groups.
-        bandwidth: Of the measure "ckce": None or "pooled" for the median distances of all models
-            (`pooled_bandwidth`), a number, or "own", a median each.
+        bandwidth: Of the measure "ckce": None or "pooled" for the mean of the median distances of
+            all models, each weighted by itself; a number; or "own", a median each.
 
     Returns:
         `Comparison`. Values do not depend on the order of the observations; the draws do.
@@ -126,6 +105,9 @@ def compare(
     """
     key = checks.key(key)
     level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")
+    names, each = ((), []) if groups is not None else named(models)
+    classes = groups is not None or are_classes(each)
+    by_ckce = _measure(measure, classes) == "ckce"
     options = {
         "rank": rank,
         "prediction_kernel": prediction_kernel,
@@ -133,24 +115,22 @@ def compare(
         "ridge": ridge,
         "bandwidth": bandwidth,
     }
-    names, each = ((), []) if groups is not None else named(models)
-    classes = groups is not None or are_classes(each)
-    if _measure(measure, classes) == "probability":
-        for name, value in options.items():
-            if value is not None:
-                raise ValueError(f'{name}: an option of measure="ckce" alone')
-        if groups is None:
-            fields = class_comparison.errors_of_models(key, models, targets, n_draws, level)
-        else:
-            fields, names = class_comparison.errors_of_groups(
-                key, models, targets, groups, n_draws, level
-            )
+    if by_ckce and isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
+        raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
+    for name, value in options.items():
+        if not by_ckce and value is not None:
+            raise ValueError(f'{name}: an option of measure="ckce" alone')
+    if classes and groups is None:
+        problem = of_models(models, targets)
+    elif classes:
+        problem = of_groups(models, targets, groups)
     else:
-        fields, names = _by_ckce(
-            key, models, targets, names, each, groups, options, n_draws=n_draws, level=level
-        )
-    things = "models" if groups is None else "groups"
-    return Comparison(**fields, names=names, n_draws=n_draws, level=level, things=things)
+        fields = any_predictions.compared(key, names, each, targets, n_draws, level, **options)
+        return Comparison(**fields, names=names, n_draws=n_draws, level=level, things="models")
+    chosen = by_kernel(problem, **options) if by_ckce else by_probability(problem)
+    fields = compared(key, problem, chosen, n_draws, level)
+    counts = {"n_draws": n_draws, "level": level, "things": problem.things}
+    return Comparison(**fields, names=problem.names, **counts)
 
 
 def _measure(measure: object, classes: bool) -> str:
@@ -162,102 +142,3 @@ def _measure(measure: object, classes: bool) -> str:
     if measure == "probability" and not classes:
         raise ValueError('measure: "probability" is of class probabilities; wanted "ckce"')
     return str(measure)
-
-
-def _by_ckce(
-    key: Key,
-    models: Any,
-    targets: ArrayLike,
-    names: tuple[str, ...],
-    each: list[PredictionsLike],
-    groups: ArrayLike | None,
-    options: dict[str, Any],
-    *,
-    n_draws: int,
-    level: float,
-) -> tuple[Contents, tuple[str, ...]]:
-    """The fields of a `Comparison` by CKCE, and the names of what is compared."""
-    bandwidth = "pooled" if options["bandwidth"] is None else options["bandwidth"]
-    if isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
-        raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
-    counts = {"n_draws": n_draws, "level": level}
-    if groups is None and not are_classes(each):
-        for name in ("rank", "similarity"):
-            if options[name] is not None:
-                raise ValueError(f"{name}: an option for class probabilities alone")
-        if bandwidth == "own":
-            raise ValueError("bandwidth: 'own' is an option for class probabilities alone")
-        used = {name: options[name] for name in ("prediction_kernel", "ridge")}
-        return _of_any(key, names, each, targets, bandwidth=bandwidth, **used, **counts), names
-    if options["prediction_kernel"] is None:
-        options = options | {"prediction_kernel": simplex_kernel()}
-    if groups is None:
-        options = options | {"bandwidth": bandwidth}
-        return of_classes(key, stacked(models)[1], targets, **options, **counts), names
-    width = None if isinstance(bandwidth, str) else bandwidth
-    options = options | {"bandwidth": width}
-    return of_groups(key, models, targets, groups, **options, **counts)
-
-
-def _of_any(
-    key: Key,
-    names: tuple[str, ...],
-    models: list[PredictionsLike],
-    targets: ArrayLike,
-    *,
-    n_draws: int,
-    level: float,
-    prediction_kernel: KernelLike | None,
-    ridge: Ridge,
-    bandwidth: ArrayLike | str | None,
-) -> Contents:
-    each, ys, specs = specifications(names, models, targets, prediction_kernel)
-    n, dtype = ys.shape[0], floating(ys)
-    if n < 3:
-        raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
-    fit_key, draws_key = jax.random.split(key)
-    strength = ridge_at(ridge, n, dtype)
-    width = None if isinstance(bandwidth, str) else positive(bandwidth, dtype)
-    parts, widths = expanded(fit_key, each, ys, specs, strength, width)
-    none = jnp.zeros(len(names), jnp.int32)
-    return judged(parts.expansion, parts.curve, draws_key, level, n_draws) | {
-        "skill": log_scores(each, ys),
-        "bandwidths": widths,
-        "ridge": strength,
-        "left_out": jnp.zeros(len(names), dtype),
-        "nonfinite_predictions": parts.nonfinite,
-        "nonfinite_kernel": none,
-        "n": n,
-        "unit": "shift",
-    }
-
-
-def pooled_bandwidth(models: Models) -> Scalar:
-    r"""One bandwidth for all models: the mean of their medians, each weighted by itself.
-
-    :math:`\gamma = \sum_k m_k^2 / \sum_k m_k` with m_k the median distance of two different
-    predictions of model k, 0 where all are equal or one is NaN; 1 where that is so of all models.
-    A bandwidth far below a model's distances makes its Gram matrix the identity, and CKCE of that
-    model noise; one far above leaves a model of little spread nearly constant, as it is. So a
-    model counts by how far its predictions differ: where all medians agree this is their value, it
-    lies between their mean and the largest, and one more model moves it from :math:`\gamma'` by
-    :math:`m (m - \gamma') / \sum_k m_k`, which vanishes with m. The median of all distances
-    together is ruled by a model whose predictions hardly differ: half of them are (nearly) 0.
-
-    Args:
-        models: As in `jaxcal.compare`, at least one.
-
-    Returns:
-        The bandwidth, [].
-
-    Raises:
-        ValueError: Shapes or probabilities are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> model = jnp.array([[1.0, 0.0], [0.0, 1.0]])
-        >>> round(float(jaxcal.ckce.pooled_bandwidth([model])), 3)  # the distance, sqrt(2)
-        1.414
-    """
-    return pooled(stacked(models, least=1)[1])

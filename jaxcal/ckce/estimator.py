@@ -108,8 +108,7 @@ def ckce(
             With groups and the kernel `Equal`, the sum of ``contributions`` over a group of n_g
             observations is its own CKCE at the ridge ``ridge`` n / n_g.
         covariate_kernel: Kernel on covariates; an unset bandwidth is their median distance.
-        solver: `Exact`; for more than some 10,000 observations `LowRank`, `Fourier` or
-            `ConjugateGradients`, without covariates.
+        solver: `Exact`; for more than some 10,000 observations `LowRank`, without covariates.
         prediction_kernel: As in `jaxcal.compare`.
         similarity: Gram matrix of the classes, [m, m]; by default that of equality.
         ridge: A number, a function of n, or None for n^(-1/4). Several numbers [r] give results
@@ -120,10 +119,6 @@ def ckce(
 
     Returns:
         `CKCE`.
-
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: n^3 / 3 + O(n^2 m) multiplications and memory n^2 with `Exact`, for each ridge; 5 n^3 for
     other predictions than class probabilities.
@@ -196,7 +191,7 @@ def _solved(problem: Problem, solver: Solver, condition: tuple[Points, KernelLik
         solution.fit,
         problem.ridge,
         bandwidths,
-        nonfinite=jnp.sum(~jnp.isfinite(problem.q)) + solution.broken,
+        nonfinite=jnp.sum(~jnp.isfinite(problem.q)),
         identical=jnp.all(problem.q == problem.q[:1]),
         approximation=solution.approximation,
     )
@@ -236,10 +231,6 @@ def ckce_test(
         products of observations with themselves, :math:`\sum_{i \ne j} W_{ij} D_{ij}` with
         W = A^-1 K A^-1, so that its mean is 0 under calibration, and contributions sum to it.
         ``standard_error`` is that of CKCE where the model is clearly not calibrated.
-
-    Raises:
-        ValueError: Shapes, probabilities or classes are wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: 7/3 n^3 + n_draws n^2 m multiplications.
 

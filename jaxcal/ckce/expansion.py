@@ -1,4 +1,4 @@
-r"""CKCE without label noise as a U-statistic, to second order around its mean.
+r"""The squared errors of CKCE, in the expansion of `jaxcal.ckce.errors`.
 
 With features phi of the kernel and the ridge and kernel held fixed, the fitted regression moves by
 
@@ -12,184 +12,208 @@ exactly, with :math:`\hat A = \frac1n \sum_i \phi_i \phi_i^\top + \lambda`. So
           + \tfrac1{n^2} \sum_{i, j} \langle A^{-1} \xi_i, A^{-1} \xi_j \rangle
           + \text{rest},
 
-of which the products of an observation with itself are taken away. The first sum rules where a
-model is wrong, the second where it is calibrated (theta = 0). The rest comes from
+of which the products of an observation with itself are taken away. The rest comes from
 :math:`\hat A - A`: in a calibrated model it is nothing given the predictions, elsewhere it is
 smaller than the first sum by a factor n^(-1/2).
-
-Intervals and tests of such U-statistics and of their differences are right also where these
-degenerate.
-Every difference is divided by an estimate of its own standard deviation, and the ratio is compared
-with the same ratio in draws of a multiplier bootstrap. With l and G the sums of the two influence
-functions and v standard normal,
-
-.. math:: D^* = \kappa\, v^\top l + v^\top G v, \qquad
-          s^{*2} = 2 \|G\|^2 + (\|\kappa l + 2 G v\|^2 - 4 \|G\|^2)_+.
-
-:math:`\|l\|^2` exceeds the variance of the first term by :math:`4 \|G\|^2` on average, since theta
-is estimated: that is why an ordinary bootstrap is too wide where models are calibrated. It is taken
-away from the variance, and from l by :math:`\kappa^2 = (1 - 4 \|G\|^2 / \|l\|^2)_+`.
-
-Where labels are rare, the residuals do not say how large they could have been. So every test is
-made twice, with the noise of the residuals and with the noise C that the predictions claim, whose
-deviation :math:`\sqrt 2 \|C\|` is known and not estimated; what either does not contradict stays.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import ClassVar, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from jaxcal.ckce import solvers
-from jaxcal.ckce.features import TILE, normal_equations
-from jaxcal.kernels.grams import NystroemFeatures
+from jaxcal.ckce import kernels, solvers
+from jaxcal.ckce.errors import (
+    BLOCKS,
+    Error,
+    added_residuals,
+    deal,
+    redrawn_residuals,
+    redrawn_values,
+    signs,
+    without_diagonal,
+)
+from jaxcal.ckce.features import TILE, normal_equations, spread
+from jaxcal.ckce.inputs import residuals
+from jaxcal.kernels import grams
+from jaxcal.kernels.grams import NystroemFeatures, pivots
 from jaxcal.numerics import at_least
-from jaxcal.typing import Key, Scalar
-
-BLOCKS = 1024  # a power of two: so many sums of observations at most
+from jaxcal.typing import KernelLike, Key, Scalar
 
 
-class Expansion(NamedTuple):
-    r"""A U-statistic and its influence functions, summed over k blocks of observations.
+class Noise(NamedTuple):
+    """Residuals that observations might have had instead.
 
     Attributes:
-        estimate: [] The V-statistic, with the products of observations with themselves.
-        value: [] The U-statistic, without them.
-        slope: [] Variance of the first term per unit of the true value. Both are quadratic in
-            theta, and both ends of the ratio hold label noise twice: once in the data, and once on
-            average, so that it is bounded by the noise where the estimate is 0.
-        first: [k] Sums of the first influence function, estimated without the observation itself;
-            they add up to 0.
-        second: [k, k] Sums of the second influence function, with rows that add up to 0 but for
-            the diagonal, which is 0.
-        claimed: [k, k] As ``second``, with residuals as large as the predictions say they are. A
-            few labels that are rare say little of their own variance; the predictions do.
+        added: [n, p] Those of uniform labels, which count besides the fit's residuals.
+        drawn: From a random key, [n, p]: those of a calibrated model.
     """
 
-    estimate: Scalar
-    value: Scalar
-    slope: Scalar
-    first: Float[Array, " k"]
-    second: Float[Array, "k k"]
-    claimed: Float[Array, "k k"]
+    added: Float[Array, "n p"]
+    drawn: Callable[[Key], Array]
 
 
-class Fitted(NamedTuple):
-    r"""The regression of residuals, in the eigenbasis V of F^T F.
+class ByKernel(eqx.Module):
+    """The measure "ckce" of class probabilities, by a Gram matrix of low rank.
 
     Attributes:
-        expansion: That of the residuals.
-        kept: [] The trace of F F^T.
-        theta: [r, p] Coefficients in the basis V.
-        others: [r, q] Coefficients of the other columns that were asked for.
+        kernel: Kernel on predictions.
+        root: Root of the Gram matrix of the classes; None is identity.
+        ridge: Ridge, [].
+        width: Bandwidth where the kernel has none; None takes the median of each model.
+        rank: Largest rank.
+
+    Cost 3 n rank^2 and b min(n, 1024) rank m multiplications.
     """
 
-    expansion: Expansion
-    kept: Scalar
-    theta: Float[Array, "r p"]
-    others: Float[Array, "r q"]
+    unit: ClassVar[str] = "squared norm"
+    largest: ClassVar[float] = float("inf")
+    kernel: KernelLike
+    root: Float[Array, "m m"] | None
+    ridge: Scalar
+    width: Scalar | None
+    rank: int = eqx.field(static=True)
 
+    def __call__(
+        self,
+        key: Key,
+        signs_key: Key,
+        q: Float[Array, "n m"],
+        weights: Float[Array, " n"],
+        labels: Int[Array, " n"],
+        n_draws: int,
+    ) -> tuple[Error, dict[str, Array]]:
+        """The error of one model, with the fields of a `Comparison` that only this measure has."""
+        deal_key, noise_key = jax.random.split(key)
+        (n, m), root = q.shape, self.root
+        kernel, bandwidths = kernels.fill(self.kernel, q, self.width)
+        candidates = spread(q)
+        tolerance = 1000 * float(jnp.finfo(q.dtype).eps)
+        chosen, used = pivots(kernel, candidates, min(self.rank, len(candidates)), tolerance)
+        features = NystroemFeatures.at(kernel, candidates[chosen], used)
 
-def claimed_residuals(
-    key: Key, residuals: Float[Array, "n p"], noise: Float[Array, " n"]
-) -> Float[Array, "n p"]:
-    """Residuals scaled to squared lengths ``noise``, with random signs."""
-    squares = jnp.sum(residuals**2, axis=1)
-    sizes = jnp.sqrt(at_least(noise, 0) / jnp.where(squares > 0, squares, 1))
-    signs = jax.random.rademacher(key, sizes.shape, dtype=sizes.dtype)
-    return residuals * (signs * sizes)[:, None]
+        def drawn(key: Key) -> Array:
+            plain = redrawn_residuals(key, q)
+            return plain if root is None else plain @ root
+
+        added = added_residuals(noise_key, n, m, jnp.sum(weights))
+        noise = Noise(added if root is None else added @ root, drawn)
+        left = residuals(q, labels, root)
+        keys = (deal_key, signs_key)
+        error, kept = by_features(keys, features, q, left, noise, self.ridge, weights, n_draws)
+        diagonal = grams.gram_diagonal(kernel, q)
+        first = grams.gram(kernel, q, candidates[chosen][:1])
+        lost = jnp.sum(~jnp.isfinite(q).all(axis=1))
+        return error._replace(nonfinite=lost), {
+            "bandwidths": bandwidths.get("prediction", jnp.ones((), q.dtype)),
+            "ridge": self.ridge,
+            "left_out": at_least(1 - kept / jnp.sum(weights * diagonal), 0),
+            "nonfinite_kernel": jnp.sum(~jnp.isfinite(first)) + jnp.sum(~jnp.isfinite(diagonal)),
+        }
 
 
 def by_features(
-    key: Key,
+    keys: tuple[Key, Key],
     features: NystroemFeatures,
     points: Float[Array, "n m"],
     residuals: Float[Array, "n p"],
-    claimed: Float[Array, "n p"],
+    noise: Noise,
     ridge: Scalar,
     weights: Float[Array, " n"],
-    also: Callable[[Array], Array] = lambda points: points[:, :0],
-) -> Fitted:
-    r"""The expansion for the kernel F F^T.
+    n_draws: int,
+) -> tuple[Error, Scalar]:
+    r"""The error for the kernel F F^T, and its trace.
 
     Features are made twice: for F^T F, and, once its eigenvectors V are known, as F V, in which A
-    is diagonal, so that an observation's product with itself costs O(r). ``claimed``: residuals of
-    the size that the predictions claim, see `claimed_residuals`. ``also``: further columns M at
-    given points, whose products F^T M the first pass makes. Observations count with ``weights`` 0
-    or 1; the ridge is that of the sum of them. Up to `BLOCKS` observations each is a block; more
-    are dealt out at random. Cost 3 n r^2 + 4 n r p and 2 k^2 r p multiplications, 9 r^3 for the
-    eigenvectors; memory 2 k r p + 2 k^2 beyond the data.
+    is diagonal, so that an observation's product with itself costs O(r). ``keys``: of blocks and
+    draws, and of the signs. Observations count with ``weights`` 0 or 1; the ridge is that of the
+    sum of them. Up to `BLOCKS` observations each is a block; more are dealt out at random, and
+    labels are drawn once. Memory 2 k r p + 2 k^2 beyond the data.
     """
-    n, p = residuals.shape
+    n = points.shape[0]
+    deal_key, null_key = jax.random.split(keys[0])
     with jax.default_matmul_precision("highest"):
-        sums = normal_equations(features, points, residuals, weights, side=min(n, TILE), also=also)
+        sums = normal_equations(features, points, residuals, weights, side=min(n, TILE))
         values, vectors = jnp.linalg.eigh((sums.products + sums.products.T) / 2)
-        spectrum = at_least(values, 0) + jnp.sum(weights) * ridge
-        inverse = 1 / spectrum
-        moments = inverse[:, None] * (vectors.T @ sums.moments)
-        theta, others = moments[:, :p], moments[:, p:]
+        inverse = 1 / (at_least(values, 0) + jnp.sum(weights) * ridge)
+        theta = inverse[:, None] * (vectors.T @ sums.moments)
         along = inverse[:, None] * theta
         turned = features.turned(vectors)
 
-        def parts(x: Array, r: Array, weight: Array) -> tuple[Array, ...]:
-            """F V, the fit's residuals, the first influence, and the products with themselves."""
+        def parts(x: Array, r: Array, added: Array, weight: Array) -> tuple[Array, ...]:
+            """F V A^-1, residuals with noise, the first influence, the products with themselves
+            of the residuals and of those with noise, and weights."""
             f = turned(x) * weight[:, None]
-            errors = r - f @ theta
-            alone = f**2 @ inverse**2 * jnp.sum(r**2, axis=1)
-            return f, errors, 2 * jnp.sum((f @ along) * errors, axis=1), alone
+            e = r - f @ theta + added
+            pulled = f * inverse[None]
+            sizes = jnp.sum(pulled**2, axis=1)
+            alone = (sizes * jnp.sum(a**2, axis=1) for a in (r, e))
+            return pulled, e, 2 * jnp.sum((f @ along) * e, axis=1), *alone, weight
 
         if n <= BLOCKS:
-            f, errors, first, alone = parts(points, residuals, weights)
-            pulled = f * inverse[None]
-            gram = pulled @ pulled.T
-            second, noise = (gram * (each @ each.T) for each in (errors, claimed))
-            sizes = weights
+            pulled, e, *of_each = parts(points, residuals, noise.added, weights)
+            second = (pulled @ pulled.T) * (e @ e.T)
+            null = redrawn_values(null_key, pulled, noise.drawn, n_draws)
         else:
-            first, alone, second, noise, sizes = _in_blocks(
-                key, parts, inverse, (points, residuals, claimed, weights)
+            label_key, draw_key = jax.random.split(null_key)
+            drawn = noise.drawn(label_key)
+            of_each, second, of_null = _in_blocks(
+                deal_key, parts, (points, residuals, noise.added, drawn, weights)
             )
-    estimate = jnp.sum(theta**2)
-    value = estimate - jnp.sum(alone)
-    expansion = _expansion(estimate, value, first, second, noise, sizes / jnp.sum(weights))
-    return Fitted(expansion, sums.kept, theta, others)
+            v = jax.random.normal(draw_key, (n_draws, BLOCKS), theta.dtype)
+            null = _draws(v, without_diagonal(of_null))
+        first, alone, alone_with_noise, sizes = of_each
+        estimate = jnp.sum(theta**2)
+        value, share = estimate - jnp.sum(alone), sizes / jnp.sum(weights)
+        noise_in = jnp.sum(alone_with_noise)
+        error = _error(keys[1], estimate, value, noise_in, first, second, share, null)
+    return error, sums.kept
 
 
 def _in_blocks(
-    key: Key, parts: Callable[..., tuple[Array, ...]], inverse: Array, rows: tuple[Array, ...]
-) -> tuple[Array, ...]:
-    """Sums over random blocks: of the first influence, of what is left out, the products of the
-    sums of the second, with errors and as claimed; and how many observations are in each block."""
-    rows = _dealt(key, *rows)
-    side = rows[0].shape[1]
+    key: Key, parts: Callable[..., tuple[Array, ...]], rows: tuple[Array, ...]
+) -> tuple[list[Array], Array, Array]:
+    """Sums over random blocks: of what there is of each observation, and the products of the sums
+    of the second influence, as it is and with drawn residuals."""
+    places, real = deal(key, rows[0].shape[0])
+    side = places.shape[1]
     tile = 2 ** max(0, min(TILE // side, BLOCKS).bit_length() - 1)  # blocks at a time
 
-    def chunk(rows: tuple[Array, ...]) -> tuple[Array, ...]:
-        x, r, claimed, weight = (a.reshape(-1, *a.shape[2:]) for a in rows)
-        f, errors, *sums = parts(x, r, weight)
-        pulled = (f * inverse[None]).reshape(tile, side, -1)
-        products = [
-            jnp.einsum("bir,bip->brp", pulled, each.reshape(tile, side, -1)).reshape(tile, -1)
-            for each in (errors, claimed)
+    def chunk(of: tuple[Array, Array]) -> tuple[Array, ...]:
+        place, real = (a.reshape(-1) for a in of)
+        x, r, added, drawn, weight = (a[place] for a in rows)
+        pulled, e, *of_each = parts(x, r, added, weight * real.astype(weight.dtype))
+        pulled = pulled.reshape(tile, side, -1)
+        sums = [
+            jnp.einsum("bir,bip->brp", pulled, a.reshape(tile, side, -1)).reshape(tile, -1)
+            for a in (e, drawn)
         ]
-        return *(jnp.sum(a.reshape(tile, side), axis=1) for a in sums), *products
+        return *(jnp.sum(a.reshape(tile, side), axis=1) for a in of_each), *sums
 
-    chunks = jax.tree.map(lambda a: a.reshape(BLOCKS // tile, tile, *a.shape[1:]), rows)
-    blocks = (a.reshape(BLOCKS, *a.shape[2:]) for a in jax.lax.map(chunk, chunks))
-    first, alone, errors, claimed = blocks
-    return first, alone, errors @ errors.T, claimed @ claimed.T, jnp.sum(rows[-1], axis=1)
+    chunks = tuple(a.reshape(BLOCKS // tile, tile, side) for a in (places, real))
+    made = (a.reshape(BLOCKS, *a.shape[2:]) for a in jax.lax.map(chunk, chunks))
+    *of_each, errors, drawn = made
+    return of_each, errors @ errors.T, drawn @ drawn.T
 
 
 def by_products(
-    key: Key, gram: Float[Array, "n n"], products: Float[Array, "n n"], ridge: Scalar
-) -> Expansion:
-    r"""The expansion where only the products D = R R^T of the residuals are known.
+    keys: tuple[Key, Key],
+    gram: Float[Array, "n n"],
+    products: Float[Array, "n n"],
+    ridge: Scalar,
+    n_draws: int,
+) -> tuple[Error, Float[Array, "n n"]]:
+    r"""The error where only the products D = R R^T of the residuals are known, and A^-1 K A^-1.
 
-    Residuals count as claimed as they are, without the fit. Cost 4 n^3 multiplications, memory
+    A calibrated model has these residuals with random signs. Cost 4 n^3 multiplications, memory
     O(n^2).
     """
     n = gram.shape[0]
+    block_key, sign_key, null_key = jax.random.split(keys[0], 3)
     with jax.default_matmul_precision("highest"):
         low = solvers.factor(gram, ridge)
         s = solvers.solve(low, solvers.solve(low, products).T)
@@ -197,174 +221,52 @@ def by_products(
         along = solvers.solve(low, gram)
         w = solvers.solve(low, along.T)
         w = (w + w.T) / 2
-    scale = n * ridge
-    first = 2 * scale * jnp.sum(along.T * s, axis=1)
-    claimed = w * products
-    estimate = jnp.sum(claimed)
-    value = estimate - jnp.trace(claimed)
-    signs = jax.random.rademacher(jax.random.fold_in(key, 1), (n,), dtype=gram.dtype)
-    claimed = claimed * signs[:, None] * signs[None]
-    second, sizes = w * scale**2 * s, jnp.ones(n, gram.dtype)
-    if n > BLOCKS:
-        block = jax.random.permutation(key, jnp.arange(n) % BLOCKS)
-
-        def summed(a: Array) -> Array:
-            return jax.ops.segment_sum(a, block, BLOCKS)
-
-        first, sizes = summed(first), summed(sizes)
-        second, claimed = (summed(summed(a).T) for a in (second, claimed))
-    return _expansion(estimate, value, first, second, claimed, sizes / n)
-
-
-def _expansion(
-    estimate: Scalar, value: Scalar, first: Array, second: Array, claimed: Array, share: Array
-) -> Expansion:
-    """Centred; no observation meets itself in the second term, nor in the estimate of the first."""
-
-    def centred(a: Array) -> Array:
-        rows = jnp.sum(a, axis=1)
-        a = a - share[:, None] * rows[None] - rows[:, None] * share[None]
-        return a + jnp.sum(rows) * share[:, None] * share[None]
-
-    second, claimed = centred(second), centred(claimed)
-    alone = jnp.diagonal(second)
-    second, claimed = (a - jnp.diag(jnp.diagonal(a)) for a in (second, claimed))
-    plain, first = (a - share * jnp.sum(a) for a in (first, first - 2 * alone))
-    noise = 2 * estimate - value  # the estimate, and the noise in it once more
-    slope = jnp.sum(plain**2) + 4 * jnp.sum(second**2)
-    slope = slope / jnp.where(noise > 0, noise, 1)
-    return Expansion(estimate, value, slope, first, second, claimed)
+        scale = n * ridge
+        first = 2 * scale * jnp.sum(along.T * s, axis=1)
+        plain = w * products
+        estimate, alone = jnp.sum(plain), jnp.trace(plain)
+        sign = jax.random.rademacher(sign_key, (n,), dtype=gram.dtype)
+        plain = without_diagonal(plain) * sign[:, None] * sign[None]
+        second, sizes = w * scale**2 * s, jnp.ones(n, gram.dtype)
+        noise = jnp.trace(second)
+        if n > BLOCKS:
+            block = jax.random.permutation(block_key, jnp.arange(n) % BLOCKS)
+            summed = partial(jax.ops.segment_sum, segment_ids=block, num_segments=BLOCKS)
+            first, sizes = summed(first), summed(sizes)
+            second, plain = (summed(summed(a).T) for a in (second, plain))
+        null = _draws(signs(null_key, n_draws, len(plain), gram.dtype), without_diagonal(plain))
+        value, share = estimate - alone, sizes / n
+        error = _error(keys[1], estimate, value, noise, first, second, share, null)
+    return error, w
 
 
-def _dealt(key: Key, *rows: Array) -> tuple[Array, ...]:
-    """Rows as [k, s, ..] in a random order; those that fill the last places get the weight 0, the
-    last of the arrays."""
-    n = rows[0].shape[0]
-    side = -(-n // BLOCKS)
-    order = jax.random.permutation(key, n)
-    order = jnp.concatenate([order, order[: side * BLOCKS - n]]).reshape(side, BLOCKS).T
-    real = (jnp.arange(side * BLOCKS) < n).reshape(side, BLOCKS).T
-    *others, weights = (a[order] for a in rows)
-    return *others, weights * real.astype(weights.dtype)
-
-
-CHUNK = 32  # draws at a time
-
-
-class Studentized(NamedTuple):
-    """Every pair of M statistics, row minus column, by two kinds of noise, and each statistic.
-
-    Attributes:
-        error: [2, M, M] Standard deviations of the differences: by the residuals, and as claimed
-            where all are calibrated.
-        ratios: [b, 2, M, M] Draws of difference over standard deviation.
-        terms: [b, 2, M] Draws of the second term of each statistic, by both kinds of noise.
-        normal: [b] Standard normal draws.
-    """
-
-    error: Float[Array, "2 M M"]
-    ratios: Float[Array, "b 2 M M"]
-    terms: Float[Array, "b 2 M"]
-    normal: Float[Array, " b"]
-
-
-def studentized(key: Key, expansions: Expansion, *, n_draws: int) -> Studentized:
-    """The standard deviation of every difference, and draws of their ratio.
-
-    Args:
-        key: Random key.
-        expansions: Of M statistics of the same observations, stacked, with the same blocks.
-        n_draws: How many draws, b.
-
-    Returns:
-        `Studentized`; ratios are 0 where a standard deviation is.
-
-    Cost: two products of b and M k^2 numbers, and b M^2 k multiplications for k blocks.
-    """
-    values, first, second, claimed = (
-        getattr(expansions, name) for name in ("value", "first", "second", "claimed")
-    )
-    count, k = first.shape
-    with jax.default_matmul_precision("highest"):
-        lead = _between(first @ first.T)
-        square, expected = (
-            _between(flat @ flat.T) for flat in (a.reshape(count, -1) for a in (second, claimed))
-        )
-        magnitudes = jnp.maximum(jnp.sum(first**2, axis=1), jnp.sum(second**2, axis=(1, 2)))
-    # of equal models rounding alone is left
-    size = jnp.max(jnp.where(jnp.isfinite(magnitudes), magnitudes, 0))
-    some = (lead + square) > 100 * jnp.finfo(values.dtype).eps * size
-    lead, square, expected = (
-        jnp.where(some | jnp.isnan(a), a, 0) for a in (lead, square, expected)
-    )
-    excess = at_least(lead - 4 * square, 0)
-    kappa = jnp.sqrt(excess / jnp.where(lead > 0, lead, 1))
-    error = jnp.sqrt(jnp.stack([2 * square + excess, 2 * expected]))
-
-    def ratio(along: Array, draws: Array, cross: Array, products: Array) -> Array:
-        """Of one draw: v'l [M], v'Gv and v'Cv [2, M], l'Gv and (Gv)'Gv [M, M], to difference over
-        spread."""
-        parts = jnp.diagonal(cross)
-        cross = parts[:, None] + parts[None] - cross - cross.T
-        drawn = draws[:, :, None] - draws[:, None]
-        drawn = drawn.at[0].add(kappa * (along[:, None] - along[None]))
-        moved = kappa**2 * lead + 4 * kappa * cross + 4 * _between(products)
-        spread = jnp.sqrt(2 * square + at_least(moved - 4 * square, 0))
-        spread = jnp.stack([spread, error[1]])
-        drawn = drawn / jnp.where(spread > 0, spread, 1)
-        return jnp.where((spread > 0) | jnp.isnan(spread), drawn, 0)
-
-    def chunk(key: Key) -> tuple[Array, Array]:
-        with jax.default_matmul_precision("highest"):
-            v = jax.random.normal(key, (CHUNK, k), values.dtype)
-            pulled, expected = (jnp.einsum("bk,ikl->bil", v, a) for a in (second, claimed))
-            draws = jnp.stack([jnp.einsum("bil,bl->bi", a, v) for a in (pulled, expected)], axis=1)
-            cross = jnp.einsum("il,bjl->bij", first, pulled)
-            products = jnp.einsum("bil,bjl->bij", pulled, pulled)
-            along = v @ first.T
-        return jax.vmap(ratio)(along, draws, cross, products), draws
-
-    normal_key = jax.random.fold_in(key, 1)
-    keys = jax.random.split(key, -(-n_draws // CHUNK))
-    ratios, terms = (a.reshape(-1, *a.shape[2:])[:n_draws] for a in jax.lax.map(chunk, keys))
-    return Studentized(error, ratios, terms, jax.random.normal(normal_key, (n_draws,), error.dtype))
-
-
-def value_interval(
+def _error(
+    key: Key,
+    estimate: Scalar,
     value: Scalar,
-    slope: Scalar,
-    terms: Float[Array, "b 2"],
-    normal: Float[Array, " b"],
-    level: float | Scalar,
-) -> tuple[Scalar, Scalar]:
-    r"""The values T >= 0 of one statistic that its draws do not contradict, confidence 1 - level.
+    noise: Scalar,
+    first: Array,
+    second: Array,
+    share: Array,
+    null: Array,
+) -> Error:
+    """Centred; no observation meets itself in the second term, nor in the estimate of the first.
 
-    Where the true value is T the ``value`` U is drawn as :math:`T + \sqrt{s T} Z + v^\top G v`, s
-    the ``slope``: the first term vanishes with T. Each draw is at least U exactly where T is at
-    least the root of that equation (0, where there is none), so that the tests of all T are
-    inverted by quantiles of the roots. ``terms`` holds draws of the last term by both kinds of
-    noise.
+    The variances of the first term's estimate and of the value both hold label noise twice: once
+    in the data, and once on average, so that their ratio is bounded by the noise where the value
+    is 0. ``noise``: the sum of the second term's products of observations with themselves.
     """
-    gaps = value - terms
-    first = jnp.sqrt(slope) * normal[:, None]
-    roots = at_least((jnp.sqrt(at_least(first**2 + 4 * gaps, 0)) - first) / 2, 0) ** 2
-    low = -order_statistic(-jnp.where(gaps > 0, roots, 0), 1 - level / 2)
-    ends = jnp.min(low), jnp.max(order_statistic(roots, 1 - level / 2))
-    low, high = (jnp.where(jnp.isfinite(value), end, jnp.nan) for end in ends)
-    return low, high
+    rows = jnp.sum(second, axis=1)
+    second = second - share[:, None] * rows[None] - rows[:, None] * share[None]
+    second = second + jnp.sum(rows) * share[:, None] * share[None]
+    alone, second = jnp.diagonal(second), without_diagonal(second)
+    plain, first = (a - share * jnp.sum(a) for a in (first, first - 2 * alone))
+    slope = jnp.sum(plain**2) + 4 * jnp.sum(second**2)
+    total = at_least(value, 0) + 2 * noise
+    slope = slope / jnp.where(total > 0, total, 1)
+    terms = _draws(signs(key, len(null), len(first), first.dtype), second)
+    return Error(estimate, value, slope, first, second, terms, null, jnp.zeros((), jnp.int32))
 
 
-def order_statistic(
-    draws: Float[Array, "b *shape"], share: float | Scalar
-) -> Float[Array, "*shape"]:
-    """The draw below which a new one of the same distribution is with probability ``share``, at
-    least; the largest where there are too few."""
-    b = draws.shape[0]
-    rank = jnp.ceil(jnp.asarray(share, draws.dtype) * (b + 1)).astype(jnp.int32)
-    return jnp.sort(draws, axis=0)[jnp.clip(rank, 1, b) - 1]
-
-
-def _between(products: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """Squared distances from inner products."""
-    squares = jnp.diagonal(products)
-    return at_least(squares[:, None] + squares[None] - 2 * products, 0)
+def _draws(v: Float[Array, "b k"], second: Float[Array, "k k"]) -> Float[Array, " b"]:
+    return jnp.sum((v @ second) * v, axis=1)

@@ -2,7 +2,7 @@ r"""CKCE from features whose products are, or approximate, the kernel: F F^T ins
 
 With features F [n, p], CKCE is :math:`\|(F^\top F + n\lambda I)^{-1} F^\top R\|^2`,
 and F is made block by block, so memory does not grow with n. `LowRank` takes them from incomplete
-Cholesky or chosen landmarks, `Fourier` from random frequencies.
+Cholesky.
 """
 
 from collections.abc import Callable
@@ -21,10 +21,9 @@ from jaxcal.engine.batching import over_rows
 from jaxcal.kernels import grams
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.kernels.grams import NystroemFeatures, pivots
-from jaxcal.kernels.points import Gaussian, Linear, Sum
 from jaxcal.numerics import at_least
 from jaxcal.read import checks
-from jaxcal.typing import KernelLike, Key, Scalar
+from jaxcal.typing import KernelLike, Scalar
 
 TILE = 2048
 FeatureMap = Callable[[Array], Array]
@@ -112,12 +111,8 @@ def normal_equations(
     weights: Float[Array, " n"],
     *,
     side: int = TILE,
-    also: FeatureMap = lambda points: points[:, :0],
 ) -> _Sums:
-    """F^T F, F^T R and the trace of F F^T, of rows with weights 0 or 1, ``side`` rows at a time.
-
-    ``also``: further columns of R, which are made of the points block by block.
-    """
+    """F^T F, F^T R and the trace of F F^T, of rows with weights 0 or 1, ``side`` rows at a time."""
     n = points.shape[0]
     missing = -n % side
     padded = (jnp.concatenate([a, a[:1].repeat(missing, 0)]) for a in (points, residuals))
@@ -127,13 +122,12 @@ def normal_equations(
     def step(sums: _Sums, block: PyTree) -> tuple[_Sums, None]:
         x, r, weight = block
         f = features(x) * weight[:, None]
-        new = _Sums(f.T @ f, f.T @ jnp.concatenate([r, also(x)], axis=1), jnp.sum(f**2))
+        new = _Sums(f.T @ f, f.T @ r, jnp.sum(f**2))
         return jax.tree.map(jnp.add, sums, new), None
 
     blocks = _blocks(rows, side)
     p = jax.eval_shape(features, blocks[0][0]).shape[1]
-    q = residuals.shape[-1] + jax.eval_shape(also, blocks[0][0]).shape[1]
-    dtype = residuals.dtype
+    q, dtype = residuals.shape[-1], residuals.dtype
     start = _Sums(jnp.zeros((p, p), dtype), jnp.zeros((p, q), dtype), jnp.zeros((), dtype))
     return jax.lax.scan(step, start, blocks)[0]
 
@@ -143,15 +137,6 @@ def _blocks(rows: PyTree, side: int) -> PyTree:
 
 
 CANDIDATES = 4096
-
-
-def _landmarks(value: object) -> Array | None:
-    if value is None:
-        return None
-    points = checks.floats(value, "landmarks")
-    if points.ndim != 2 or points.shape[0] < 1:
-        raise ValueError(f"landmarks: wanted shape [r, m], got {points.shape}")
-    return points
 
 
 class LowRank(eqx.Module):
@@ -164,13 +149,8 @@ class LowRank(eqx.Module):
     Args:
         rank: Largest number of predictions to choose.
         tolerance: Share of the trace at which to stop earlier; 1,000 eps by default.
-        landmarks: Points of your own instead, [r, m].
         tile: Rows at a time.
         mesh: Devices that share the rows.
-
-    Raises:
-        ValueError: A number or shape is wrong; the message names the argument.
-        TypeError: An argument is of the wrong type; the message names it.
 
     Cost: O(n rank^2); memory O(tile rank + rank^2) beyond the data, and O(4,096 rank) for the
     choice.
@@ -191,7 +171,6 @@ class LowRank(eqx.Module):
     tolerance: Array | float | None = eqx.field(
         default=None, converter=lambda t: None if t is None else checks.tolerance(t, 0.0)
     )
-    landmarks: Array | None = eqx.field(default=None, converter=_landmarks)
     tile: int = eqx.field(default=TILE, static=True)
     mesh: Mesh | None = eqx.field(default=None, static=True)
 
@@ -203,14 +182,7 @@ class LowRank(eqx.Module):
     def __call__(
         self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar
     ) -> Solution:
-        candidates, broken = spread(q), 0
-        if self.landmarks is not None:
-            candidates = self.landmarks.astype(q.dtype)
-            if candidates.shape[1] != q.shape[1]:
-                raise ValueError(
-                    f"landmarks: wanted shape [r, {q.shape[1]}], got {candidates.shape}"
-                )
-            broken = jnp.sum(~jnp.isfinite(candidates))
+        candidates = spread(q)
         eps = float(jnp.finfo(q.dtype).eps)
         tolerance = 1000 * eps if self.tolerance is None else self.tolerance
         chosen, used = pivots(kernel, candidates, min(self.rank, len(candidates)), tolerance)
@@ -228,95 +200,10 @@ class LowRank(eqx.Module):
             mesh=self.mesh,
         )
         error = at_least(1 - kept / whole, 0)
-        return Solution(fit, Approximation("incomplete Cholesky", jnp.sum(used), error), broken)
+        return Solution(fit, Approximation("incomplete Cholesky", jnp.sum(used), error))
 
 
 def spread(xs: Array) -> Array:
     """At most `CANDIDATES` rows, evenly spread over their order by values."""
     n = xs.shape[0]
     return xs if n <= CANDIDATES else xs[by_values(xs)[jnp.arange(CANDIDATES) * n // CANDIDATES]]
-
-
-class Fourier(eqx.Module):
-    """Solver that replaces the Gaussian part of `simplex_kernel` by random Fourier features.
-
-    The paper's estimator, with its default of 100. ``approximation.error`` is the standard
-    deviation of an entry of the Gram matrix, n_features^(-1/2) times at most 2^(-1/2).
-
-    Args:
-        key: Random key. The same key gives all models the same normal draws, divided by each
-            bandwidth, so that comparing them adds no noise.
-        n_features: Number of random frequencies.
-        tile: Rows at a time.
-        mesh: Devices that share the rows.
-
-    Raises:
-        ValueError: A number is wrong, or, when used, the kernel is another one.
-        TypeError: An argument is of the wrong type; the message names it.
-
-    Cost: O(n p^2) with p = m + 2 features entries a row where p < n, O(n^3) otherwise.
-
-    Source: Moskvichev and Sejdinovic, App. B.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
-        >>> targets = jax.random.categorical(jax.random.key(1), logits)
-        >>> solver = jaxcal.ckce.Fourier(2, n_features=20)
-        >>> result = jaxcal.ckce.ckce(jax.nn.softmax(logits), targets, solver=solver)
-        >>> bool(result.estimate > 0)
-        True
-    """
-
-    key: Key = eqx.field(converter=checks.key)
-    n_features: int = eqx.field(default=100, static=True)
-    tile: int = eqx.field(default=TILE, static=True)
-    mesh: Mesh | None = eqx.field(default=None, static=True)
-
-    def __check_init__(self):
-        checks.integer(self.n_features, "n_features")
-        checks.integer(self.tile, "tile")
-        checks.devices(self.mesh)
-
-    def __call__(
-        self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar
-    ) -> Solution:
-        match kernel:
-            case Sum(left=Linear(), right=Gaussian(bandwidth=bandwidth)):
-                pass
-            case _:
-                raise TypeError(
-                    f"prediction_kernel: random features are those of simplex_kernel(), Linear() "
-                    f"+ Gaussian(), got {kernel}; the solver LowRank takes any kernel"
-                )
-        n, m = q.shape
-        normals = jax.random.normal(self.key, (m, self.n_features), q.dtype)
-        features = FourierFeatures(normals, jnp.asarray(bandwidth, q.dtype))
-        if m + 2 * self.n_features < n:
-            height = jnp.max(grams.gram_diagonal(kernel, q))
-            fit, _ = primal_fit(
-                features, q, residuals, ridge, height=height, tile=self.tile, mesh=self.mesh
-            )
-        else:
-            fit = solvers.fit(grams.square_gram(Linear(), features(q)), residuals, ridge)
-        error = jnp.asarray((2 * self.n_features) ** -0.5, q.dtype)
-        size = jnp.asarray(self.n_features)
-        return Solution(fit, Approximation("random Fourier features", size, error))
-
-
-class FourierFeatures(eqx.Module):
-    r"""``[q, D^-1/2 cos(w_r . q), D^-1/2 sin(w_r . q)]``, length m + 2 D, of the simplex kernel.
-
-    The linear part is exact; the Gaussian part has the right mean and variance O(1 / D) over
-    ``normals`` [m, D], standard normal draws, w = normals / bandwidth. Models that are compared
-    share the normals. Source: Moskvichev and Sejdinovic, App. B.
-    """
-
-    normals: Float[Array, "m D"]
-    bandwidth: Scalar
-
-    def __call__(self, q: Float[Array, "n m"]) -> Float[Array, "n p"]:
-        with jax.default_matmul_precision("highest"):
-            phase = q @ (self.normals / self.bandwidth)
-        scale = self.normals.shape[1] ** -0.5
-        return jnp.concatenate([q, scale * jnp.cos(phase), scale * jnp.sin(phase)], axis=1)

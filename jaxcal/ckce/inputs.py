@@ -132,14 +132,6 @@ def residuals(
     return plain if root is None else plain @ root
 
 
-def noise(q: Probabilities, root: Float[Array, "m m"] | None = None) -> Float[Array, " n"]:
-    r"""The mean of :math:`\|r_i\|^2` where the class is drawn from the prediction:
-    :math:`\sum_y q_{iy} \Lambda_{yy} - q_i^\top \Lambda q_i`, which is :math:`1 - \|q_i\|^2`."""
-    if root is None:
-        return 1 - jnp.sum(q**2, axis=1)
-    return q @ jnp.sum(root**2, axis=1) - jnp.sum((q @ root) ** 2, axis=1)
-
-
 # None, a positive number, or a function of n that returns one
 Ridge: TypeAlias = ArrayLike | Callable[[int], ArrayLike] | None
 

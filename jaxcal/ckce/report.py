@@ -76,7 +76,6 @@ def _pairs(comparison: Any, order: np.ndarray) -> list[str]:
 def _says_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
     """Of every model, the class whose probability is furthest from what comes true."""
     assert comparison.says is not None
-    assert comparison.p_calibrated is not None
     said, true = (np.asarray(a) for a in comparison.says)
     p = np.asarray(comparison.p_calibrated)
     text = ["  what is said and what comes true, of the class where they differ most:"]
@@ -103,25 +102,14 @@ def _fault(above: float, below: float) -> str:
 
 
 def _effect_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
-    """The fault of known size that is as wrong as each model, in the report's order."""
+    """The shift that is as wrong as each model, in the report's order."""
     assert comparison.effect is not None
-    units = {
-        "shift": "a shift, in standard deviations of the targets,",
-        "temperature": "a temperature, above 1 overconfidence and below 1 underconfidence,",
-    }
-    lines = [f"  as wrong as by {units[comparison.unit]} of:"]
-    how = confidence(comparison.level)
+    lines = ["  as wrong as by a shift, in standard deviations of the targets, of:"]
+    p = np.asarray(comparison.p_calibrated)
     for i in order:
-        value, low, high, noise = (float(np.asarray(a)[i]) for a in comparison.effect)
-        under = comparison.unit == "temperature" and noise < 1
-        says = f"{value:9.3g}   [{low:9.3g}, {high:9.3g}]   (calibrated: "
-        if noise in (0, np.inf):
-            says += f"any {comparison.unit}, its predictions hardly change)"
-        else:
-            says += f"{'above' if under else 'below'} {noise:.3g} in {how} of data sets)"
-        if np.isnan(noise):
-            says = f"no {comparison.unit} changes its predictions"
-        if np.isnan(float(np.asarray(comparison.corrected)[i])):
-            says = "not a number"
-        lines.append(f"  {comparison.names[i]:{wide}s}   {says}")
+        name = f"  {comparison.names[i]:{wide}s}   "
+        value, low, high = (float(np.asarray(a)[i]) for a in comparison.effect)
+        fault = "" if p[i] <= comparison.level else "; not shown wrong"
+        says = f"{value:9.3g}   [{low:9.3g}, {high:9.3g}]{fault} (p = {p[i]:.3g})"
+        lines.append(name + ("not a number" if np.isnan(value) else says))
     return lines

@@ -9,8 +9,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.ckce import report
-from jaxcal.ckce.effect import EffectSize
-from jaxcal.ckce.expansion import Studentized, order_statistic
 from jaxcal.ckce.solvers import Approximation, Fit
 from jaxcal.results import Notes, Result, Sentences, largest_share
 from jaxcal.results.notes import sentences
@@ -117,26 +115,6 @@ class Differences(NamedTuple):
     p_value: Float[Array, "M M"]
     p_adjusted: Float[Array, "M M"]
 
-    @classmethod
-    def of(
-        cls, values: Float[Array, " M"], studentized: Studentized, level: float | Scalar
-    ) -> "Differences":
-        """Intervals and p-values from the draws of every standardized difference."""
-        gaps = values[:, None] - values[None]
-        error, ratios = studentized.error, jnp.abs(studentized.ratios)
-        b = ratios.shape[0]
-        good = jnp.isfinite(gaps) & jnp.isfinite(error).all(axis=0)
-        ratio = jnp.where(error > 0, jnp.abs(gaps)[None] / jnp.where(error > 0, error, 1), 0)
-        # pairs without a value take no part in the others' adjustment
-        largest = jnp.max(jnp.where(good[None, None], ratios, 0), axis=(2, 3))
-        p = (1 + jnp.sum(ratios >= ratio[None], axis=0)) / (1 + b)
-        adjusted = (1 + jnp.sum(largest[:, :, None, None] >= ratio[None], axis=0)) / (1 + b)
-        # by the noise of the residuals and by what the predictions claim; NaN is no verdict
-        p, adjusted = (jnp.where(good, jnp.max(a, axis=0), jnp.nan) for a in (p, adjusted))
-        quantiles = order_statistic(largest, 1 - level)
-        reach = jnp.where(good, jnp.max(quantiles[:, None, None] * error, axis=0), jnp.nan)
-        return cls(gaps, gaps - reach, gaps + reach, p, adjusted)
-
 
 class Says(NamedTuple):
     """What models say and what comes true, from the regression of each class on its probability.
@@ -149,6 +127,21 @@ class Says(NamedTuple):
 
     said: Float[Array, "*M m 2"]
     true: Float[Array, "*M m 2"]
+
+
+class Effect(NamedTuple):
+    """Of each model, the shift of the targets that would score as much.
+
+    In standard deviations of the targets; infinite beyond the largest shift that was tried.
+
+    Attributes:
+        value: [M] That of the corrected values.
+        low, high: [M] Those of the ends of their intervals.
+    """
+
+    value: Float[Array, "*M"]
+    low: Float[Array, "*M"]
+    high: Float[Array, "*M"]
 
 
 class Comparison(Result):
@@ -171,21 +164,18 @@ class Comparison(Result):
         left_out: [M] Share of each Gram matrix's trace that the low rank leaves out.
         nonfinite_predictions, nonfinite_kernel: [M] How many predictions, and values of the kernel
             on them, are NaN or infinite.
+        p_calibrated: [M] The p-value of each model alone, that it is calibrated: by labels drawn
+            from class probabilities, which is exact, and otherwise by random signs.
         names: The models' names.
         n: Number of observations.
         n_draws: Number of draws behind intervals and p-values.
         level: Up to it a p-value counts, and intervals have confidence 1 - level.
-        unit: "probability": roots of values are errors of probabilities. "temperature": by what
-            the logits of class probabilities would have to be divided
-            for them to be right, were that their fault: above 1 for overconfidence, below 1 for
-            underconfidence. "shift": by how many standard deviations of the targets other
-            predictions would have to be moved.
+        unit: "probability": roots of values are errors of probabilities. "squared norm": CKCE,
+            which has no unit.
         things: What is compared: "models", or "groups" of observations of one model.
-        effect: By the measure "ckce", the fault of known size that scores as much as each model,
-            in ``unit``; see `EffectSize`.
-        says: By the measure "probability", what each model says and what comes true; see `Says`.
-        p_calibrated: [M] By the measure "probability", the p-value of each model alone, that it is
-            calibrated: its exact test by labels drawn from the predictions.
+        effect: Of predictions that are no class probabilities, the shift that scores as much as
+            each model; see `Effect`.
+        says: Of class probabilities, what each model says and what comes true; see `Says`.
     """
 
     _rows: ClassVar[tuple[str, ...]] = (
@@ -211,15 +201,15 @@ class Comparison(Result):
     left_out: Float[Array, " M"]
     nonfinite_predictions: Int[Array, " M"]
     nonfinite_kernel: Int[Array, " M"]
+    p_calibrated: Float[Array, " M"]
     names: tuple[str, ...] = eqx.field(static=True)
     n: int = eqx.field(static=True)
     n_draws: int = eqx.field(static=True)
     level: float = eqx.field(static=True)
     unit: str = eqx.field(static=True)
     things: str = eqx.field(static=True)
-    effect: EffectSize | None = None
+    effect: Effect | None = None
     says: Says | None = None
-    p_calibrated: Float[Array, " M"] | None = None
 
     @property
     def error(self) -> Float[Array, " M"]:

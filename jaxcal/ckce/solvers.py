@@ -2,9 +2,8 @@ r"""The regression of residuals on predictions, and its exact solver: one Choles
 
 With A = K + n lambda I the fitted function is :math:`\hat f = \sum_i B_i k(q_i, \cdot)`,
 B = A^-1 R, and CKCE is its squared norm, :math:`Tr(B^\top K B) = Tr(A^{-1} R R^\top A^{-1} K)`.
-Everything is in full precision, and nothing is inverted. `jaxcal.ckce.features` and
-`jaxcal.ckce.conjugate_gradients` do without the Gram matrix. Any object with the call of `Solver`
-is a solver.
+Everything is in full precision, and nothing is inverted. `jaxcal.ckce.features` does without the
+Gram matrix. Any object with the call of `Solver` is a solver.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -155,13 +154,10 @@ class Solution(NamedTuple):
     Attributes:
         fit: The fit: coefficients and what the estimate needs of them.
         approximation: What was approximated; None where nothing was.
-        broken: Number of entries of the solver's own points, such as landmarks, that are not
-            finite.
     """
 
     fit: Fit
     approximation: Approximation | None = None
-    broken: Int[Array, ""] | int = 0
 
 
 @runtime_checkable

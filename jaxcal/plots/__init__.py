@@ -7,7 +7,7 @@ and ``matplotlib.pyplot.savefig`` saves, as does ``ax.figure.savefig``; pyplot k
 """
 
 from jaxcal.plots.comparisons import calibration_errors, comparison, differences
-from jaxcal.plots.coverage import coverage, quantile_calibration
+from jaxcal.plots.coverage import coverage
 from jaxcal.plots.rejections import rejections
 from jaxcal.plots.reliability import bracket, reliability, reliability_with_witness
 from jaxcal.plots.results import contributions, coordinates, null_histogram, parts, table
@@ -25,7 +25,6 @@ __all__ = [
     "null_histogram",
     "parts",
     "posterior_figure",
-    "quantile_calibration",
     "rejections",
     "reliability",
     "reliability_with_witness",

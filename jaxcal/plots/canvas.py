@@ -76,6 +76,18 @@ def beside(ax: "Axes", text: str, x: Any, y: Any, **style: Any) -> None:
     ax.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", va="center", **style)
 
 
+def bars(
+    ax: "Axes", names: Sequence[str], sizes: np.ndarray, p: np.ndarray, greys: Sequence[str]
+) -> None:
+    """Horizontal bars from the top, as the rows of a table, each with its p-value beside it."""
+    count = len(names)
+    ax.barh(range(count), sizes, height=0.6, color=greys)
+    ax.set_yticks(range(count), names)
+    ax.set_ylim(count - 0.4, -0.6)
+    for row, (end, p_value) in enumerate(zip(np.maximum(sizes, 0), p, strict=True)):
+        beside(ax, f"p = {p_value:.2g}", float(end), row)
+
+
 def dots(ax: "Axes", x: Any, y: Any, up: Any, across: Any, *, label: str) -> None:
     """Dots with error bars in both directions."""
     bars = {"linestyle": "none", "elinewidth": 1, "label": label}

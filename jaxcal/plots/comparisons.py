@@ -17,8 +17,8 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """Draw each model's calibration error, with its interval, best calibrated on top.
 
     0 is the value of a calibrated model. Filled dots: no other model is shown to be
-    better; open ones: worse than some. By CKCE, on the right, the temperature or shift that is as
-    wrong.
+    better; open ones: worse than some. On the right, of predictions that are no class
+    probabilities, the shift that is as wrong, in standard deviations of the targets.
     Intervals of two models may overlap although their difference is clear: see `differences`.
 
     Args:
@@ -27,10 +27,8 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
-        >>> good = jax.nn.softmax(jax.random.normal(jax.random.key(0), (60, 3)))
-        >>> targets = jax.random.categorical(jax.random.key(1), jnp.log(good))
-        >>> models = {"good": good, "sharp": good**3 / jnp.sum(good**3, axis=1, keepdims=True)}
-        >>> result = jaxcal.compare(2, models, targets)
+        >>> models = jax.random.dirichlet(jax.random.key(0), jnp.ones(3), (2, 60))
+        >>> result = jaxcal.compare(1, models, jnp.arange(60) % 3)
         >>> axes = jaxcal.plots.comparison(result)
     """
     names, order = _one(result), result.order()
@@ -49,21 +47,14 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     best = np.asarray(result.may_be_best)[order]
     for chosen, fill, label in ((best, BLACK, "may be the best"), (~best, "white", "worse")):
         if np.any(chosen):
-            ax.plot(
-                values[chosen],
-                places[chosen],
-                "o",
-                color=BLACK,
-                markerfacecolor=fill,
-                markersize=6,
-                label=label,
-            )
+            style = {"color": BLACK, "markerfacecolor": fill, "markersize": 6, "label": label}
+            ax.plot(values[chosen], places[chosen], "o", **style)
     legend_above(ax)
     if result.effect is not None:
         sizes = np.asarray(result.effect.value)[order]
         beside = ax.secondary_yaxis("right")
-        beside.set_yticks(places, [f"{size:.2f}" if size == size else "none" for size in sizes])
-        beside.set_ylabel(f"{result.unit}\nthat is as wrong")
+        beside.set_yticks(places, [f"{size:.2f}" for size in sizes])
+        beside.set_ylabel("shift that is as wrong")
         beside.tick_params(length=0)
     ax.set_yticks(places, [names[i] for i in order])
     ax.set_ylim(len(names) - 0.5, -0.5)
@@ -84,10 +75,8 @@ def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
-        >>> good = jax.nn.softmax(jax.random.normal(jax.random.key(0), (60, 3)))
-        >>> targets = jax.random.categorical(jax.random.key(1), jnp.log(good))
-        >>> models = {"good": good, "sharp": good**3 / jnp.sum(good**3, axis=1, keepdims=True)}
-        >>> result = jaxcal.compare(2, models, targets)
+        >>> models = jax.random.dirichlet(jax.random.key(0), jnp.ones(3), (2, 60))
+        >>> result = jaxcal.compare(1, models, jnp.arange(60) % 3)
         >>> axes = jaxcal.plots.differences(result)
     """
     names, order = _one(result), result.order()
@@ -154,16 +143,9 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
         if np.isfinite(low):
             label = labels.pop("interval", None)
             ax.plot([low, high], [place, place], color=shade, linewidth=1.5, zorder=2, label=label)
-        ax.plot(
-            each.fold_errors,
-            np.full(each.fold_errors.size, place),
-            linestyle="none",
-            marker="|",
-            markersize=9,
-            color=LIGHT,
-            zorder=1,
-            label="single folds" if place == 0 else None,
-        )
+        folds = {"color": LIGHT, "zorder": 1, "label": "single folds" if place == 0 else None}
+        at = np.full(each.fold_errors.size, place)
+        ax.plot(each.fold_errors, at, "|", markersize=9, **folds)
         ax.plot(each.error, place, "o", color=shade, zorder=3, label=labels.pop("estimate", None))
     names = [f"{each.name}\n100 sqrt(risk) {each.rmse[0]:.2f}" for each in tuned]
     ax.set_yticks(range(len(tuned)), names, fontsize="small")

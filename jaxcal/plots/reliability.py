@@ -116,14 +116,8 @@ def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None
     order = np.argsort(v, kind="stable")
     v, y, w, witness = v[order], y[order], w[order], witness[order]
     # neighbours are joined at slope 1 towards the middle, as a Lipschitz weight may
-    ax.fill_between(
-        v,
-        0.5,
-        0.5 + witness / 2,
-        color="0.9",
-        linewidth=0,
-        label="witness (right axis)",
-    )
+    band = {"color": "0.9", "linewidth": 0, "label": "witness (right axis)"}
+    ax.fill_between(v, 0.5, 0.5 + witness / 2, **band)
     ax.plot([0, 1], [0, 1], color=DARK, linewidth=0.8, linestyle="--", label="calibrated")
     mean, rate, mass = groups(v, y, w, BINS)
     error = 2 * np.sqrt(np.maximum(mean * (1 - mean), 1e-12) * mass**-1 * np.sum(w**2))
@@ -136,10 +130,7 @@ def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None
     )
     right.set_ylabel("witness: weight of (label - prediction)", color=DARK)
     right.spines["right"].set_color(LIGHT)
-    legend_above(ax)
-    legend = ax.get_legend()
-    assert legend is not None
-    legend.set_ncols(2)
+    legend_above(ax, columns=2)
     return ax
 
 
@@ -178,13 +169,10 @@ def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
     bounds = result.bracket
     if not np.isfinite(float(bounds.low)):
         return say(ax, "predictions are not probabilities:\nno verdict")
-    below = sorted(((float(x), name) for name, x in bounds.lower.items()))
-    above = sorted(((float(x), name) for name, x in bounds.upper.items()))
-    rows = [
-        ("population", None),
-        *[(n, x) for x, n in above[::-1]],
-        *[(n, x) for x, n in below[::-1]],
-    ]
+    below, above = (
+        sorted(((float(x), name) for name, x in side.items()), reverse=True)
+        for side in (bounds.lower, bounds.upper)
+    )
     ax.axvspan(float(bounds.low), float(bounds.high), color="0.9", label="these data")
     interval = result.interval
     ax.plot(
@@ -195,17 +183,14 @@ def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
         solid_capstyle="butt",
         label=f"population, {confidence(result.level)}",
     )
-    high = [(k, x) for k, (_, x) in enumerate(rows) if 0 < k <= len(above)]
-    low = [(k, x) for k, (_, x) in enumerate(rows) if k > len(above)]
-    ax.plot([x for _, x in high], [k for k, _ in high], "<", color=DARK, label="at most")
-    ax.plot([x for _, x in low], [k for k, _ in low], ">", color=BLACK, label="at least")
-    ax.set_yticks(range(len(rows)), [name for name, _ in rows], fontsize="small")
-    ax.set_ylim(len(rows) - 0.5, -0.5)
+    middle, count = 1 + len(above), 1 + len(above) + len(below)
+    ax.plot([x for x, _ in above], range(1, middle), "<", color=DARK, label="at most")
+    ax.plot([x for x, _ in below], range(middle, count), ">", color=BLACK, label="at least")
+    names = ["population", *(name for _, name in above + below)]
+    ax.set_yticks(range(count), names, fontsize="small")
+    ax.set_ylim(count - 0.5, -0.5)
     ax.set_xlim(left=-0.005)
-    legend_above(ax)
-    legend = ax.get_legend()
-    assert legend is not None
-    legend.set_ncols(4)
+    legend_above(ax, columns=4)
     return ax
 
 

@@ -12,7 +12,7 @@ from jaxcal.plots.canvas import (
     DARK,
     LIGHT,
     axes,
-    beside,
+    bars,
     cells,
     dots,
     legend_above,
@@ -196,13 +196,8 @@ def coordinates(
         faults.draw(rows + faults.pairs(split.correlation, names), result.level, ax)
         return ax
     ax.set(xlabel="part of the estimate given the other coordinates")
-    ax.set_yticks(range(d), names)
-    ax.set_ylim(d - 0.4, -0.6)  # the first coordinate on top, as in a table
-    greys = [DARK if p <= result.level else LIGHT for p in adjusted]
-    ax.barh(range(d), estimates, height=0.6, color=greys)
+    bars(ax, names, estimates, adjusted, [DARK if p <= result.level else LIGHT for p in adjusted])
     ax.axvline(0, color=BLACK, linewidth=0.8)
-    for c, (end, p) in enumerate(zip(np.maximum(estimates, 0), adjusted, strict=True)):
-        beside(ax, f"p = {p:.2g}", float(end), c)
     ax.margins(x=0.3)
     ax.locator_params(axis="x", nbins=5)
     ax.set_title(f"p-values after Holm; dark: at most {result.level:g}", fontsize="medium")
@@ -232,8 +227,6 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     of, c = result.parts, len(result.parts.names)
     evidence, p_values = np.asarray(of.statistics), np.asarray(of.p_values)
     ax.set(xlabel="share of the evidence", xlim=(0, 1.3), xticks=(0, 0.5, 1))
-    ax.set_yticks(range(c), of.names)
-    ax.set_ylim(c - 0.4, -0.6)
     if not np.isfinite(result.p_value):
         return say(ax, "the statistic is not a finite number:\nno verdict")
     shares = np.exp(evidence - np.max(evidence))
@@ -241,9 +234,7 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     greys = [LIGHT] * c
     if result.verdict == "rejected":
         greys[int(of.winner)] = BLACK
-    ax.barh(range(c), shares, height=0.6, color=greys)
-    for row, (share, p) in enumerate(zip(shares, p_values, strict=True)):
-        beside(ax, f"p = {p:.2g}", share, row)
+    bars(ax, of.names, shares, p_values, greys)
     return ax
 
 

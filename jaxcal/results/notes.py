@@ -193,10 +193,6 @@ TABLE = {
         -1,
         _named,
     ),
-    "confident-predictions": Note(
-        "all confidences are .8 or more: for such data the 95 % interval from the test rows held "
-        "the error in about 90 % (at 60 test rows)"
-    ),
     "saturated-probabilities": Note(
         "{} {observation has|observations have} a probability of exactly 0 or 1; if a softmax in "
         "float32 computed {it|them}, repeat it in float64"

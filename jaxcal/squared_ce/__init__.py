@@ -7,10 +7,7 @@ public too: reductions to regression problems, estimators, risks and intervals.
 from jaxcal.squared_ce.binning import Bins
 from jaxcal.squared_ce.functions import empirical_risk
 from jaxcal.squared_ce.kde import KernelDensity
-from jaxcal.squared_ce.kernel_ridge import (
-    KroneckerRidge,
-    TwoStepRidge,
-)
+from jaxcal.squared_ce.kernel_ridge import KernelRidge
 from jaxcal.squared_ce.leave_one_out import leave_one_out
 from jaxcal.squared_ce.pipeline import calibration_error, problem_error
 from jaxcal.squared_ce.reductions import (
@@ -22,8 +19,7 @@ from jaxcal.squared_ce.reductions import (
 __all__ = [
     "Bins",
     "KernelDensity",
-    "KroneckerRidge",
-    "TwoStepRidge",
+    "KernelRidge",
     "binary",
     "calibration_error",
     "empirical_risk",

@@ -51,16 +51,6 @@ class RiskDifference(NamedTuple):
     interval: Interval
 
 
-def mean_interval(values: Float[Array, " n"], level: float = 0.05) -> Interval:
-    """The normal interval of the mean of independent values [n]; NaN ends for n = 1."""
-    n = values.shape[0]
-    if n < 2:
-        missing = jnp.asarray(jnp.nan, values.dtype)
-        return Interval(missing, missing, level)
-    half = _normal_quantile(1 - level / 2, values) * jnp.std(values, ddof=1) / n**0.5
-    return Interval(jnp.mean(values) - half, jnp.mean(values) + half, level)
-
-
 def one_step_terms(
     residuals: Float[Array, "n d"], estimated: Float[Array, "n d"]
 ) -> Float[Array, " n"]:

@@ -46,7 +46,7 @@ class KernelDensity(eqx.Module):
 
     Example:
         >>> import jaxcal
-        >>> kde = jaxcal.squared_ce.KernelDensity((0.05, 0.2))  # used as `KroneckerRidge`
+        >>> kde = jaxcal.squared_ce.KernelDensity((0.05, 0.2))  # used as `KernelRidge`
     """
 
     bandwidths: tuple[float, ...] = eqx.field(

@@ -16,7 +16,7 @@ much.
 On the diagonal kkr may be negative: the matrix of 1 / (v_i v_j + rho) is indefinite.
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -60,32 +60,75 @@ def _multipliers(value: Any) -> tuple[float, ...] | None:
     return None if value is None else positive(value, "ridges")
 
 
-def _power(value: Any) -> float:
-    return checks.real(value, "power")
+def _power(value: Any) -> float | None:
+    return None if value is None else checks.real(value, "power")
+
+
+def _kronecker(value: Any) -> bool:
+    return checks.flag(value, "kronecker")
 
 
 def _rank(value: object) -> int | None:
     return None if value is None else checks.integer(value, "rank")
 
 
-class _Ridge:
-    """What both kernel ridges share; each class says what is not."""
+# of 10: the multipliers that the authors tried, for scalar and for vector inputs
+KKR = {True: [1 - 2 * i for i in range(1, 10)], False: [9 - i for i in range(1, 19)]}
+UKKR = {True: [-i for i in range(1, 10)], False: [4.5 - i / 2 for i in range(1, 19)]}
 
-    short: ClassVar[str]  # what reports call it
-    exponents: ClassVar[dict[bool, list[float]]]  # of 10: the multipliers, for scalars and vectors
-    copies: ClassVar[int]  # how many factors K the regularized matrix has
-    ridges: tuple[float, ...] | None
-    kernels: tuple[KernelLike, ...]
-    rank: int | None
-    power: float
+
+class KernelRidge(eqx.Module):
+    """Kernel ridge regression of residuals (ukkr), or of products of two residuals (kkr).
+
+    kkr may be negative on the diagonal, and needs float64 for small ridges. Both share their
+    factorisations. Settings name the multiplier of a ridge, which folds of different sizes share.
+
+    Args:
+        ridges: Multipliers of the ridges to try; None takes those of the authors' code for scalar
+            or vector inputs. Two or more are continued past the end at which one is chosen.
+        kernels: One kernel or several, all of which are tried with every ridge.
+        rank: None for one exact eigendecomposition a kernel; a number for landmarks.
+        power: A ridge is its multiplier times n^power, n training observations. None takes that of
+            the authors' code, .75 for ukkr and 1.5 for kkr; the paper prints one more for each
+            factor K, 1.5 and 2.5; with 0 multipliers are the ridges.
+        kronecker: Whether to regress the products of residuals, on the Kronecker product of the
+            kernel with itself (kkr).
+
+    Cost: O(n^3) a kernel, or O(n rank^2) with landmarks; for t training points or landmarks each
+    ridge takes O(n_eval t d), with products O(n_eval t^2 + n_eval^2 t).
+
+    Source: Gruber and Bach (2025).
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcal
+        >>> p = jnp.linspace(0.05, 0.95, 60)
+        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> kkr = jaxcal.squared_ce.KernelRidge((0.1, 1.0), power=0, kronecker=True)
+        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[kkr], folds=2)
+        >>> len(report.best.grid) >= 2  # the two, and what continues them
+        True
+    """
+
+    ridges: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_multipliers)
+    kernels: tuple[KernelLike, ...] = eqx.field(default=(RBF,), converter=_kernels)
+    rank: int | None = eqx.field(default=None, static=True, converter=_rank)
+    power: float | None = eqx.field(default=None, static=True, converter=_power)
+    kronecker: bool = eqx.field(default=False, static=True, converter=_kronecker)
 
     @property
     def name(self) -> str:
-        return self.short if self.rank is None else f"{self.short} (rank {self.rank})"
+        short = "kkr" if self.kronecker else "ukkr"
+        return short if self.rank is None else f"{short} (rank {self.rank})"
+
+    @property
+    def _power(self) -> float:
+        if self.power is None:
+            return 1.5 if self.kronecker else 0.75
+        return self.power
 
     def _ridges(self, problem: Reduced) -> tuple[float, ...]:
-        scalar = problem.inputs.shape[-1] == 1
-        return self.ridges or tuple(10.0**exponent for exponent in self.exponents[scalar])
+        exponents = (KKR if self.kronecker else UKKR)[problem.inputs.shape[-1] == 1]
+        return self.ridges or tuple(10.0**exponent for exponent in exponents)
 
     def grid(self, problem: Reduced) -> list[Setting]:
         which: list[Setting] = [{}]
@@ -94,94 +137,28 @@ class _Ridge:
         return [each | {"ridge": m} for each in which for m in self._ridges(problem)]
 
     def ranges(self, problem: Reduced) -> dict[str, Range]:
-        return _ranges(self.power, self.kernels, problem, self.copies)
+        """From ridges that rounding hides to those that leave nothing of h, of every kernel."""
+        traces = [float(jnp.sum(gram_diagonal(kernel, problem.inputs))) for kernel in self.kernels]
+        if not (min(traces) > 0 and max(traces) < np.inf):
+            return {}
+        copies = 2 if self.kronecker else 1
+        weakest, strongest = (
+            trace**copies / float(problem.n) ** self._power for trace in (min(traces), max(traces))
+        )
+        ends = float(jnp.finfo(problem.inputs.dtype).eps) * weakest, STRONG**copies * strongest
+        return {"ridge": Range(*ends, "no ridge but rounding", "h is 0")}
 
-    def with_values(self, name: str, values: tuple[float, ...]) -> Any:
-        return type(self)(values, self.kernels, self.rank, self.power)  # pyright: ignore
+    def with_values(self, name: str, values: tuple[float, ...]) -> "KernelRidge":
+        return KernelRidge(values, self.kernels, self.rank, self.power, self.kronecker)
 
     def fit(self, train: Reduced, shared: list[object]) -> "FittedRidge":
         factor = _shared(self.kernels, train, self.rank, shared)
-        values = np.asarray(self._ridges(train)) * float(train.n) ** self.power
+        values = np.asarray(self._ridges(train)) * float(train.n) ** self._power
         settings = RidgeSettings(
             jnp.repeat(jnp.arange(len(self.kernels)), values.size),
             jnp.asarray(np.tile(values, len(self.kernels)), train.inputs.dtype),
         )
-        return FittedRidge(factor, settings, self.copies == 1)
-
-
-class KroneckerRidge(_Ridge, eqx.Module):
-    """Kernel ridge regression of products of residuals (kkr).
-
-    Settings name the multiplier of a ridge, which folds of different sizes share. Needs float64 for
-    small ridges.
-
-    Args:
-        ridges: Multipliers of the ridges to try; None takes those of the authors' code for scalar
-            or vector inputs. Two or more are continued past the end at which one is chosen.
-        kernels: One kernel or several, all of which are tried with every ridge.
-        rank: None for one exact eigendecomposition a kernel; a number for landmarks.
-        power: A ridge is its multiplier times n^power, n training observations: 1.5 as the authors
-            ran it, 2.5 as the paper prints it, 0 for multipliers that are the ridges.
-
-    Cost: O(n^3) a kernel, or O(n rank^2) with landmarks; each ridge O(n_eval t^2 + n_eval^2 t) for
-    t training points or landmarks.
-
-    Source: Gruber and Bach (2025).
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> p = jnp.linspace(0.05, 0.95, 60)
-        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
-        >>> kkr = jaxcal.squared_ce.KroneckerRidge((0.1, 1.0), power=0)
-        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[kkr], folds=2)
-        >>> len(report.best.grid) >= 2  # the two, and what continues them
-        True
-    """
-
-    short: ClassVar[str] = "kkr"
-    exponents: ClassVar[dict[bool, list[float]]] = {
-        True: [1 - 2 * i for i in range(1, 10)],
-        False: [9 - i for i in range(1, 19)],
-    }
-    copies: ClassVar[int] = 2
-    ridges: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_multipliers)
-    kernels: tuple[KernelLike, ...] = eqx.field(default=(RBF,), converter=_kernels)
-    rank: int | None = eqx.field(default=None, static=True, converter=_rank)
-    power: float = eqx.field(default=1.5, static=True, converter=_power)
-
-
-class TwoStepRidge(_Ridge, eqx.Module):
-    """Kernel ridge regression of residuals, whose product is h (ukkr).
-
-    Never negative on the diagonal. Shares its factorisation with `KroneckerRidge`.
-
-    Args:
-        ridges: As in `KroneckerRidge`.
-        kernels: As in `KroneckerRidge`.
-        rank: As in `KroneckerRidge`.
-        power: As in `KroneckerRidge`: .75 as the authors ran it, 1.5 as the paper prints it.
-
-    Cost: O(n^3) a kernel, or O(n rank^2) with landmarks; each ridge O(n_eval t d) for t training
-    points or landmarks.
-
-    Source: Gruber and Bach (2025).
-
-    Example:
-        >>> import jaxcal
-        >>> jaxcal.squared_ce.TwoStepRidge((0.1, 1.0), power=0).name  # used as `KroneckerRidge`
-        'ukkr'
-    """
-
-    short: ClassVar[str] = "ukkr"
-    exponents: ClassVar[dict[bool, list[float]]] = {
-        True: [-i for i in range(1, 10)],
-        False: [4.5 - i / 2 for i in range(1, 19)],
-    }
-    copies: ClassVar[int] = 1
-    ridges: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_multipliers)
-    kernels: tuple[KernelLike, ...] = eqx.field(default=(RBF,), converter=_kernels)
-    rank: int | None = eqx.field(default=None, static=True, converter=_rank)
-    power: float = eqx.field(default=0.75, static=True, converter=_power)
+        return FittedRidge(factor, settings, not self.kronecker)
 
 
 class FittedRidge(eqx.Module):
@@ -207,21 +184,6 @@ class FittedRidge(eqx.Module):
 def _inverse(values: Array) -> Array:
     """1 / values, and 0 where the value is 0: a pseudo-inverse."""
     return jnp.where(values > 0, 1 / jnp.where(values > 0, values, 1.0), 0.0)
-
-
-def _ranges(
-    power: float, kernels: tuple[KernelLike, ...], problem: Reduced, factors: int
-) -> dict[str, Range]:
-    """From ridges that rounding hides to those that leave nothing of h, for ``factors`` times K, of
-    every kernel."""
-    traces = [float(jnp.sum(gram_diagonal(kernel, problem.inputs))) for kernel in kernels]
-    if not (min(traces) > 0 and max(traces) < np.inf):
-        return {}
-    weakest, strongest = (
-        trace**factors / float(problem.n) ** power for trace in (min(traces), max(traces))
-    )
-    ends = float(jnp.finfo(problem.inputs.dtype).eps) * weakest, STRONG**factors * strongest
-    return {"ridge": Range(*ends, "no ridge but rounding", "h is 0")}
 
 
 def _shared(

@@ -18,7 +18,7 @@ from jaxcal.squared_ce import reductions, splits
 from jaxcal.squared_ce.binning import Bins
 from jaxcal.squared_ce.estimators import Estimator, Estimators
 from jaxcal.squared_ce.kde import KernelDensity
-from jaxcal.squared_ce.kernel_ridge import KroneckerRidge, TwoStepRidge
+from jaxcal.squared_ce.kernel_ridge import KernelRidge
 from jaxcal.squared_ce.leave_one_out import leave_one_out
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.report import Report
@@ -41,7 +41,8 @@ def default_estimators(problem: Reduced) -> list[Estimator]:
         rank = SCALAR_RANK if n > EXACT_SCALAR else None
     else:
         rank = VECTOR_RANK if n > EXACT_VECTOR else None
-    kernels = [KernelDensity(), KroneckerRidge(rank=rank), TwoStepRidge(rank=rank)]
+    ridges = [KernelRidge(rank=rank, kronecker=kronecker) for kronecker in (True, False)]
+    kernels = [KernelDensity(), *ridges]
     return [Bins(15), Bins(), *kernels] if scalar else kernels
 
 
@@ -237,7 +238,7 @@ def _notes(
     """
     inputs = np.asarray(problem.inputs)
     d = inputs.shape[-1] if inputs.ndim == 2 else inputs.shape[0]
-    classes, scalar = np.unique(targets), inputs.shape[-1] == 1
+    classes = np.unique(targets)
     of_all = problem.notion in ("canonical", "class-wise")
     lacking = [np.unique(targets[tuning][train]).size < classes.size for train, _ in pairs]
     touches = np.any((inputs == 0) | (inputs == 1), axis=-1)
@@ -245,7 +246,6 @@ def _notes(
         "unseen-classes": np.setdiff1d(np.arange(d), classes) if of_all else np.arange(0),
         "incomplete-folds": np.flatnonzero(lacking),
         "few-observations": tested if tested is not None and tested < FEWEST else 0,
-        "confident-predictions": scalar and tested is not None and bool(np.all(inputs >= 0.8)),
         "saturated-probabilities": np.sum(touches if inputs.ndim == 2 else np.any(touches, axis=0)),
         "identical-predictions": bool(np.all(inputs == inputs[..., :1, :])),
     }

@@ -78,38 +78,6 @@ class Report(Result):
             )
         return self.estimators[self.selected]
 
-    @property
-    def quoted(self) -> Tuned:
-        """The estimator whose interval to quote.
-
-        The selected one; or, where its h is no product of residuals (kkr) and so has no interval,
-        the one of the lowest validation risk that has.
-        """
-        some = [each for each in self.estimators.values() if each.terms is not None]
-        if self.best.terms is not None or not some:
-            return self.best
-        return min(some, key=lambda each: _rank(each.risk))
-
-    @property
-    def widest(self) -> Tuned:
-        """The estimator with the largest upper end.
-
-        No fit's one-step estimate is too large on average, so this end is too low only where those
-        of all fits are.
-        """
-        ends = {name: each.interval.high for name, each in self.estimators.items()}
-        return self.estimators[max(ends, key=lambda name: np.nan_to_num(ends[name], nan=-1))]
-
-    @property
-    def test_interval(self) -> Interval:
-        """Interval by the test rows alone; NaN ends where no estimator has one.
-
-        Lower end by ``quoted``, upper end by ``widest``. At 60 test observations a nominal 95 %
-        held the error in 94 to 100 % of data sets of five populations, and in 90 % where all
-        confidences lie above .8 (experiments/squared_ce_intervals).
-        """
-        return self.quoted.interval._replace(high=self.widest.interval.high)
-
     def compare(self, first: str, second: str) -> RiskDifference:
         """Test on the test observations that the first ensemble has the lower risk.
 
@@ -212,7 +180,6 @@ class Report(Result):
             f"estimators, tuned on {self.n_tuning} rows in {self.n_folds} folds, estimated on the "
             f"other {self.n_test}",
             f"  lowest validation risk: {words(best.name)}, error {best.error:.4f}",
-            f"  {confidence(best.level)} interval {self._test_ends()}",
             f"  {'estimator':{width}s} 100 sqrt(risk)        error   at least   chosen",
         ]
         for row in self.table():
@@ -225,17 +192,6 @@ class Report(Result):
                 + (f" ({row['limit']})" if row["limit"] and best.risks.shape[0] == 1 else "")
             )
         return lines
-
-    def _test_ends(self) -> str:
-        interval, names = self.test_interval, words(self.quoted.name)
-        if not np.isfinite(interval.low):
-            return "none: no estimator here has one"
-        if self.widest is not self.quoted:
-            names += f", upper end of {words(self.widest.name)}"
-        low, high = map(float, interval[:2])
-        step = self.quoted.one_step
-        middle = 0.0 if step is None else float(np.sqrt(max(float(step.squared), 0.0)))
-        return f"{low:.4f} to {high:.4f} from the test rows, one step of {names}: {middle:.4f}"
 
 
 def words(name: str) -> str:

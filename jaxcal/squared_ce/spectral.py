@@ -9,8 +9,6 @@ formulas stay the same. No ridge needs another factorisation.
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.kernels.bandwidths import by_values
@@ -21,7 +19,6 @@ from jaxcal.typing import KernelLike
 
 PIVOT_ROWS = 8192  # landmarks are looked for among so many observations
 QUERY_ROWS = 4096  # so many queries are lifted at a time
-MANY = 2048  # observations from which leaving directions out is worth another compilation
 
 
 class Spectral(eqx.Module):
@@ -51,35 +48,10 @@ class Spectral(eqx.Module):
 def spectral(kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None) -> Spectral:
     """The factorisation of each kernel's matrix at the training inputs.
 
-    ``rank=None``: one eigendecomposition a kernel, O(n^3) time and O(n^2) memory; outside of jit
-    from `MANY` observations on, directions that rounding made negative are left out, see
-    `positive_directions`.
-    Otherwise landmarks and O(n r^2 + r^3).
+    ``rank=None``: one eigendecomposition a kernel, O(n^3) time and O(n^2) memory. Otherwise
+    landmarks and O(n r^2 + r^3).
     """
-    factorisation = _spectral(kernels, train, None if rank is None else min(rank, train.n))
-    if rank is not None or train.n < MANY or isinstance(factorisation.values, Tracer):
-        return factorisation
-    last = slice(-positive_directions(np.asarray(factorisation.values)), None)
-    return Spectral(
-        kernels,
-        factorisation.centres,
-        factorisation.lift[:, :, last],
-        factorisation.values[:, last],
-        factorisation.loadings[:, last],
-        factorisation.unexplained,
-    )
-
-
-def positive_directions(values: np.ndarray) -> int:
-    """How many of the ascending eigenvalues [g, n] to keep: the positive ones of each kernel.
-
-    Smooth kernels have some hundreds of eigenvalues above rounding; the others are rounding, half
-    of them negative. Where v_i = 0 so is a_i(p), for every p, and h does not see the direction. The
-    number is rounded up to the next eighth of n, so that folds share their compiled programs.
-    """
-    n = values.shape[1]
-    most = max(int(np.max(np.sum(values > 0, axis=1))), 1)
-    return min(n, -(-most * 8 // n) * n // 8)
+    return _spectral(kernels, train, None if rank is None else min(rank, train.n))
 
 
 @eqx.filter_jit

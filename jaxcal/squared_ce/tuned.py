@@ -10,7 +10,7 @@ from jaxtyping import Float, PyTree
 
 from jaxcal.results import Interval, plain
 from jaxcal.squared_ce.estimators import Candidate, Setting
-from jaxcal.squared_ce.intervals import OneStep, mean_interval, one_step, root
+from jaxcal.squared_ce.intervals import OneStep, one_step, root
 from jaxcal.typing import Contents
 
 Numbers = np.ndarray
@@ -144,15 +144,6 @@ class Tuned(eqx.Module):
         return root(step.interval._replace(high=raised), self.largest)
 
     @property
-    def plug_in_interval(self) -> Interval:
-        """For ``error`` alone: what other test data would change, the fitted function being fixed.
-        It leaves out the fit's own bias, so it does NOT cover the calibration error: nominal 95 %
-        held it in 0 to 44 % of data sets (experiments/squared_ce_intervals)."""
-        with jax.enable_x64(True):
-            values = jnp.asarray(_finite(self.contributions))
-            return root(in_numpy(mean_interval(values, self.level)), self.largest)
-
-    @property
     def one_step(self) -> OneStep | None:
         """The one-step estimate with its interval on the scale of SQUARES, and a lower bound.
 
@@ -176,7 +167,6 @@ class Tuned(eqx.Module):
                 "squared": self.squared,
                 "error": self.error,
                 "interval": self.interval,
-                "plug_in_interval": self.plug_in_interval,
                 "fold_errors": self.fold_errors,
                 "one_step": self.one_step,
                 "edges": self.edges,

@@ -1,5 +1,7 @@
 """Comparing models: the value, the intervals, the level of the test, and the report."""
 
+import itertools
+import re
 from functools import partial
 
 import jax
@@ -12,25 +14,12 @@ import scipy.stats
 from reference import synthetic
 
 from jaxcal import ckce as package
-from jaxcal.ckce import (
-    ckce,
-    class_comparison,
-    effect,
-    expansion,
-    kernels,
-    pooled_bandwidth,
-)
-from jaxcal.ckce.expansion import (
-    CHUNK,
-    Expansion,
-    by_features,
-    by_products,
-    claimed_residuals,
-    studentized,
-    value_interval,
-)
+from jaxcal.ckce import ckce, class_comparison, errors, expansion, kernels
+from jaxcal.ckce.class_comparison import pooled
+from jaxcal.ckce.errors import value_interval
+from jaxcal.ckce.expansion import Noise, by_features, by_products
 from jaxcal.ckce.features import NystroemFeatures
-from jaxcal.ckce.inputs import noise, residuals
+from jaxcal.ckce.inputs import residuals
 from jaxcal.ckce.results import Comparison
 from jaxcal.kernels import grams
 
@@ -44,15 +33,12 @@ MODELS = {
     "under": jnp.asarray(problems.tempered(np.asarray(TRUTH), 3.0)),
 }
 KEY = jax.random.key(2)
-POOLED = jax.jit(pooled_bandwidth)
-
-
 RESULT = compare(KEY, MODELS, Y, n_draws=199, rank=100)
 
 
 def test_values_are_those_of_the_exact_estimator():
     gamma = float(RESULT.bandwidths[0])
-    np.testing.assert_allclose(gamma, pooled_bandwidth(jnp.stack(list(MODELS.values()))))
+    np.testing.assert_allclose(gamma, pooled(jnp.stack(list(MODELS.values()))))
     for i, q in enumerate(MODELS.values()):
         exact = ckce(q, Y, bandwidth=gamma).estimate
         np.testing.assert_allclose(RESULT.estimate[i], exact, rtol=1e-4)
@@ -76,38 +62,49 @@ def numpy_expansion(q, y, gamma, ridge):
     return first - first.mean(), second - np.diag(alone), alone
 
 
+def of_features(features, q, left, *, ridge, draws=3):
+    """The error without noise from outside, every observation counted."""
+    noise = Noise(jnp.zeros(left.shape), lambda key: left)
+    keys = (jax.random.key(0), jax.random.key(1))
+    return by_features(keys, features, q, left, noise, ridge, jnp.ones(len(q)), draws)[0]
+
+
+def of_products(gram, left, *, ridge, draws=3):
+    keys = (jax.random.key(0), jax.random.key(1))
+    return by_products(keys, gram, left @ left.T, ridge, draws)[0]
+
+
 def test_both_ways_to_the_expansion_are_the_equation():
     q, y, gamma, ridge = MODELS["over"][:60], Y[:60], 0.4, 0.3
     first, second, _ = numpy_expansion(q, y, gamma, ridge)
-    kernel, key = kernels.simplex_kernel(gamma), jax.random.key(0)
+    kernel, ridge = kernels.simplex_kernel(gamma), jnp.asarray(ridge)
     features = NystroemFeatures.at(kernel, q[:40], jnp.ones(40, bool))
     left = residuals(q, y)
     ways = [
-        by_features(key, features, q, left, left, jnp.asarray(ridge), jnp.ones(60)).expansion,
-        by_products(key, grams.square_gram(kernel, q), left @ left.T, jnp.asarray(ridge)),
+        of_features(features, q, left, ridge=ridge),
+        of_products(grams.square_gram(kernel, q), left, ridge=ridge),
     ]
+    v = errors.signs(jax.random.key(1), 3, 60, q.dtype)
+    np.testing.assert_allclose(ways[1].terms, np.sum((v @ second) * v, axis=1), rtol=1e-6)
     for way, close in zip(ways, (1e-4, 1e-9), strict=True):
         np.testing.assert_allclose(way.slope, ways[1].slope, rtol=1e-3)
         np.testing.assert_allclose(way.first, first, atol=close * np.abs(first).max())
         np.testing.assert_allclose(way.second, second, atol=close * np.abs(second).max())
 
 
-def test_the_noise_that_predictions_claim_is_the_variance_of_redrawn_labels():
-    """For two classes exactly: the deviation of the value of a calibrated model is known."""
-    rng, n = np.random.default_rng(0), 30
-    p = rng.uniform(0.02, 0.3, n)
-    q, y = np.stack([1 - p, p], 1), (rng.uniform(size=n) < p).astype(int)
-    left = residuals(jnp.asarray(q), jnp.asarray(y))
-    claimed = claimed_residuals(jax.random.key(0), left, noise(jnp.asarray(q)))
-    w = problems.weights(problems.simplex_gram(q, q, 0.4), 0.3)
-    np.testing.assert_allclose(jnp.sum(claimed**2, axis=1), 2 * p * (1 - p))
-    second = w * np.asarray(claimed @ claimed.T)
-    second -= np.diag(np.diag(second))
-    drawn = (rng.uniform(size=(40_000, n)) < p) - p
-    off = w - np.diag(np.diag(w))
-    values = 2 * np.sum((drawn @ off) * drawn, axis=1)
-    # 40,000 draws of a value with tails give its deviation to 2 %
-    np.testing.assert_allclose(values.std(), np.sqrt(2 * np.sum(second**2)), rtol=0.06)
+def test_the_p_value_of_one_model_is_that_of_all_labels():
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.1, 0.6, 10)
+    q, y = np.stack([1 - p, p], axis=1), (rng.uniform(size=10) < 0.6).astype(int)
+    w = problems.weights(problems.simplex_gram(q, q, 0.4), 10**-0.25)
+    w = w - np.diag(np.diag(w))
+    labels = np.asarray(list(itertools.product((0, 1), repeat=10)))
+    chances = np.prod(np.where(labels, p, 1 - p), axis=1)
+    values = np.einsum("ai,ij,aj->a", labels - p, w, labels - p)  # half of those of both classes
+    exact = np.sum(chances[values >= (y - p) @ w @ (y - p) - 1e-12])
+    found = compare(0, [q, q], y, n_draws=1999, bandwidth=0.4).p_calibrated[0]
+    low, high = scipy.stats.binom.interval(0.9999, 1999, exact)
+    assert low <= 2000 * float(found) - 1 <= high
 
 
 def test_the_first_influence_is_the_derivative_in_the_weights():
@@ -132,15 +129,17 @@ def test_the_first_influence_is_the_derivative_in_the_weights():
 
 def test_blocks_of_observations_add_up(monkeypatch):
     q, y = MODELS["over"], Y
-    key, kernel, ridge = jax.random.key(0), kernels.simplex_kernel(0.4), jnp.asarray(0.3)
+    kernel, ridge = kernels.simplex_kernel(0.4), jnp.asarray(0.3)
     features, left = NystroemFeatures.at(kernel, q[:40], jnp.ones(40, bool)), residuals(q, y)
-    alone = by_features(key, features, q, left, left, ridge, jnp.ones(N)).expansion
-    monkeypatch.setattr(expansion, "BLOCKS", 64)
+    alone = of_features(features, q, left, ridge=ridge, draws=400)
+    for module in (errors, expansion):
+        monkeypatch.setattr(module, "BLOCKS", 64)
     blocks = [
-        by_features(key, features, q, left, left, ridge, jnp.ones(N)).expansion,
-        by_products(key, (f := features(q)) @ f.T, left @ left.T, ridge),
+        of_features(features, q, left, ridge=ridge, draws=400),
+        of_products((f := features(q)) @ f.T, left, ridge=ridge, draws=400),
     ]
     # the blocks that the second way made, from what single observations say
+    key = jax.random.split(jax.random.key(0), 3)[0]
     place = jax.random.permutation(key, jnp.arange(N) % 64)
     summed = np.zeros((64, N))
     summed[np.asarray(place), np.arange(N)] = 1
@@ -152,41 +151,16 @@ def test_blocks_of_observations_add_up(monkeypatch):
         # the spread of both terms is that of single observations, but for chance
         for a, b in ((part.first, alone.first), (part.second, alone.second)):
             assert 0.5 < float(jnp.sum(a**2) / jnp.sum(b**2)) < 2
+        assert 0.5 < float(jnp.std(part.terms) / jnp.std(alone.terms)) < 2
+    w = problems.weights((f := np.asarray(features(q))) @ f.T, 0.3)
+    products = w * np.asarray(left @ left.T)  # the residuals that are drawn are these
+    wanted = np.sqrt(2 * np.sum((products - np.diag(np.diag(products))) ** 2))
+    for part in blocks:
+        assert 0.5 < float(jnp.std(part.null)) / wanted < 2
     off = summed @ np.asarray(alone.second) @ summed.T
     np.testing.assert_allclose(
         blocks[1].second, off - np.diag(np.diag(off)), atol=2e-2 * np.abs(off).max()
     )
-
-
-@pytest.mark.parametrize("size", [5, 60], ids=["noise alone", "far above noise"])
-def test_ratios_are_those_of_normal_draws(size):
-    """Studentized draws against the equation, one pair and one draw at a time."""
-    rng = np.random.default_rng(0)
-    k, models, draws = 12, 3, 3
-    second = rng.normal(size=(models, k, k))
-    second = second + np.swapaxes(second, 1, 2)
-    second[:, np.arange(k), np.arange(k)] = 0
-    first = size * rng.normal(size=(models, k))
-    claimed = rng.normal(size=(models, k, k))
-    whole = Expansion(
-        *(jnp.asarray(a) for a in (np.ones(3), np.arange(3.0), np.ones(3), first, second, claimed))
-    )
-    drawn = studentized(jax.random.key(0), whole, n_draws=draws)
-    v = jax.random.normal(jax.random.split(jax.random.key(0), 1)[0], (CHUNK, k), float)[:draws]
-    for i, j in ((0, 1), (1, 2)):
-        line, g, c = (a[i] - a[j] for a in (first, second, claimed))
-        alone = 4 * np.sum(g**2)
-        kappa = np.sqrt(max(0, 1 - alone / (line @ line)))
-        assert (kappa > 0) == (size > 5)
-        error = np.sqrt(alone / 2 + max(0, line @ line - alone))
-        known = np.sqrt(2 * np.sum(c**2))
-        np.testing.assert_allclose(drawn.error[:, i, j], [error, known], rtol=1e-9)
-        for b in range(draws):
-            moved = kappa * line + 2 * g @ v[b]
-            spread = np.sqrt(alone / 2 + max(0, moved @ moved - alone))
-            wanted = (kappa * line @ v[b] + v[b] @ g @ v[b]) / spread
-            wanted = [wanted, v[b] @ c @ v[b] / known]
-            np.testing.assert_allclose(drawn.ratios[b, :, i, j], wanted, rtol=1e-9)
 
 
 def test_the_interval_holds_what_the_draws_do_not_contradict():
@@ -204,58 +178,6 @@ def test_the_interval_holds_what_the_draws_do_not_contradict():
         held = [t for t in grid if any(0.025 < above(t, k) < 0.975 for k in (0, 1))]
         held = held or [0.0]
         np.testing.assert_allclose([low, high], [held[0], held[-1]], atol=0.02 + 0.02 * high)
-
-
-def test_the_temperature_is_the_one_that_scores_as_much():
-    q = np.asarray(MODELS["over"])
-    w = problems.weights(problems.simplex_gram(q, q, float(RESULT.bandwidths[0])), N**-0.25)
-
-    def score(temperature):
-        mean = problems.tempered(q, temperature) - q
-        return np.sum(w * (mean @ mean.T))
-
-    # the curve is linear in the logarithm between 17 temperatures
-    np.testing.assert_allclose(score(float(RESULT.effect.value[0])), RESULT.corrected[0], rtol=0.02)
-    np.testing.assert_allclose(score(float(RESULT.effect.high[0])), RESULT.high[0], rtol=0.02)
-    assert RESULT.effect.low[0] <= 1 / 0.4 <= RESULT.effect.high[0]
-    assert RESULT.effect.low[1] < 1 < RESULT.effect.high[1]  # calibrated
-
-    rng, scores = np.random.default_rng(0), []
-    for _ in range(1000):
-        y = (rng.uniform(size=(N, 1)) > np.cumsum(q, axis=1)[:, :-1]).sum(axis=1)
-        r = problems.one_hot(y) - q
-        scores.append(np.sum(w * (r @ r.T)) - np.diag(w) @ np.sum(r**2, axis=1))
-    # 1,000 and 199 draws of a quantile, and one drawn data set behind the latter
-    np.testing.assert_allclose(
-        score(float(RESULT.effect.calibrated[0])), np.quantile(scores, 0.95), rtol=0.35
-    )
-
-
-def test_the_curve_of_temperatures_is_the_equation():
-    q, ridge, key = MODELS["over"], 0.3, jax.random.key(0)
-    weights = jnp.arange(N) % 3 > 0
-    features = NystroemFeatures.at(kernels.simplex_kernel(0.4), q[:40], jnp.arange(40) != 7)
-    left = residuals(q, Y)
-    soft = partial(effect.all_softened, root=None)
-    counted = weights.astype(q.dtype)
-    fitted = by_features(key, features, q, left, left, jnp.asarray(ridge), counted, also=soft)
-    curve = effect.curve_of(fitted)
-    kept = np.asarray(q)[np.asarray(weights)]
-    landmarks = np.delete(np.asarray(q[:40]), 7, axis=0)
-    across = problems.simplex_gram(kept, landmarks, 0.4)
-    # F F^T and A^-1 F^T M by the landmarks' own Gram matrix
-    half = np.linalg.cholesky(problems.simplex_gram(landmarks, landmarks, 0.4))
-    f = np.linalg.solve(half, across.T).T
-    a = f.T @ f + len(kept) * ridge * np.eye(39)
-    for size, *values in zip(curve.sizes, curve.values, curve.inverse, strict=True):
-        for temperature, value in zip((size, 1 / size), values, strict=True):
-            mean = problems.tempered(kept, float(temperature)) - kept
-            wanted = np.sum(np.linalg.solve(a, f.T @ mean) ** 2)
-            np.testing.assert_allclose(value, wanted, rtol=1e-7, atol=1e-20)
-    assert not bool(curve.opposite)  # overconfident
-    np.testing.assert_allclose(fitted.kept, np.sum(f**2), rtol=1e-9)
-    wanted = np.sum(np.linalg.solve(a, f.T @ np.asarray(left)[np.asarray(weights)]) ** 2)
-    np.testing.assert_allclose(jnp.sum(fitted.theta**2), wanted, rtol=1e-7)
 
 
 def test_long_work_shows_a_bar_and_changes_nothing(monkeypatch, capsys):
@@ -292,6 +214,7 @@ def test_the_report_ranks_and_warns():
         assert outside == row["shown"]
         assert not row["shown"] or row["worse"] not in RESULT.best()
     assert RESULT.warnings() == []
+    assert re.search(r"over +class \d: says .* overconfident \(p = ", text)
     fields = RESULT.to_dict()
     assert fields["names"] == list(MODELS)
     comparison = compare(KEY, MODELS, Y, n_draws=9, rank=20, bandwidth="own")
@@ -322,14 +245,14 @@ def test_a_model_without_spread_moves_no_bandwidth(dtype):
         for spread in (0.0, 1e-12, 1e-6, 1e-3, 1e-2, 1e-1):
             flat = 0.4 + spread * noise[:partners]
             models = [q, *(np.stack([p, 0.9 - p, np.full(100, 0.1)], 1) for p in flat)]
-            width = float(POOLED(jnp.asarray(np.stack(models), dtype)))
+            width = float(pooled(jnp.asarray(np.stack(models), dtype)))
             medians = [np.median(scipy.spatial.distance.pdist(a)) for a in models]
             wanted = np.sum(np.square(medians)) / np.sum(medians)
             rounding = 1e-5 if dtype == np.float32 else 1e-9
             assert abs(width / wanted - 1) < rounding
             # half of a distance is at most 2 spread, and each partner pulls by less than its own
             assert alone - 2 * partners * spread - rounding < width < alone + rounding
-    assert POOLED(jnp.full((2, 100, 3), 1 / 3, dtype)) == 1
+    assert pooled(jnp.full((2, 100, 3), 1 / 3, dtype)) == 1
 
 
 @pytest.mark.parametrize("dtype", [np.float32])

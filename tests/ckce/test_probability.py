@@ -10,8 +10,9 @@ import problems
 import pytest
 import scipy.stats
 
-from jaxcal.ckce import compare, probability
-from jaxcal.ckce.probability import Error, Pairs, basis, measured, n_components, pairs
+from jaxcal.ckce import compare, errors, probability
+from jaxcal.ckce.errors import Error, Pairs, pairs
+from jaxcal.ckce.probability import Probability, basis, n_components
 
 N = 200
 TRUTH, Y = problems.drawn(0, N)
@@ -41,13 +42,11 @@ def off_diagonal(q, d, components):
     return products.sum() - np.trace(products)
 
 
-def of_one(q, y, *, n_draws=9, components=None):
+def of_one(q, y, *, n_draws=9, rank=None):
     n, m = q.shape
-    components = n_components(n, m) if components is None else components
-    options = {"components": components, "n_draws": n_draws}
-    return measured(
-        jax.random.key(0), jnp.asarray(q), jnp.ones(n), jnp.asarray(y, jnp.int32), **options
-    )
+    measure = Probability(n_components(n, m) if rank is None else rank)
+    labels, keys = jnp.asarray(y, jnp.int32), (jax.random.key(0), jax.random.key(1))
+    return measure(*keys, jnp.asarray(q), jnp.ones(n), labels, n_draws)[0]
 
 
 def test_the_value_is_the_equation():
@@ -106,36 +105,40 @@ def test_the_first_influence_is_the_derivative_in_the_weights():
     np.testing.assert_allclose(first.std(), slopes.std(), rtol=0.1)
 
 
-def example(models=3, k=12, p=4, draws=5):
+def example(models=3, k=12, draws=5, size=1):
     rng = np.random.default_rng(0)
-    says = probability.Says(jnp.zeros((models, 2, 2)), jnp.zeros((models, 2, 2)))
-    each = Error(
-        *(jnp.asarray(a) for a in (np.ones(models), [0.3, 0.5, -0.4], [0.2, 0.3, 0.1])),
-        jnp.asarray(rng.normal(size=(models, k))),
-        jnp.asarray(rng.normal(size=(models, k, p))),
-        jnp.zeros((models, draws)),
-        says,
-        jnp.zeros(models, int),
-    )
-    return each, jnp.asarray(rng.choice([-1.0, 1.0], (draws, k)))
+    first, second = size * rng.normal(size=(models, k)), rng.normal(size=(models, k, k))
+    second = second + np.swapaxes(second, 1, 2)
+    second[:, np.arange(k), np.arange(k)] = 0
+    v = rng.choice([-1.0, 1.0], (draws, k))
+    terms = np.einsum("bi,mij,bj->mb", v, second, v)
+    scalars = np.ones(models), [0.3, 0.5, -0.4], [0.2, 0.3, 0.1]
+    arrays = *scalars, first, second, terms, np.zeros((models, draws)), np.zeros(models, int)
+    return Error(*(jnp.asarray(a) for a in arrays)), jnp.asarray(v)
 
 
-def test_draws_of_differences_are_the_equation():
-    each, v = example()
-    drawn, _, _ = pairs(each, v)
+@pytest.mark.parametrize("large", [False, True])
+def test_draws_of_differences_are_the_equation(large):
+    each, v = example(size=100 if large else 1)
+    drawn, normal = pairs(each, v)
+    lengths = np.linalg.norm(each.first, axis=1)
+    np.testing.assert_allclose(normal, np.asarray(v @ each.first.T) / lengths, rtol=1e-9)
     for i, j in ((0, 1), (1, 2), (0, 2)):
-        grams = [np.asarray(each.vectors[k] @ each.vectors[k].T) for k in (i, j)]
-        grams = [g - np.diag(np.diag(g)) for g in grams]
+        grams = [np.asarray(each.second[k]) for k in (i, j)]
         first = [np.asarray(each.first[k]) for k in (i, j)]
         first = [a / np.linalg.norm(a) for a in first]
         s = [float(each.slope[k]) for k in (i, j)]
         common = max(0.0, float(each.value[i] + each.value[j]) / 2)
         slope = s[0] + s[1] - 2 * np.sqrt(s[0] * s[1]) * (first[0] @ first[1])
-        error = np.sqrt(2 * np.sum((grams[0] - grams[1]) ** 2) + slope * common)
+        second = 2 * np.sum((grams[0] - grams[1]) ** 2)
+        direct = np.sum(np.asarray(each.first[i] - each.first[j]) ** 2) - 4 * second
+        assert (direct > slope * common) == large
+        lead = max(direct, slope * common)
+        error, scale = np.sqrt(second + lead), np.sqrt(lead / slope)
         np.testing.assert_allclose(drawn.error[i, j], error, rtol=1e-9)
         for b, signs in enumerate(np.asarray(v)):
             ends = [
-                np.sqrt(r * common) * (a @ signs) + signs @ g @ signs
+                scale * np.sqrt(r) * (a @ signs) + signs @ g @ signs
                 for r, a, g in zip(s, first, grams, strict=True)
             ]
             ratio = abs(ends[0] - ends[1]) / error
@@ -145,8 +148,9 @@ def test_draws_of_differences_are_the_equation():
 @pytest.mark.parametrize("gap", [-0.4, 0.0, 0.1, 0.9])
 def test_the_reach_is_where_the_test_changes_its_mind(gap):
     second, slope, common, quantile = 0.01, 0.05, 0.2, 2.0
-    one = Pairs(*(jnp.full((1, 1), a) for a in (second, slope, common)), jnp.zeros((1, 1, 1)))
-    reach = probability._reach(one, jnp.full((1, 1), gap), jnp.asarray(quantile))
+    fields = second, slope, slope * common
+    one = Pairs(*(jnp.full((1, 1), a) for a in fields), jnp.zeros((1, 1, 1)))
+    reach = errors._reach(one, jnp.full((1, 1), gap), jnp.asarray(quantile))
     grid = np.linspace(0, 5, 500_001)
     held = grid <= quantile * np.sqrt(second + slope * np.maximum(common, np.abs(gap + grid) / 2))
     np.testing.assert_allclose(float(reach[0, 0]), grid[held].max(), atol=2e-5)
@@ -155,13 +159,12 @@ def test_the_reach_is_where_the_test_changes_its_mind(gap):
 def test_blocks_of_observations_add_up(monkeypatch):
     q, y = MODELS["over"], Y
     alone = of_one(q, y, n_draws=499)
-    monkeypatch.setattr(probability, "BLOCKS", 64)
+    for module in (errors, probability):
+        monkeypatch.setattr(module, "BLOCKS", 64)
     blocks = of_one(q, y, n_draws=499)
     assert blocks.first.shape == (64,)
     np.testing.assert_allclose(blocks.value, alone.value, rtol=1e-12)
-    np.testing.assert_allclose(
-        jnp.sum(blocks.vectors, axis=0), jnp.sum(alone.vectors, axis=0), atol=1e-12
-    )
+    assert 0.6 < float(jnp.std(blocks.terms) / jnp.std(alone.terms)) < 1.6
     assert 0.5 < float(blocks.slope / alone.slope) < 2
     assert 0.6 < float(jnp.std(blocks.null) / jnp.std(alone.null)) < 1.6
 
@@ -171,7 +174,7 @@ def test_rows_without_weight_do_not_count():
     weights = jnp.where(jnp.arange(N) < 120, 1.0, 0.0)
     f = basis(q, weights, 3)
     np.testing.assert_allclose(f.T @ f, np.eye(3), atol=1e-12)
-    some = measured(jax.random.key(0), q, weights, y, components=3, n_draws=9)
+    some, _ = Probability(3)(jax.random.key(0), jax.random.key(1), q, weights, y, 9)
     np.testing.assert_allclose(some.value, of_one(q[:120], y[:120]).value, rtol=1e-9)
     groups = np.where(np.arange(N) < 120, "a", "b")
     both = compare(0, q, y, groups=groups, n_draws=99)

@@ -1,5 +1,7 @@
 """Grids go on past their ends: the choice is that of a grid that was wide from the start."""
 
+from functools import partial
+
 import equinox as eqx
 import jax
 import numpy as np
@@ -10,8 +12,10 @@ from reference.parametric import Parametric
 
 from jaxcal import squared_ce
 from jaxcal.kernels import Gaussian
-from jaxcal.squared_ce import Bins, KernelDensity, KroneckerRidge, TwoStepRidge
+from jaxcal.squared_ce import Bins, KernelDensity, KernelRidge
 from jaxcal.squared_ce.tuning import MOST, Range, beyond
+
+Kronecker = partial(KernelRidge, kronecker=True)
 
 KEY = jax.random.key(2)
 SIZES = (12, 100, 300)
@@ -44,7 +48,7 @@ def risks(tuned):
 @pytest.mark.parametrize("ends", [(1e-3, 1e-2), (1e2, 1e3), (1e-9, 1e-8)])
 def test_ridges_end_where_a_wide_grid_does(n, problem, ends):
     data = problem(n)
-    for kind, power in ((TwoStepRidge, 0.75), (KroneckerRidge, 1.5)):
+    for kind, power in ((KernelRidge, 0.75), (Kronecker, 1.5)):
         got = tuned(data, kind(ends, power=power))
         wide = tuned(data, kind(WIDE, power=power))
         bounds = kind().ranges(data)["ridge"]
@@ -79,7 +83,7 @@ def test_bins_and_bandwidths_end_where_a_wide_grid_does(n):
 
 def test_the_limits_are_what_they_say():
     """On data where h = 0 is best for both ridges: the error at the limit is none."""
-    got = [tuned(calibrated(300), kind()) for kind in (TwoStepRidge, KroneckerRidge)]
+    got = [tuned(calibrated(300), kind()) for kind in (KernelRidge, Kronecker)]
     at_zero = [one for one in got if one.limits == [{"ridge": "h is 0"}]]
     assert at_zero
     assert all(one.error < 1e-4 for one in at_zero)
@@ -98,14 +102,14 @@ def test_extended_candidates_need_no_other_factorisation(monkeypatch):
     report = squared_ce.problem_error(
         KEY,
         calibrated(100),
-        estimators=[TwoStepRidge((1e-3, 1e-2), power=0.75), KroneckerRidge()],
+        estimators=[KernelRidge((1e-3, 1e-2), power=0.75), Kronecker()],
         folds=2,
     )
     assert len(report.estimators["ukkr"].grid) > 2
     assert len(calls) == 2  # one a fold
 
 
-@pytest.mark.parametrize(("kind", "power"), [(TwoStepRidge, 0.75), (KroneckerRidge, 1.5)])
+@pytest.mark.parametrize(("kind", "power"), [(KernelRidge, 0.75), (Kronecker, 1.5)])
 @pytest.mark.parametrize("scales", [(0.3, 1.0), (1.0, 0.3), (0.1, 0.3, 1.0)])
 def test_one_of_several_kernels_is_at_no_end(kind, power, scales):
     """The choice is the best over the kernels, each with a ridge that has neighbours."""
@@ -130,10 +134,10 @@ def test_one_of_several_kernels_is_at_no_end(kind, power, scales):
 def test_a_grid_of_kernels_of_different_size_goes_on_for_each_of_them():
     data = calibrated(100)
     sizes = [Gaussian(1.0), 1e-9 * Gaussian(1.0)]
-    both, small = (TwoStepRidge((1e-3, 1e-2), k, power=0.75) for k in (sizes, sizes[1]))
+    both, small = (KernelRidge((1e-3, 1e-2), k, power=0.75) for k in (sizes, sizes[1]))
     ends, alone = (each.ranges(data)["ridge"] for each in (both, small))
     assert ends.smallest == alone.smallest < 1e-6 * ends.largest
-    assert ends.largest == TwoStepRidge(kernels=sizes[0]).ranges(data)["ridge"].largest
+    assert ends.largest == KernelRidge(kernels=sizes[0]).ranges(data)["ridge"].largest
 
 
 def test_starts_of_a_descent_are_at_no_end():
@@ -145,11 +149,11 @@ def test_starts_of_a_descent_are_at_no_end():
 
 def test_single_candidates_and_switched_off_searches_stay():
     data = calibrated(100)
-    for estimator in (Bins(15), KernelDensity(0.1), TwoStepRidge((1e-3,), power=0.75)):
+    for estimator in (Bins(15), KernelDensity(0.1), KernelRidge((1e-3,), power=0.75)):
         one = tuned(data, estimator)
         assert len(one.grid) == 1
         assert one.edges == [[]]
-    narrow = TwoStepRidge((1e-9, 1e-8), power=0.75)
+    narrow = KernelRidge((1e-9, 1e-8), power=0.75)
     off = tuned(data, narrow, extend=False)
     assert (len(off.grid), off.edges) == (2, [["ridge"]])
     assert "(edge: ridge)" in repr(
@@ -243,6 +247,6 @@ def test_classes_have_one_grid_and_no_number_where_a_candidate_was_not_tried():
 
 def test_several_kernels_share_their_ridges_and_are_an_end_still():
     kernels = (Gaussian(0.3), Gaussian(1.0))
-    got = tuned(calibrated(100), TwoStepRidge((1e-3, 1e-2), kernels, power=0.75))
+    got = tuned(calibrated(100), KernelRidge((1e-3, 1e-2), kernels, power=0.75))
     assert "ridge" not in got.edges[0]
     assert len(got.grid) % 2 == 0

@@ -1,0 +1,272 @@
+r"""Errors of M models, expanded to second order, and what their differences say.
+
+An error is a quadratic form of residuals without the products of an observation with itself,
+
+.. math:: U \approx T + \sum_i l_i + \sum_{i \ne j} b_i^\top b_j,
+
+with T its true value, l and b the two influence functions. The first sum rules where a model is
+wrong, the second where it is calibrated: the variance of the first is proportional to T (its
+``slope``). So the hypothesis of a value T is tested against
+:math:`T + \sqrt{s T} Z + v^\top G v` with random signs v, and intervals invert these tests. A
+measure makes an `Error` of each model (`jaxcal.ckce.probability`, `jaxcal.ckce.expansion`);
+`judged` compares them.
+
+Labels that are rare do not say how large their residuals could have been. Therefore a model is
+called worse only where its own test, by labels drawn from its predictions, finds it wrong too; and
+the noise counts four more residuals of uniformly drawn labels, as in the interval of Agresti and
+Coull: without an error among the labels there would be no noise at all.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jaxcal.ckce.results import Differences
+from jaxcal.numerics import at_least, at_most
+from jaxcal.typing import Contents, DTypeLike, Key, Scalar
+
+BLOCKS = 1024  # at most so many sums of observations
+ADDED = 4  # residuals of uniform labels that the noise counts besides
+
+
+class Error(NamedTuple):
+    """The error of one model, expanded over k blocks of observations.
+
+    Attributes:
+        estimate: [] With the products of observations with themselves.
+        value: [] Without them.
+        slope: [] Variance of the first sum per unit of the true value.
+        first: [k] Sums of l, estimated without the observation itself; they add up to 0.
+        second: [k, k] Products of the sums of b; the diagonal is 0.
+        terms: [b] Draws of the second sum, with the signs of `signs`.
+        null: [b] Values where the model is calibrated.
+        nonfinite: [] How many predictions are not finite.
+    """
+
+    estimate: Scalar
+    value: Scalar
+    slope: Scalar
+    first: Float[Array, " k"]
+    second: Float[Array, "k k"]
+    terms: Float[Array, " b"]
+    null: Float[Array, " b"]
+    nonfinite: Int[Array, ""]
+
+
+def signs(key: Key, n_draws: int, k: int, dtype: DTypeLike) -> Float[Array, "b k"]:
+    """Random signs of k blocks, the same for all models that are compared."""
+    return jax.random.rademacher(key, (n_draws, k), dtype=dtype)
+
+
+def without_diagonal(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
+    """The matrix with zeros on its diagonal."""
+    return a - jnp.diag(jnp.diagonal(a))
+
+
+def added_residuals(key: Key, n: int, m: int, total: Scalar) -> Float[Array, "n m"]:
+    """Residuals of uniformly drawn labels, that together count as `ADDED` of them."""
+    drawn = jax.nn.one_hot(jax.random.randint(key, (n,), 0, m), m, dtype=total.dtype) - 1 / m
+    return jnp.sqrt(ADDED / (total + ADDED)) * drawn
+
+
+def redrawn_residuals(key: Key, q: Float[Array, "n m"]) -> Float[Array, "n m"]:
+    """Residuals of labels drawn from the predictions."""
+    chances = jnp.cumsum(q, axis=1)[:, :-1]
+    uniform = jax.random.uniform(key, (len(q), 1), q.dtype)
+    labels = jnp.sum(uniform > chances, axis=1)
+    return jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype) - q
+
+
+def redrawn_values(
+    key: Key,
+    weighted: Float[Array, "n r"],
+    residuals: Callable[[Key], Array],
+    n_draws: int,
+) -> Float[Array, " b"]:
+    r"""Draws of :math:`\sum_{i \ne j} w_i^\top w_j d_i^\top d_j` with redrawn residuals d."""
+    sizes = jnp.sum(weighted**2, axis=1)
+
+    def again(key: Key) -> Array:
+        d = residuals(key)
+        return jnp.sum((weighted.T @ d) ** 2) - sizes @ jnp.sum(d**2, axis=1)
+
+    return jax.lax.map(again, jax.random.split(key, n_draws), batch_size=32)
+
+
+def deal(key: Key, n: int) -> tuple[Int[Array, "k s"], Array]:
+    """Places of n observations in at most `BLOCKS` blocks, and which of them are real."""
+    count = min(n, BLOCKS)
+    side = -(-n // count)
+    order = jax.random.permutation(key, n) if n > BLOCKS else jnp.arange(n)
+    places = jnp.concatenate([order, order[: side * count - n]]).reshape(side, count).T
+    return places, (jnp.arange(side * count) < n).reshape(side, count).T
+
+
+class Pairs(NamedTuple):
+    """Of every pair of M values, [M, M]: how far draws of their difference go where both true
+    values are equal.
+
+    Attributes:
+        second: Twice the squared norm of the difference of the second terms.
+        slope: Variance of the first terms' difference per unit of the common true value.
+        lead: Variance of the first terms' difference: by the common value, or directly, where that
+            is clearly larger. Models that share label noise differ by what is known better than
+            either value.
+        ratios: [b, M, M] Absolute draws over the standard deviation.
+    """
+
+    second: Float[Array, "M M"]
+    slope: Float[Array, "M M"]
+    lead: Float[Array, "M M"]
+    ratios: Float[Array, "b M M"]
+
+    @property
+    def error(self) -> Float[Array, "M M"]:
+        """Standard deviations; 0 of equal models."""
+        return jnp.sqrt(self.second + self.lead)
+
+
+def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M"]]:
+    """Draws of all differences with signs v, and standard normal draws of the first terms."""
+    with jax.default_matmul_precision("highest"):
+        flat = each.second.reshape(len(each.second), -1)
+        # without any error there is no direction: one that all observations share
+        some = jnp.any(each.first != 0, axis=1)[:, None]
+        unit = jnp.where(some, each.first, 1)
+        unit = unit / jnp.linalg.norm(unit, axis=1, keepdims=True)
+        squares, firsts = flat @ flat.T, each.first @ each.first.T
+        correlation, normal = jnp.clip(unit @ unit.T, -1, 1), v @ unit.T
+    second = 2 * _between(squares)
+    deviation = jnp.sqrt(each.slope)
+    cross = deviation[:, None] * deviation[None] * correlation
+    slope = at_least(each.slope[:, None] + each.slope[None] - 2 * cross, 0)
+    slope = jnp.where(slope <= 100 * jnp.finfo(slope.dtype).eps * _largest(each.slope), 0, slope)
+    common = at_least((each.value[:, None] + each.value[None]) / 2, 0)
+    # noise adds 2 * second to it on average: twice that is taken away, so that noise alone is none
+    direct = _between(firsts) - 4 * second
+    lead = jnp.where(direct > slope * common, direct, slope * common)
+    along, terms = normal * deviation[None], each.terms.T
+    scale = jnp.sqrt(lead / jnp.where(slope > 0, slope, 1))[None]
+    drawn = scale * (along[:, :, None] - along[:, None]) + terms[:, :, None] - terms[:, None]
+    error = jnp.sqrt(second + lead)[None]
+    ratios = jnp.where(error > 0, jnp.abs(drawn) / jnp.where(error > 0, error, 1), 0)
+    return Pairs(second, slope, lead, ratios), normal
+
+
+def _between(products: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """Squared distances from inner products; 0 where rounding alone is left, of equal models."""
+    squares = jnp.diagonal(products)
+    gaps = squares[:, None] + squares[None] - 2 * products
+    return jnp.where(gaps <= 100 * jnp.finfo(gaps.dtype).eps * _largest(squares), 0, gaps)
+
+
+def _largest(values: Float[Array, " M"]) -> Scalar:
+    return jnp.max(jnp.where(jnp.isfinite(values), values, 0))
+
+
+def _reach(drawn: Pairs, gap: Float[Array, "M M"], quantile: Scalar) -> Float[Array, "M M"]:
+    """How far above ``gap`` a true difference may be.
+
+    Where it is t the common value is at least \\|t\\| / 2, and the variance grows with it.
+    """
+    near = quantile * drawn.error
+    step = quantile**2 * drawn.slope / 2
+    inside = drawn.second + drawn.slope * gap / 2
+    far = (step + jnp.sqrt(at_least(step**2 + 4 * quantile**2 * inside, 0))) / 2
+    return jnp.where((far > near) & (drawn.error > 0), far, near)
+
+
+def differences(
+    values: Float[Array, " M"], wrong: Float[Array, " M"], drawn: Pairs, level: float | Scalar
+) -> Differences:
+    """Intervals that hold together, and p-values, of every pair.
+
+    A model is worse than another one only if it is not calibrated, so that p-values are at least
+    those of the worse model's own test, ``wrong``, and intervals hold 0 where these do.
+    """
+    gap, error, b = values[:, None] - values[None], drawn.error, len(drawn.ratios)
+    good = jnp.isfinite(gap) & jnp.isfinite(error)
+    ratio = jnp.where(error > 0, jnp.abs(gap) / jnp.where(error > 0, error, 1), 0)
+    # pairs without a value take no part in the others' adjustment
+    largest = jnp.max(jnp.where(good[None], drawn.ratios, 0), axis=(1, 2))
+    p = (1 + jnp.sum(drawn.ratios >= ratio[None], axis=0)) / (1 + b)
+    adjusted = (1 + jnp.sum(largest[:, None, None] >= ratio[None], axis=0)) / (1 + b)
+    own = jnp.where(gap > 0, wrong[:, None], wrong[None])
+    p, adjusted = (jnp.where(own > a, own, a) for a in (p, adjusted))
+    # equal values leave nothing to decide
+    p, adjusted = (jnp.where(good, jnp.where(ratio > 0, a, 1), jnp.nan) for a in (p, adjusted))
+    quantile = order_statistic(largest, 1 - level)
+    low = gap - _reach(drawn, -gap, quantile)
+    high = gap + _reach(drawn, gap, quantile)
+    low = jnp.where((adjusted > level) & (low > 0), 0, low)
+    high = jnp.where((adjusted > level) & (high < 0), 0, high)
+    low, high = (jnp.where(good, end, jnp.nan) for end in (low, high))
+    return Differences(gap, low, high, p, adjusted)
+
+
+def value_interval(
+    value: Scalar,
+    slope: Scalar,
+    terms: Float[Array, "b 2"],
+    normal: Float[Array, " b"],
+    level: float | Scalar,
+) -> tuple[Scalar, Scalar]:
+    r"""The values T >= 0 of one error that its draws do not contradict, confidence 1 - level.
+
+    Where the true value is T the ``value`` U is drawn as :math:`T + \sqrt{s T} Z + v^\top G v`, s
+    the ``slope``: the first term vanishes with T. Each draw is at least U exactly where T is at
+    least the root of that equation (0, where there is none), so that the tests of all T are
+    inverted by quantiles of the roots. ``terms`` holds draws of the last term by the noise of the
+    residuals and by that of a calibrated model; what either does not contradict stays.
+    """
+    gaps = value - terms
+    first = jnp.sqrt(slope) * normal[:, None]
+    roots = at_least((jnp.sqrt(at_least(first**2 + 4 * gaps, 0)) - first) / 2, 0) ** 2
+    low = -order_statistic(-jnp.where(gaps > 0, roots, 0), 1 - level / 2)
+    ends = jnp.min(low), jnp.max(order_statistic(roots, 1 - level / 2))
+    low, high = (jnp.where(jnp.isfinite(value), end, jnp.nan) for end in ends)
+    return low, high
+
+
+def order_statistic(
+    draws: Float[Array, "b *shape"], share: float | Scalar
+) -> Float[Array, "*shape"]:
+    """The draw below which a new one of the same distribution is with probability ``share``, at
+    least; the largest where there are too few."""
+    b = draws.shape[0]
+    rank = jnp.ceil(jnp.asarray(share, draws.dtype) * (b + 1)).astype(jnp.int32)
+    return jnp.sort(draws, axis=0)[jnp.clip(rank, 1, b) - 1]
+
+
+@jax.jit
+def judged(key: Key, each: Error, level: float | Scalar, most: float | Scalar) -> Contents:
+    """What a `Comparison` says of M errors, stacked, none of which can be above ``most``."""
+    n_draws, k = each.null.shape[1], each.first.shape[1]
+    drawn, normal = pairs(each, signs(key, n_draws, k, each.value.dtype))
+    valued = jnp.isfinite(each.value) & jnp.isfinite(each.slope) & (each.nonfinite == 0)
+    values = jnp.where(valued, each.value, jnp.nan)
+    corrected = jnp.where(valued, at_least(values, 0), jnp.nan)
+    # redrawn values that equal the value but for rounding count as large
+    null = each.null + 100 * jnp.finfo(values.dtype).eps * each.estimate[:, None]
+    wrong = (1 + jnp.sum(null >= each.value[:, None], axis=1)) / (1 + n_draws)
+    both = jnp.stack([each.terms, null], axis=2)
+
+    def interval(value: Scalar, slope: Scalar, terms: Array, normal: Array) -> tuple[Array, Array]:
+        return value_interval(value, slope, terms, normal, level)
+
+    low, high = jax.vmap(interval)(values, each.slope, both, normal.T)
+    gaps = differences(values, wrong, drawn, level)
+    shown = (gaps.p_adjusted <= level) & (gaps.estimate > 0)
+    return {
+        "estimate": jnp.where(valued, each.estimate, jnp.nan),
+        "corrected": corrected,
+        "low": jnp.where(low < corrected, low, corrected),
+        "high": at_most(jnp.where(high > corrected, high, corrected), most),
+        "differences": gaps,
+        "may_be_best": valued & ~jnp.any(shown, axis=1),
+        "p_calibrated": jnp.where(valued, wrong, jnp.nan),
+        "nonfinite_predictions": each.nonfinite,
+    }
