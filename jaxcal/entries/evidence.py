@@ -99,8 +99,9 @@ def _means(logs: Float[Array, "k b"], counts: list[int]) -> Float[Array, "m b"]:
 
 
 def _whole(z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]) -> Float[Array, "m b"]:
-    """Return the log evidence of m blocks whose entries may all be shifted. Narrow blocks are padded
-    to one width and wide ones to the widest, so that two programs serve all."""
+    """Return the log evidence of m blocks whose entries may all be shifted.
+
+    Narrow blocks are padded to one width and wide ones to the widest: two programs serve all."""
     used, (at, real) = jnp.diagonal(r) > 0, _runs(sizes)
     narrow = np.asarray(sizes) <= NARROW
     evidences = []
