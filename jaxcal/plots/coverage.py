@@ -48,7 +48,7 @@ def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None
         >>> result = jaxcal.measures.quantile_calibration(predictions, targets)
         >>> axes = jaxcal.plots.coverage(result)
     """
-    of_quantiles = hasattr(result, "pit")
+    of_quantiles = isinstance(result, QuantileCalibration)
     one(result, "p_value" if of_quantiles else "p_uniform")
     curve = _of_quantiles(result) if of_quantiles else _of_regions(result)
     ax = axes(ax, (4.6, 4.6))
@@ -68,11 +68,15 @@ def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None
 def _of_regions(result: Coverage) -> _Curve:
     low, high = result.band()
     inner = (np.asarray(part) for part in (result.levels, result.observed, low, high))
+    at, share, low, high = (np.concatenate([[0.0], part, [1.0]]) for part in inner)
     p, least = float(result.p_uniform), float(result.p_conservative)
     return _Curve(
         "level of highest-density region",
         "share of targets inside",
-        *(np.concatenate([[0.0], part, [1.0]]) for part in inner),
+        at,
+        share,
+        low,
+        high,
         f"p = {p:.2g}: each level holds its share\np = {least:.2g}: at least its share",
     )
 
