@@ -48,9 +48,12 @@ def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None
         >>> result = jaxcal.measures.quantile_calibration(predictions, targets)
         >>> axes = jaxcal.plots.coverage(result)
     """
-    of_quantiles = isinstance(result, QuantileCalibration)
-    one(result, "p_value" if of_quantiles else "p_uniform")
-    curve = _of_quantiles(result) if of_quantiles else _of_regions(result)
+    if isinstance(result, QuantileCalibration):
+        one(result, "p_value")
+        curve = _of_quantiles(result)
+    else:
+        one(result, "p_uniform")
+        curve = _of_regions(result)
     ax = axes(ax, (4.6, 4.6))
     ax.set(xlabel=curve.level, ylabel=curve.share, xlim=(0, 1), ylim=(0, 1), aspect="equal")
     if not np.all(np.isfinite(curve.observed)):
@@ -67,14 +70,16 @@ def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None
 
 def _of_regions(result: Coverage) -> _Curve:
     low, high = result.band()
-    inner = (np.asarray(part) for part in (result.levels, result.observed, low, high))
-    at, share, low, high = (np.concatenate([[0.0], part, [1.0]]) for part in inner)
+    at, observed, low, high = (
+        np.concatenate([[0.0], np.asarray(part), [1.0]])
+        for part in (result.levels, result.observed, low, high)
+    )
     p, least = float(result.p_uniform), float(result.p_conservative)
     return _Curve(
         "level of highest-density region",
         "share of targets inside",
         at,
-        share,
+        observed,
         low,
         high,
         f"p = {p:.2g}: each level holds its share\np = {least:.2g}: at least its share",

@@ -95,7 +95,7 @@ def test_both_ways_to_the_expansion_are_the_equation():
 def test_the_p_value_of_one_model_is_that_of_all_labels():
     rng = np.random.default_rng(0)
     p = rng.uniform(0.1, 0.6, 10)
-    q, y = np.stack([1 - p, p], axis=1), (rng.uniform(size=10) < 0.6).astype(int)
+    q, y = np.stack([1 - p, p], axis=1), (rng.uniform(size=10) < 0.8).astype(int)
     w = problems.weights(problems.simplex_gram(q, q, 0.4), 10**-0.25)
     w = w - np.diag(np.diag(w))
     labels = np.asarray(list(itertools.product((0, 1), repeat=10)))

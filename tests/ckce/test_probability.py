@@ -75,7 +75,7 @@ def test_a_linear_error_has_its_own_size():
 def test_the_p_value_of_one_model_is_that_of_all_labels():
     rng = np.random.default_rng(0)
     p = rng.uniform(0.1, 0.6, 10)
-    q, y = np.stack([1 - p, p], axis=1), (rng.uniform(size=10) < 0.6).astype(int)
+    q, y = np.stack([1 - p, p], axis=1), (rng.uniform(size=10) < 0.8).astype(int)
     observed = off_diagonal(q, problems.one_hot(y, 2) - q, 2)
     exact = 0.0
     for labels in itertools.product((0, 1), repeat=10):
