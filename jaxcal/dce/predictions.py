@@ -151,8 +151,9 @@ def one_by_one(data: Ordered) -> Ordered:
     count = np.round(labels).astype(int)
     place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     label = place < np.repeat(np.round(y * labels), count)
-    parts = np.repeat(v, count), label, np.repeat(w / np.maximum(labels, 1), count)
-    return Ordered(*(jnp.asarray(part, v.dtype) for part in parts), jnp.arange(count.sum()))
+    w = np.repeat(w / np.maximum(labels, 1), count)
+    v, label, w = (jnp.asarray(part, v.dtype) for part in (np.repeat(v, count), label, w))
+    return Ordered(v, label, w, jnp.arange(v.size))
 
 
 def by_label(data: Ordered) -> Ordered:

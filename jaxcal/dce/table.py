@@ -124,7 +124,7 @@ class Table(Result):
                     f"wanted sums of numbers from 0 to 1"
                 )
             means.append(np.minimum(sums / np.maximum(count, 1), 1))
-        return _summed(count, *means, cells)
+        return _summed(count, means[0], means[1], cells)
 
     def merge(self, other: "Table") -> "Table":
         """The table of the observations of both. ValueError where the cells differ."""
