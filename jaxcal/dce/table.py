@@ -68,6 +68,7 @@ class Table(Result):
     targets: Float[np.ndarray, " k"]
 
     _long: ClassVar[tuple[str, ...]] = ("counts", "predictions", "targets")
+    _rows: ClassVar[tuple[str, ...]] = _long
     _scalar: ClassVar[str] = "n"
 
     @classmethod
