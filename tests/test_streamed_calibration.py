@@ -122,6 +122,17 @@ def test_a_pass_goes_on_from_a_file_at_the_row(test, whole, tmp_path):
     assert (tmp_path / "state.npz").stat().st_size == size  # of one size, however many rows
 
 
+def test_a_share_that_is_missing_is_named(test, whole):
+    parts = list(batches())
+    shares = [test.run(parts[k : k + 2], first=k * SIZE) for k in (0, 4)]  # a worker was lost
+    state = shares[0].merge(shares[1])
+    with pytest.raises(ValueError, match="rows 80 to 159, 240 to 299 of 300 are missing"):
+        test.result(state, rows=300)
+    with pytest.raises(ValueError, match="rows: wanted"):
+        test.result(whole, rows=0)
+    assert test.result(whole, rows=N).n == N
+
+
 def test_a_wrong_model_is_rejected(test):
     narrow = [
         (p, CENTERS[k * SIZE : (k + 1) * SIZE] * 1.6, x) for k, (p, _, x) in enumerate(batches())

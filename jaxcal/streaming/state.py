@@ -152,6 +152,25 @@ class StreamState:
             {name: min(value, other.least[name]) for name, value in self.least.items()},
         )
 
+    def missing(self, rows: int) -> str:
+        """Which rows of 0 .. rows - 1 are not in the state: "100 to 199, 400 to 499", or "".
+
+        Args:
+            rows: Number of all rows.
+
+        Example:
+            >>> from jaxcal.streaming import StreamState
+            >>> StreamState(7, 5, (), ((0, 2), (4, 7)), {}, {}).missing(10)
+            '2 to 3, 7 to 9'
+        """
+        ends = [0, *(end for span in self.rows for end in span), max(rows, self._stop)]
+        gaps = zip(ends[::2], ends[1::2], strict=True)
+        return ", ".join(f"{start} to {stop - 1}" for start, stop in gaps if start < stop)
+
+    @property
+    def _stop(self) -> int:
+        return self.rows[-1][1] if self.rows else 0
+
     def over_processes(self) -> "StreamState":
         """The sum of the states of all processes of `jax.distributed`, the same in each of them.
 

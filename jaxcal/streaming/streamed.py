@@ -268,23 +268,30 @@ class StreamedTest(eqx.Module):
             state.save(checkpoint)
         return state
 
-    def result(self, state: StreamState, *, level: float = 0.05) -> JudgedResult:
+    def result(
+        self, state: StreamState, *, level: float = 0.05, rows: int | None = None
+    ) -> JudgedResult:
         """What the sums mean: p-value and verdict.
 
         Args:
             state: The state after some or all batches.
             level: Level of the test.
+            rows: Number of all rows, numbered from 0, where it is known: none may be missing, as
+                those of a worker that was lost.
 
         Returns:
             `jaxcal.streaming.linear.StreamResult`, with an estimate, or of a calibration test
             `jaxcal.streaming.entries.StreamedCalibration`.
 
         Raises:
-            ValueError: fewer than 2 observations, or the state of another test.
+            ValueError: fewer than 2 observations, rows that are missing, which are named, or the
+                state of another test.
         """
         level, state = checks.level(level), self.empty().merge(state)
         if state.n < 2:
             raise ValueError(f"state: a test needs at least 2 observations, got {state.n}")
+        if rows is not None and (missing := state.missing(checks.integer(rows, "rows"))):
+            raise ValueError(f"state: rows {missing} of {rows} are missing: add the states of them")
         return self.fit.result(state, self.n_first, self.name, level)
 
 
