@@ -122,6 +122,15 @@ def test_a_pass_goes_on_from_a_file_at_the_row(test, whole, tmp_path):
     assert (tmp_path / "state.npz").stat().st_size == size  # of one size, however many rows
 
 
+def test_row_numbers_have_64_bits(test):
+    batch, states = next(batches()), []
+    for first in (7, 2**32 + 7, 2**40):
+        state = test.update(test.empty(), *batch, first=first)
+        assert state.rows == ((first, first + SIZE),)
+        states.append(state.sums["entries"][:, 1])
+    assert np.all(np.any(states[0] != states[1]) & np.any(states[0] != states[2]))
+
+
 def test_a_share_that_is_missing_is_named(test, whole):
     parts = list(batches())
     shares = [test.run(parts[k : k + 2], first=k * SIZE) for k in (0, 4)]  # a worker was lost

@@ -201,7 +201,10 @@ def _numbers(value: Any, name: str) -> Float[np.ndarray, " n"]:
     """Finite numbers in float64. ValueError or TypeError, by name, also inside of jit."""
     if isinstance(value, Tracer):
         raise ValueError(f"{name}: a table is made outside of jit, vmap and grad only")
-    values = np.asarray(value)
+    try:
+        values = np.asarray(value)
+    except ValueError:
+        values = np.asarray(None)  # rows of different lengths
     if values.dtype.kind not in "biuf":
         raise TypeError(f"{name}: wanted numbers, got {checks.say(value)}")
     values = values.astype(float)

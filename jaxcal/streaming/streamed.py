@@ -205,7 +205,7 @@ class StreamedTest(eqx.Module):
     ) -> StreamState:
         """The same, without the first rows of the batch, which the state has."""
         numbered = self.fit.numbered or first is not None
-        first = _next(state) - done if first is None else checks.integer(first, "first", least=0)
+        first = _next(state) - done if first is None else _number(first, "first")
         n, sums, least = self.fit.of_batch(batch, first, done)
         rows = ((first + done, first + n),) if numbered else ()
         sums = {name: np.asarray(part, np.float64) for name, part in sums.items()}
@@ -246,7 +246,7 @@ class StreamedTest(eqx.Module):
         if checkpoint is not None and Path(checkpoint).exists():
             state = self.empty().merge(StreamState.load(checkpoint))
         numbered = self.fit.numbered or first is not None
-        number_of = _next(state) if first is None else first + state.n
+        number_of = _next(state) if first is None else _number(first, "first") + state.n
         todo = batches
         if progress:
             from tqdm import tqdm
@@ -290,9 +290,14 @@ class StreamedTest(eqx.Module):
         level, state = checks.level(level), self.empty().merge(state)
         if state.n < 2:
             raise ValueError(f"state: a test needs at least 2 observations, got {state.n}")
-        if rows is not None and (missing := state.missing(checks.integer(rows, "rows"))):
+        if rows is not None and (missing := state.missing(_number(rows, "rows", 1))):
             raise ValueError(f"state: rows {missing} of {rows} are missing: add the states of them")
         return self.fit.result(state, self.n_first, self.name, level)
+
+
+def _number(value: object, name: str, least: int = 0) -> int:
+    """The number of a row, of 64 bits."""
+    return checks.integer(value, name, least=least, most=2**62)
 
 
 def _next(state: StreamState) -> int:
