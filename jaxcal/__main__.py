@@ -62,13 +62,19 @@ examples of .npz:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
+    """Run one command and return its exit status.
+
+    Without ``argv`` the arguments are those of the process, and compiled programs are kept for the
+    next one.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # file names may contain what a terminal cannot
             stream.reconfigure(errors="backslashreplace")
     try:
         with _interruptible():
             options = _parser().parse_args(argv)
+            if argv is None and getattr(options, "cache", False):
+                command_line.keep_programs()
             status = options.run(options)
             print(end="", flush=True)  # report write errors now, not when Python exits
     except KeyboardInterrupt:
@@ -109,6 +115,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--no-cache",
+        dest="cache",
+        action="store_false",
+        help="do not keep compiled programs in the user's cache folder for the next start",
+    )
+
+
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
@@ -126,6 +141,7 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         default=30,
         help="of training, 20 steps each [%(default)s]",
     )
+    _add_cache(parser)
     parser.set_defaults(run=_demo)
 
 
@@ -151,6 +167,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
         help="observations are in the order of time and may depend on each other",
     )
     parser.add_argument("--seed", type=command_line.seed, default=0, help="[%(default)s]")
+    _add_cache(parser)
     many = parser.add_argument_group("for a folder of shards")
     many.add_argument(
         "--state", type=command_line.output, metavar="FILE", help="go on where a pass ended"

@@ -4,13 +4,18 @@ import argparse
 import json
 import math
 import os
+import platform
+import sys
+import zlib
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # JAX is imported only for computations
     from jaxcal.results import Result
+
+CACHE = "JAX_COMPILATION_CACHE_DIR"
 
 
 def output(text: str) -> Path:
@@ -126,6 +131,40 @@ def write_json(result: "Result", path: Path | str, settings: dict[str, Any]) -> 
         print(text, flush=True)
     else:
         path.write_text(text + "\n", encoding="utf-8")
+
+
+def keep_programs() -> None:
+    """Keep compiled programs in the user's cache folder, for JAX that is not imported yet.
+
+    An environment that names a folder by itself is left as it is. Where the folder cannot be
+    written, nothing is kept.
+    """
+    if "jax" in sys.modules or os.environ.get(CACHE):
+        return
+    try:
+        folder = _cache_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # a home that cannot be written, or none
+        return
+    if os.access(folder, os.W_OK):
+        os.environ[CACHE] = str(folder)
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+        # on some machines XLA writes an error to stderr for each program that it reads
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+def _cache_folder() -> Path:
+    """That of the platform's convention, one for each kind of processor: programs of one may hold
+    instructions that another lacks, where machines share a home."""
+    base = {"win32": "LOCALAPPDATA", "darwin": ""}.get(sys.platform, "XDG_CACHE_HOME")
+    stated = Path(os.environ.get(base, ""))
+    usual = {"win32": "AppData/Local", "darwin": "Library/Caches"}.get(sys.platform, ".cache")
+    processor = platform.processor()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        processor = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    kind = f"{platform.machine()}-{zlib.crc32(processor.encode()):08x}"
+    return (stated if stated.is_absolute() else Path.home() / usual) / "jaxcal" / kind
 
 
 def _finite(value: object) -> Any:

@@ -14,6 +14,7 @@ Points: TypeAlias = Float[Array, "n d"]
 Nodes: TypeAlias = Float[Array, "m d"]  # base points
 Matrix: TypeAlias = Float[Array, "n m"]
 Key: TypeAlias = _Key[Array, ""]
+Keys: TypeAlias = _Key[Array, " n"]
 KeyLike: TypeAlias = Array | np.ndarray | np.integer | int  # as read by `convert.key`
 Features: TypeAlias = PyTree[Array]  # every leaf has leading axis n, one entry per observation
 Contents: TypeAlias = dict[str, Any]  # contents of results by name, as `to_dict` returns them

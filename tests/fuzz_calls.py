@@ -12,6 +12,7 @@ from reference.calibration_functions import fit_one
 import jaxcal
 from jaxcal import (
     candidates,
+    dce,
     divergences,
     kernels,
     moments,
@@ -177,6 +178,7 @@ def recipes():
         "interval_ce_test": {"key": 0, **BINARY},
         "recalibrate": {"key": 0, **BINARY},
         "smooth_ce_test": {"key": 0, **BINARY},
+        "Table": {},
     }
     return {
         "": top,
@@ -280,6 +282,8 @@ METHODS = {
     "Report.compare": Report.compare,
     "Report.fold_difference": Report.fold_difference,
     "Simulator.pairs": simulators.Simulator.pairs,
+    "Table.of": dce.Table.of,
+    "Table.grouped": dce.Table.grouped,
     "array_batches": all_batches,
     "Gaussian": with_bandwidth,
     "Vectors": with_vectors,
@@ -294,6 +298,8 @@ def methods():
         "Report.compare": {"self": report, **names},
         "Report.fold_difference": {"self": report, **names},
         "Simulator.pairs": {"self": simulators.gaussian_linear(2), "key": 0, "n": 3},
+        "Table.of": BINARY,
+        "Table.grouped": {"counts": np.ones(N, int), **BINARY},
         "array_batches": {"size": 4, "arrays": YS},
         "Gaussian": {"bandwidth": 1.0},
         "Vectors": {"values": YS},

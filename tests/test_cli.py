@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import jaxcal
+from jaxcal import command_line
 from jaxcal.__main__ import main
 
 N, D, M = 60, 2, 5
@@ -373,6 +374,84 @@ def without_cache():
     """XLA writes an error of its own to stderr for each program that some machines cached."""
     cache = "JAX_COMPILATION_CACHE_DIR"
     return {name: value for name, value in os.environ.items() if name != cache}
+
+
+@pytest.fixture
+def before_jax(monkeypatch):
+    """As at the start of a process: without JAX, and an environment that is put back."""
+    monkeypatch.delitem(sys.modules, "jax")
+    for name in (command_line.CACHE, "XDG_CACHE_HOME", *OF_CACHE):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return monkeypatch
+
+
+OF_CACHE = ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "TF_CPP_MIN_LOG_LEVEL")
+
+
+@pytest.mark.parametrize(
+    ("system", "variable", "below_home"),
+    [
+        ("linux", "XDG_CACHE_HOME", ".cache"),
+        ("darwin", "", "Library/Caches"),
+        ("win32", "LOCALAPPDATA", "AppData/Local"),
+    ],
+)
+def test_programs_are_kept_where_the_platform_keeps_such_files(
+    system, variable, below_home, before_jax, tmp_path
+):
+    before_jax.setattr(sys, "platform", system)
+    before_jax.setattr(Path, "home", lambda: tmp_path / "home")
+    for place, stated in ((tmp_path / "home" / below_home, "relative"), (tmp_path, str(tmp_path))):
+        if variable:
+            before_jax.setenv(variable, stated)
+        command_line.keep_programs()
+        folder = Path(os.environ.pop(command_line.CACHE))
+        assert folder.is_dir()
+        if variable or stated == "relative":
+            assert folder.parent == place / "jaxcal"
+
+
+def test_no_programs_are_kept_where_another_folder_is_named_or_none_can_be_written(
+    before_jax, tmp_path
+):
+    before_jax.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before_jax.setenv(command_line.CACHE, "mine")
+    command_line.keep_programs()
+    assert os.environ[command_line.CACHE] == "mine"
+    before_jax.delenv(command_line.CACHE)
+    (tmp_path / "file").touch()
+    for unusable in (tmp_path / "file", tmp_path):
+        before_jax.setenv("XDG_CACHE_HOME", str(unusable))
+        before_jax.setattr(os, "access", lambda *_: False)  # of a folder that is read alone
+        command_line.keep_programs()
+        assert command_line.CACHE not in os.environ
+    before_jax.setitem(sys.modules, "jax", jax)
+    command_line.keep_programs()
+    assert command_line.CACHE not in os.environ
+
+
+@pytest.mark.slow
+def test_a_second_start_compiles_nothing_anew(save, tmp_path):
+    file, home = save(arrays()), tmp_path / "home"
+    kept = without_cache() | {"XDG_CACHE_HOME": str(home), "HOME": str(home)}
+    for name in OF_CACHE:
+        kept.pop(name, None)
+
+    def start(*options):
+        argv = [sys.executable, "-m", "jaxcal", "check", file, *options]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, env=kept)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout, set(home.rglob("*-cache"))
+
+    plain, none = start("--no-cache")
+    assert none == set()
+    first, programs = start()
+    assert programs
+    assert start() == (first, programs)
+    assert first == plain
+    read = start(*["--seed", "1"])[1]
+    assert read == programs  # one program for every key
 
 
 # python -m jaxcal, which hears interrupts also where the tests run in the background

@@ -110,7 +110,9 @@ def test_moments_have_mean_zero_and_variance_one(density, key):
         ys = center + jnp.einsum("nij,nj->ni", jnp.linalg.inv(inverse), z)
         predictions = Unnormalized(skewed, predictions.params)
     points = near(key, predictions, ys)
-    for group in moments.groups(key, Seen.of(key, points), None, jnp.zeros((), bool), None):
+    seen = Seen.of(key, points)
+    frame = moments.Frame.of(key, seen, None)
+    for group in moments.groups(frame, seen, None, jnp.zeros((), bool), None):
         for block in group.blocks:
             mean, error = np.mean(block, axis=0), np.std(block, axis=0) / n**0.5
             assert np.all(np.abs(mean) <= 4.5 * error), group.name
@@ -328,7 +330,9 @@ def test_contributions_are_changes_of_the_statistic(key):
     predictions, ys = forecasts(key, 50, shift=(0.3, 0.0))
     result = calibration_test(0, predictions, ys, null=QUICK)
     points = near(jax.random.key(7), predictions, ys)
-    groups = moments.groups(key, Seen.of(key, points), None, jnp.zeros((), bool), None)
+    seen = Seen.of(key, points)
+    frame = moments.Frame.of(key, seen, None)
+    groups = moments.groups(frame, seen, None, jnp.zeros((), bool), None)
     entries = evidence.Entries.of(groups, jnp.ones(50, bool))
 
     def total(weights):
@@ -398,7 +402,7 @@ def test_many_columns_become_their_leading_components(key):
     loadings, rest = jax.random.normal(jax.random.key(1), (2, 300, 300))
     for q in (30, 300):
         columns = 3 * leading @ loadings[:2, :q] + 0.1 * rest[:100, :q]
-        kept = moments.few(moments.standardized(columns))
+        kept = moments.Few.of(columns)(columns)
         assert kept.shape == (100, moments.MOST)
         left = leading - kept @ jnp.linalg.lstsq(kept, leading)[0]
         assert float(jnp.var(left) / jnp.var(leading)) < 0.02

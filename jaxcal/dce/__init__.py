@@ -14,8 +14,10 @@ from jaxcal.dce.measure_tests import interval_ce_test, smooth_ce_test
 from jaxcal.dce.recalibration import recalibrate
 from jaxcal.dce.smece import smece
 from jaxcal.dce.smooth import smooth_ce
+from jaxcal.dce.table import Table
 
 __all__ = [
+    "Table",
     "binned_ece",
     "distance_from_calibration",
     "interval_ce",

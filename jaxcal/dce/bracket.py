@@ -18,7 +18,7 @@ from jaxcal.dce.kernel import _laplace
 from jaxcal.dce.lower import lower_distance
 from jaxcal.dce.lower_bounds import CELLS, bounds_of
 from jaxcal.dce.population import label_free_groups, moved
-from jaxcal.dce.predictions import Binary, Ordered, merged, ordered
+from jaxcal.dce.predictions import Ordered, merged, ordered
 from jaxcal.dce.smooth import _smooth
 from jaxcal.numerics import at_least, at_most, largest, smallest
 from jaxcal.read import checks
@@ -91,7 +91,7 @@ def measures_of(data: Ordered, accuracy: float | int, bins: int, solve: bool | N
         raise ValueError("solve=True runs outside of jit and vmap only")
     distribution, atom = data, None
     if not traced:
-        smaller, atom = merged(Binary(data.v, data.y, data.w))
+        smaller, atom = merged(data)
         distribution = data if atom is None else ordered(smaller)
     v, y, w = distribution[:3]
     smooth = _smooth(distribution)

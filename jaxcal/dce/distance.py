@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.dce.bracket import Bracket, bracket_of, measures_of
 from jaxcal.dce.population import PopulationBounds, population_bounds
-from jaxcal.dce.predictions import binary, ordered, repeated
+from jaxcal.dce.predictions import binary, ordered, squares
 from jaxcal.dce.resampling import Null, kernel_statistic, label_test, no_verdict, suitable_null
 from jaxcal.nulls.contract import holm
 from jaxcal.read import checks
@@ -55,9 +55,11 @@ class DistanceResult(JudgedResult):
         null: How the null was drawn: "redraw" or "signs".
         level: Probability of rejecting calibrated predictions; it determines `verdict`.
         adjusted: P-value [] by Holm's method over all classes of ``notion="class-wise"``, which
-            determines the verdict there; None otherwise.
-        least_p_value: The smallest p-value for any labels, [], for at most ten observations; None
-            for more.
+            decides the verdict there; None elsewhere.
+        least_p_value: The least p-value that any labels could give, [], for at most ten
+            observations; None for more.
+        counts: Numbers of labels of grouped data, whose mean labels are ``targets``, [n]; None
+            for others.
     """
 
     _plots: ClassVar[tuple[str, ...]] = ("bracket", "reliability_with_witness")
@@ -78,6 +80,19 @@ class DistanceResult(JudgedResult):
     level: float = eqx.field(static=True, default=0.05)
     adjusted: Scalar | None = None
     least_p_value: Scalar | None = None
+    counts: Vector | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of observations, of labels where these are grouped."""
+        if self.counts is None:
+            return self.predictions.shape[-1]
+        return round(float(jnp.sum(self.counts)))
+
+    @property
+    def effective(self) -> Array:
+        """How many labels of equal weight have a mean of the same variance, []."""
+        return 1 / jnp.sum(squares(self.weights, self.counts), axis=-1)
 
     @property
     def p_adjusted(self) -> Array:
@@ -95,12 +110,13 @@ class DistanceResult(JudgedResult):
         v, y, w = (np.asarray(a) for a in (self.predictions, self.targets, self.weights))
         if lost := int(np.sum(~np.isfinite(v))):
             return {"nonfinite-predictions": lost}
-        n, effective = v.size, 1 / np.sum(w**2)
+        n, effective = self.n, float(self.effective)
+        v, y = v[w > 0], y[w > 0]
         return {
             "few-observations": n if n < MEASURED else 0,
             "bounds-contradict": np.isnan(np.asarray(self.bracket.low)),
             "identical-predictions": n > 1 and np.unique(v).size == 1,
-            "one-class": n > 1 and np.all(y == y[0]),
+            "one-class": n > 1 and np.all(y == y[0]) and (self.counts is None or y[0] in (0, 1)),
             "uneven-weights": effective if effective < n / 2 else 0,
         }
 
@@ -118,7 +134,7 @@ class DistanceResult(JudgedResult):
         interval, trust = self.interval, confidence(self.level)
         how = {"redraw": "labels drawn again from the predictions", "signs": "random signs"}
         return [
-            f"distance from calibration, n = {self.predictions.shape[-1]}",
+            f"distance from calibration, n = {self.n}",
             f"  these data   {float(bracket.low):.4g} to {float(bracket.high):.4g}",
             f"               (low end: {low}; high end: {high})",
             f"  population   {float(interval.low):.4g} to {float(interval.high):.4g}   ({trust})",
@@ -201,13 +217,16 @@ def distance_from_calibration(
             "signs" flips residuals (the default for means of labels).
         accuracy: Accuracy of the surrogate interval error, which sets its smallest width.
         bins: Number of bins of the binned ECE.
-        solve: Whether to compute the lower distance exactly (by SciPy, outside of jit; the default
-            there), or by `jaxcal.dce.lower_distance_bounds`, which is about 1e-4 lower. The best
-            intervals are searched for up to 20,000 different predictions (under jit: observations).
-        notion: For class probabilities: "top-label", or "class-wise" for a batch of m results (by
-            vmap, so without ``solve``), with verdicts from `p_adjusted`.
-        counts: Numbers of labels of grouped data, [n] integers, of which ``targets`` are 1. Each
-            label is then an observation with the weight of its group; outside of jit only.
+        solve: Whether to solve for the lower distance exactly (by SciPy, outside of jit), which is
+            the default there; otherwise, as under jit and vmap, by
+            `jaxcal.dce.lower_distance_bounds`, which is some 1e-4 lower. The best intervals are
+            searched for at most 20,000 different predictions (under jit: observations).
+        notion: For class probabilities: "top-label", or "class-wise" for a batch of m results
+            (made by vmap, so without ``solve``), whose verdicts are of `p_adjusted`.
+        counts: Numbers of labels of grouped data, [n] integers: ``targets`` of ``counts`` labels of
+            a prediction are 1. Each label then is an observation, with the weight of its group;
+            outside of jit only. Time and memory are those of the groups. `jaxcal.dce.Table` makes
+            such groups of any number of observations.
 
     Returns:
         `DistanceResult`. NaN inside jit gives NaN everywhere.
@@ -237,7 +256,6 @@ def distance_from_calibration(
         checks.choice(notion, "notion", SCALAR)
         problem = reduce(predictions, targets, notion)
         predictions, targets = problem.inputs[..., 0], problem.outcomes[..., 0]
-    predictions, targets, weights = repeated(predictions, targets, weights, counts)
     if notion == "class-wise":
         if solve:
             raise ValueError("solve=True runs outside of vmap only: one class at a time")
@@ -251,7 +269,7 @@ def distance_from_calibration(
             bins=bins,
         )
         return _by_class(one, key, predictions, targets)
-    data = binary(predictions, targets, weights)
+    data = binary(predictions, targets, weights, counts)
     null = suitable_null(null, data)
     ascending = ordered(data)
     measures = measures_of(ascending, accuracy, bins, solve)
@@ -280,6 +298,7 @@ def distance_from_calibration(
         null=null,
         level=level,
         least_p_value=test.least,
+        counts=data.labels,
     )
 
 

@@ -7,12 +7,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.dce.intervals import smallest_width
-from jaxcal.dce.predictions import binary, ordered, repeated
+from jaxcal.dce.predictions import binary, ordered
 from jaxcal.dce.resampling import (
     Null,
     RandomIntervals,
     label_test,
     no_verdict,
+    number,
     smooth_statistic,
     suitable_null,
 )
@@ -29,7 +30,7 @@ class MeasureTest(JudgedResult):
         p_value: P-value of "calibrated", [].
         null_samples: Draws of the measure under calibration, [b]; most of them are above 0.
         measure: Name of the measure.
-        n: Number of observations.
+        n: Number of observations, of labels where these are grouped.
         null: How the draws were made: "redraw" or "signs".
         level: Probability of rejecting calibrated predictions; it determines `verdict`.
         least_p_value: The smallest p-value for any labels, [], for at most ten observations; None
@@ -184,11 +185,10 @@ def _test(
 ) -> MeasureTest:
     key, level = checks.key(key), checks.level(level)
     n_draws = checks.integer(n_draws, "n_draws")
-    predictions, targets, weights = repeated(predictions, targets, weights, counts)
-    data = binary(predictions, targets, weights)
+    data = binary(predictions, targets, weights, counts)
     null = suitable_null(null, data)
     equal = weights is None
     value, p, draws, least = label_test(
         key, ordered(data), statistic=statistic, equal=equal, n_draws=n_draws, null=null
     )
-    return MeasureTest(value, p, draws, measure, data.v.shape[0], null, level, least)
+    return MeasureTest(value, p, draws, measure, number(data), null, level, least)

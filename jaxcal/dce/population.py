@@ -33,7 +33,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.dce.interior_point import ChainProgram, solve_chain
 from jaxcal.dce.lower_bounds import between, cell, feasible, places, shared
-from jaxcal.dce.predictions import Binary, Ordered
+from jaxcal.dce.predictions import Binary, Ordered, by_label, squares
 from jaxcal.dce.sorting import sums
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.typing import Key, Scalar, Vector
@@ -95,7 +95,7 @@ def label_free_groups(data: Ordered) -> Groups:
 
 
 def _best(run: Array, data: Ordered) -> Array:
-    noise = data.w**2 * data.v * (1 - data.v)
+    noise = data.squares * data.v * (1 - data.v)
 
     def prefix(x: Array) -> Array:
         total = jnp.cumsum(jax.ops.segment_sum(x, run, RUNS))
@@ -134,11 +134,19 @@ HALVINGS = 50
 RANGE = (1e-6, 36.0)  # of -log(1 - c)
 
 
-def upper_mean(x: Vector, w: Vector, alpha: float | Scalar, *, largest: float = 1.0) -> Scalar:
-    r"""Return an upper confidence bound of E x, x in [-largest, largest], from weights ``w`` [n].
+def upper_mean(
+    x: Vector,
+    w: Vector,
+    alpha: float | Scalar,
+    *,
+    largest: float = 1.0,
+    labels: Vector | None = None,
+) -> Scalar:
+    r"""The upper bound of E x for x in [-largest, largest], from weights ``w`` [n] of sum 1.
 
-    Weights have sum 1 and count as ``size`` observations of weight 1 / size, where size gives the
-    variance of the weighted mean and is at most 1 / sum w^2. Cost: O(n).
+    Weights count as ``size`` observations of weight 1 / size: the size that gives the variance of
+    the weighted mean, at most 1 / sum w^2. Each x may be that of several ``labels`` [n], with its
+    weight in equal parts. Cost: O(n).
 
     With observations x_1, .., x_n, the largest possible value x_0, and independent standard
     exponentials G_0, G_1, .., the bound at confidence 1 - alpha is the t with
@@ -157,10 +165,9 @@ def upper_mean(x: Vector, w: Vector, alpha: float | Scalar, *, largest: float = 
     """
     x = x / largest
     centred = (x - jnp.sum(w * x)) ** 2
-    spread, noise, squares = jnp.sum(w * centred), jnp.sum(w**2 * centred), jnp.sum(w**2)
-    size = 1 / jnp.where(
-        noise > squares * spread, noise / jnp.where(spread > 0, spread, 1), squares
-    )
+    square = squares(w, labels)
+    spread, noise, total = jnp.sum(w * centred), jnp.sum(square * centred), jnp.sum(square)
+    size = 1 / jnp.where(noise > total * spread, noise / jnp.where(spread > 0, spread, 1), total)
     cell = jnp.clip(jnp.where(jnp.isfinite(x), x + 1, 0) / 2 * VALUE_CELLS, 0, VALUE_CELLS - 1)
     mass, moment = (jax.ops.segment_sum(p, cell.astype(jnp.int32), VALUE_CELLS) for p in (w, w * x))
     one = jnp.ones(1, x.dtype)
@@ -215,7 +222,8 @@ class PopulationBounds(NamedTuple):
 def population_bounds(
     key: Key, data: Ordered, level: float | Scalar, *, folds: int = FOLDS
 ) -> PopulationBounds:
-    """Return a confidence interval of the population's distance, with confidence 1 - ``level``."""
+    """Ends that hold the distance of the population with probability 1 - ``level``."""
+    data = by_label(data)
     groups = label_free_groups(data)
     change = moved(groups, data)
     radius = residual_radius(data, level / 2)
@@ -231,16 +239,15 @@ def residual_radius(data: Ordered, alpha: float | Scalar) -> Scalar:
 
     def one(sign: Vector) -> Scalar:
         x = sign * residual
-        return upper_mean(x, data.w, alpha) - jnp.sum(data.w * x)
+        return upper_mean(x, data.w, alpha, labels=data.labels) - jnp.sum(data.w * x)
 
     return largest(jax.vmap(one)(signs))
 
 
 def lower_end(key: Key, data: Ordered, alpha: float | Scalar, *, folds: int) -> Scalar:
-    """Return the lower bound of the mean of dual functions chosen on earlier folds, at least 0."""
-    fold = jax.random.randint(key, data.v.shape, 0, folds)
+    """The lower bound of the mean of the dual functions that earlier folds chose, at least 0."""
+    by_fold = _shares(key, data, folds)
     u = places(data.v, data.w, CELLS)
-    by_fold = jax.nn.one_hot(fold, folds, axis=0, dtype=data.v.dtype)
 
     def masses(of_label: Vector) -> Array:
         parts = jax.vmap(lambda inside: shared(u, data.v, of_label * inside))(by_fold)
@@ -255,7 +262,22 @@ def lower_end(key: Key, data: Ordered, alpha: float | Scalar, *, folds: int) -> 
     a, b = jax.vmap(solve)(masses(data.w * (1 - data.y)), masses(data.w * data.y))
     i, t = cell(u, data.v)
     dual = jax.vmap(lambda a, b: (1 - data.y) * between(a, i, t) + data.y * between(b, i, t))(a, b)
-    values = jnp.sum(by_fold[1:] * dual, axis=0)
-    w = jnp.where(fold > 0, data.w, 0)
-    w = jnp.where(jnp.sum(w) > 0, w, data.w)  # for a single observation r is 0 everywhere
-    return at_least(-upper_mean(-values, w / jnp.sum(w), alpha), 0)
+    later = jnp.sum(by_fold[1:] * data.w[None]) > 0  # not so of one observation: r is 0 for all
+    shares = jnp.where(later, by_fold[1:], by_fold[:1] / (folds - 1))
+    dual = jnp.where(later, dual, 0)
+    if data.labels is None:
+        values, w, labels = jnp.sum(shares * dual, axis=0), data.w * jnp.sum(shares, axis=0), None
+    else:
+        values, w = dual.reshape(-1), (data.w[None] * shares).reshape(-1)
+        labels = (data.labels[None] * shares).reshape(-1)
+    return at_least(-upper_mean(-values, w / jnp.sum(w), alpha, labels=labels), 0)
+
+
+def _shares(key: Key, data: Ordered, folds: int) -> Float[Array, "f n"]:
+    """The part of the labels of each observation that is in each of the random folds."""
+    if data.labels is None:
+        fold = jax.random.randint(key, data.v.shape, 0, folds)
+        return jax.nn.one_hot(fold, folds, axis=0, dtype=data.v.dtype)
+    equal = jnp.full((data.v.size, folds), 1 / folds, data.v.dtype)
+    counts = jax.random.multinomial(key, data.labels, equal, dtype=data.v.dtype)
+    return counts.T / jnp.where(data.labels > 0, data.labels, 1)[None]

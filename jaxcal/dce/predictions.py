@@ -19,11 +19,15 @@ from jaxcal.typing import Vector
 
 
 class Binary(NamedTuple):
-    """``v`` [n] in [0, 1]; ``y`` [n] in [0, 1], labels or their means; ``w`` [n] with sum 1."""
+    """``v`` [n] in [0, 1], ``y`` [n] in [0, 1] (0 or 1, or a mean of such), ``w`` [n] of sum 1.
+
+    ``labels`` [n]: of how many labels 0 or 1 each y is the mean, for grouped data; None for others.
+    """
 
     v: Vector
     y: Vector
     w: Vector
+    labels: Vector | None = None
 
 
 class Ordered(NamedTuple):
@@ -33,11 +37,17 @@ class Ordered(NamedTuple):
     y: Vector
     w: Vector
     order: Int[Array, " n"]
+    labels: Vector | None = None
 
     @property
     def rho(self) -> Vector:
         """Return residuals w (y - v)."""
         return self.w * (self.y - self.v)
+
+    @property
+    def squares(self) -> Vector:
+        """Sums of the squared weights of the labels of each prediction."""
+        return squares(self.w, self.labels)
 
     def back(self, values: Array) -> Array:
         """Return values of the observations in their original order."""
@@ -65,11 +75,17 @@ class Atoms(NamedTuple):
         return self.p1 * (1 - self.v) - self.p0 * self.v
 
 
-def binary(predictions: Any, targets: Any, weights: Any = None) -> Binary:
-    """Return validated predictions, labels and weights; ValueError or TypeError by name.
+def squares(w: Array, labels: Array | None) -> Array:
+    """Sums of squared weights of labels that have equal parts of the weights ``w``."""
+    return w**2 if labels is None else w**2 / jnp.where(labels > 0, labels, 1)
 
-    Values are checked outside of jit only. Inside, a prediction or label that is NaN or outside
-    [0, 1], or a negative weight, makes every residual NaN.
+
+def binary(predictions: Any, targets: Any, weights: Any = None, counts: Any = None) -> Binary:
+    """Predictions, labels and weights, checked. Raises ValueError or TypeError by name.
+
+    With ``counts`` of labels, ``targets`` are the numbers of labels 1, and ``weights`` those of one
+    label. Values are looked at outside of jit only. Inside, a prediction or label that is NaN or
+    outside [0, 1], or a negative weight, makes every residual NaN.
     """
     v = checks.floats(predictions, "predictions")
     if v.ndim == 2:
@@ -79,19 +95,21 @@ def binary(predictions: Any, targets: Any, weights: Any = None) -> Binary:
             f"jaxcal.measures.confidences"
         )
     v = checks.unit(v, "predictions", "probabilities (are these logits or percentages?)")
+    if counts is not None:
+        return _grouped(v, targets, weights, counts)
     y = checks.array(targets, "targets")
     if y.shape != v.shape:
         raise ValueError(f"targets: wanted one label an observation, {v.shape}, got {y.shape}")
     y = y.astype(np.int32) if y.dtype == bool else y
     y = checks.unit(jnp.asarray(y), "targets", "labels 0 or 1 (or means of such)").astype(v.dtype)
     w = jnp.ones_like(v) if weights is None else _weights(weights, v)
-    return _normalized(v, y, w)
+    return _normalized(v, y, w, None)
 
 
 @jax.jit
-def _normalized(v: Array, y: Array, w: Array) -> Binary:
+def _normalized(v: Array, y: Array, w: Array, labels: Array | None) -> Binary:
     good = jnp.all((v >= 0) & (v <= 1) & (y >= 0) & (y <= 1) & (w >= 0))
-    return Binary(jnp.where(good, v, jnp.nan), y, w / jnp.sum(w))
+    return Binary(jnp.where(good, v, jnp.nan), y, w / jnp.sum(w), labels)
 
 
 def _weights(value: Any, v: Array) -> Array:
@@ -105,32 +123,48 @@ def _weights(value: Any, v: Array) -> Array:
     return w
 
 
-def repeated(predictions: Any, targets: Any, weights: Any, counts: Any) -> tuple[Any, Any, Any]:
-    """Return grouped data label by label: of ``counts`` labels of a prediction ``targets`` are 1.
-
-    Unchanged if ``counts`` is None. ValueError inside jit, where sizes must be known.
-    """
-    if counts is None:
-        return predictions, targets, weights
-    if any(isinstance(value, Tracer) for value in (predictions, targets, weights, counts)):
-        raise ValueError("counts: labels are repeated, which works outside of jit only")
-    v = checks.floats(predictions, "predictions")
+def _grouped(v: Array, targets: Any, weights: Any, counts: Any) -> Binary:
+    """Of ``counts`` labels of a prediction ``targets`` are 1. ValueError inside jit."""
+    if any(isinstance(value, Tracer) for value in (v, targets, weights, counts)):
+        raise ValueError("counts: numbers of labels are looked at, which works outside of jit only")
     ones, labels = (
         np.asarray(checks.array(value, name))
         for value, name in ((targets, "targets"), (counts, "counts"))
     )
     for values, name in ((ones, "targets"), (labels, "counts")):
         whole = values.dtype.kind in "iuf" and not np.any(values % 1 != 0)
-        if values.shape != v.shape or v.ndim != 1 or not whole:
+        if values.shape != v.shape or not whole:
             raise ValueError(f"{name}: with counts wanted one whole number a prediction, {v.shape}")
     if np.any((ones < 0) | (ones > labels)) or not labels.sum() > 0:
         raise ValueError("targets: with counts wanted numbers of labels 1, from 0 to their count")
-    labels = labels.astype(int)
-    place = np.arange(labels.sum()) - np.repeat(np.cumsum(labels) - labels, labels)
-    if weights is not None:
-        weights = np.repeat(np.asarray(_weights(weights, v)), labels)
-    v = jnp.asarray(np.repeat(np.asarray(v), labels))
-    return v, (place < np.repeat(ones, labels)).astype(np.int32), weights
+    w = 1 if weights is None else np.asarray(_weights(weights, v))
+    parts = ones / np.maximum(labels, 1), labels * w, labels
+    return _normalized(v, *(jnp.asarray(part, v.dtype) for part in parts))
+
+
+def one_by_one(data: Ordered) -> Ordered:
+    """Grouped data with an observation for each label 0 or 1; ``order`` is not kept. Outside of
+    jit."""
+    if data.labels is None:
+        return data
+    v, y, w, labels = (np.asarray(x) for x in (data.v, data.y, data.w, data.labels))
+    count = np.round(labels).astype(int)
+    place = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    label = place < np.repeat(np.round(y * labels), count)
+    w = np.repeat(w / np.maximum(labels, 1), count)
+    v, label, w = (jnp.asarray(part, v.dtype) for part in (np.repeat(v, count), label, w))
+    return Ordered(v, label, w, jnp.arange(v.size))
+
+
+def by_label(data: Ordered) -> Ordered:
+    """Grouped data with two observations for each prediction: of its labels 0, and of those 1."""
+    if data.labels is None:
+        return data
+    v, order = jnp.repeat(data.v, 2), jnp.repeat(data.order, 2)
+    y = jnp.tile(jnp.arange(2, dtype=v.dtype), data.v.size)
+    share = jnp.stack([1 - data.y, data.y], axis=1)
+    w, labels = ((x[:, None] * share).reshape(-1) for x in (data.w, data.labels))
+    return Ordered(v, y, w, order, labels)
 
 
 def ordered(data: Binary) -> Ordered:
@@ -140,7 +174,8 @@ def ordered(data: Binary) -> Ordered:
 
 @jax.jit
 def _taken(data: Binary, places: Array) -> Ordered:
-    return Ordered(data.v[places], data.y[places], data.w[places], places)
+    labels = None if data.labels is None else data.labels[places]
+    return Ordered(data.v[places], data.y[places], data.w[places], places, labels)
 
 
 def atoms(data: Binary | Ordered) -> Atoms:
@@ -151,7 +186,7 @@ def atoms(data: Binary | Ordered) -> Atoms:
 @jax.jit
 def _atoms(data: Ordered) -> Atoms:
     n = data.v.size
-    v, y, w, order = data
+    v, y, w, order, _ = data
     new = jnp.concatenate([jnp.zeros(1, bool), v[1:] != v[:-1]])
     group = sums(new.astype(jnp.int32))
 
@@ -163,22 +198,24 @@ def _atoms(data: Ordered) -> Atoms:
     return Atoms(v[first], add(w * (1 - y)), add(w * y), index)
 
 
-def merged(data: Binary) -> tuple[Binary, Int[np.ndarray, " n"] | None]:
-    """Return different predictions with mean labels and weights, and the index per observation.
+def merged(data: Binary | Ordered) -> tuple[Binary, Int[np.ndarray, " n"] | None]:
+    """Different predictions with their mean labels, weights and numbers of labels (observations,
+    where these are not grouped), and that of each observation.
 
-    Every measure of (v, y) is unchanged. Padded by predictions without weight to a power of two, so
-    that programs are shared. Outside of jit. If less than half of the predictions tie, the data
-    themselves and None.
+    Every measure of (v, y) is that of these. Padded by predictions without weight to a power of
+    two, so that programs are shared. Outside of jit. The data themselves, and None, where less
+    than half of them tie, if they are not grouped.
     """
     values = np.asarray(data.v)
     v, atom = np.unique(values, return_inverse=True)
-    if 2 * v.size > values.size:
-        return data, None
+    if data.labels is None and 2 * v.size > values.size:
+        return Binary(data.v, data.y, data.w), None
     w = np.bincount(atom, data.w, v.size)
     y = np.bincount(atom, np.asarray(data.w) * np.asarray(data.y), v.size)
     y = np.where(w > 0, y / np.where(w > 0, w, 1), v)
+    labels = np.bincount(atom, None if data.labels is None else np.asarray(data.labels), v.size)
     extra = (1 << max(v.size - 1, 7).bit_length()) - v.size
-    padded = np.pad(v, (0, extra), mode="edge"), np.pad(y, (0, extra)), np.pad(w, (0, extra))
+    padded = np.pad(v, (0, extra), mode="edge"), *(np.pad(x, (0, extra)) for x in (y, w, labels))
     return Binary(*(jnp.asarray(x, data.v.dtype) for x in padded)), atom
 
 

@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxcal.dce.intervals import boxcars
 from jaxcal.dce.kernel import sums
-from jaxcal.dce.predictions import Binary, Ordered, merged
+from jaxcal.dce.predictions import Binary, Ordered, merged, one_by_one
 from jaxcal.dce.smooth import smooth_of_residuals
 from jaxcal.nulls.contract import p_value
 from jaxcal.numerics import at_least, largest, smallest
@@ -63,28 +63,32 @@ def drawable(data: Ordered, *, equal: bool, null: Null) -> Drawn:
     be drawn together, single observations otherwise."""
     n = data.v.size
     if equal and null == "redraw":
-        if n > CELLS and isinstance(data.v, Tracer):
-            return _cells(data)
         if not isinstance(data.v, Tracer):
-            distribution, atom = merged(Binary(data.v, data.y, data.w))
+            distribution, atom = merged(data)
             if atom is not None and distribution.v.size <= CELLS:
-                count = jnp.round(distribution.w * n)
-                weight = jnp.where(count > 0, distribution.w / jnp.where(count > 0, count, 1), 0)
-                return Drawn(distribution.v, distribution.y, weight, count)
-            if n > CELLS:
-                return _cells(data)
-    return Drawn(data.v, data.y, data.w, None)
+                return _drawn(distribution)
+        if n > CELLS:
+            return _cells(data)
+    return _drawn(Binary(data.v, data.y, data.w, data.labels))
+
+
+def _drawn(data: Binary) -> Drawn:
+    if data.labels is None:
+        return Drawn(data.v, data.y, data.w, None)
+    one = data.w / jnp.where(data.labels > 0, data.labels, 1)
+    return Drawn(data.v, data.y, one, data.labels)
 
 
 @jax.jit
 def _cells(data: Ordered) -> Drawn:
     cell = jnp.clip(jnp.nan_to_num(data.v) * CELLS, 0, CELLS - 1).astype(jnp.int32)
-    one = jnp.ones_like(data.v)
-    count, v, y = (jax.ops.segment_sum(x, cell, CELLS) for x in (one, data.v, data.y))
+    one = jnp.ones_like(data.v) if data.labels is None else data.labels
+    parts = one, one * data.v, one * data.y
+    count, v, y = (jax.ops.segment_sum(x, cell, CELLS) for x in parts)
     some = at_least(count, 1)
     middle = (jnp.arange(CELLS, dtype=v.dtype) + 0.5) / CELLS
     v = jnp.where(count > 0, v / some, middle)
-    return Drawn(v, y / some, jnp.full_like(v, 1 / data.v.size), count)
+    return Drawn(v, y / some, jnp.full_like(v, 1 / jnp.sum(count)), count)
 
 
 def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
@@ -114,7 +118,7 @@ def suitable_null(null: object, data: Binary) -> Null:
     checks.choice(null, "null", (None, "redraw", "signs"))
     if null == "signs":
         return "signs"
-    if isinstance(data.y, Tracer) or bool(binary_labels(data.y)):
+    if isinstance(data.y, Tracer) or data.labels is not None or bool(binary_labels(data.y)):
         return "redraw"
     if null == "redraw":
         raise ValueError("null='redraw' draws labels 0 or 1, targets hold means: use 'signs'")
@@ -124,18 +128,23 @@ def suitable_null(null: object, data: Binary) -> Null:
 def null_draws(
     key: Key, data: Drawn, *, statistic: Any, n_draws: int, null: Null = "redraw"
 ) -> Float[Array, " b"]:
-    """Return draws of a statistic of (v, residuals) under calibration."""
-    rho = data.rho
+    """Draws of a statistic of (v, residuals) if the predictions were calibrated."""
+    rho, labels = data.rho, data.labels
 
     def one(key: Key) -> Scalar:
         if null == "redraw":
-            if data.labels is None:
+            if labels is None:
                 label = jax.random.bernoulli(key, data.v).astype(data.v.dtype)
                 return statistic(data.v, data.w * (label - data.v))
-            ones = jax.random.binomial(key, data.labels, data.v, dtype=data.v.dtype)
-            return statistic(data.v, data.w * (ones - data.labels * data.v))
-        sign = jax.random.rademacher(key, rho.shape, rho.dtype)
-        return statistic(data.v, sign * rho)
+            ones = jax.random.binomial(key, labels, data.v, dtype=data.v.dtype)
+            return statistic(data.v, data.w * (ones - labels * data.v))
+        if labels is None:
+            return statistic(data.v, jax.random.rademacher(key, rho.shape, rho.dtype) * rho)
+        # sums of signs of the labels 1, of residual 1 - v, and of those 0, of residual -v
+        sizes = jnp.stack([labels * data.y, labels * (1 - data.y)])
+        plus = jax.random.binomial(key, sizes, 0.5, dtype=rho.dtype)
+        signs = 2 * plus - sizes
+        return statistic(data.v, data.w * ((1 - data.v) * signs[0] - data.v * signs[1]))
 
     return _walk(one, jax.random.split(key, n_draws), data.v.size)
 
@@ -156,9 +165,18 @@ def label_test(
     """Test ordered data. The p-value is NaN if means of labels would be redrawn, under jit."""
     drawn = drawable(data, equal=equal, null=null)
     test = resampling_test(key, drawn, statistic=statistic, n_draws=n_draws, null=null)
-    p = test.p_value if null == "signs" else jnp.where(binary_labels(data.y), test.p_value, jnp.nan)
-    least = least_p_value(data, statistic, null) if data.v.size <= FEW else None
-    return test._replace(p_value=p, least=least)
+    p = test.p_value
+    if null == "redraw" and data.labels is None:
+        p = jnp.where(binary_labels(data.y), p, jnp.nan)
+    few = number(data) <= FEW
+    return test._replace(
+        p_value=p, least=least_p_value(one_by_one(data), statistic, null) if few else None
+    )
+
+
+def number(data: Binary | Ordered) -> int:
+    """The number of labels."""
+    return data.v.size if data.labels is None else round(float(jnp.sum(data.labels)))
 
 
 @partial(jax.jit, static_argnames=("statistic", "null"))

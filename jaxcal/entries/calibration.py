@@ -14,7 +14,7 @@ from jaxcal.engine.batching import one_at_a_time
 from jaxcal.engine.quadratic import ordered_pairs
 from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.evidence import Entries, log_evidence
-from jaxcal.entries.moments import features_of, groups, standardized
+from jaxcal.entries.moments import Frame, features_of, groups, standardized
 from jaxcal.entries.ranks import Seen, seen
 from jaxcal.entries.table import table
 from jaxcal.fit.specification import range_over_iqr
@@ -26,7 +26,7 @@ from jaxcal.read import Standardized, Units, Unnormalized, checks
 from jaxcal.read.repeats import fingerprints, repeated_rows
 from jaxcal.read.scores import is_distribution, score, signs_reversed, states_an_end
 from jaxcal.results import Parts, Table, TestResult, recorded
-from jaxcal.typing import ArrayLike, Key, KeyLike, Points, Predictions, Scalar
+from jaxcal.typing import ArrayLike, Key, KeyLike, Keys, Points, Predictions, Scalar
 
 MOST_COLUMNS = 10  # most inputs with a column in the table
 LEAST_ROWS = 10  # least number of observations for a table
@@ -96,19 +96,26 @@ def calibration_test(
     key, level = checks.key(key), checks.level(level)
     checks.null(null)
     ys = checks.targets(targets)
+    if not isinstance(null, Wild | HadamardWild | DependentWild) and _ours(null):
+        raise _no_signs(null)
+    predictions, columns = observed(predictions, ys, inputs)
+    d = ys[0].size
+    called = checks.names(names, d, "coordinate") or tuple(map(str, range(d)))
+    result = _unjudged(key, predictions, ys, columns, null, jnp.asarray(level), names=called)
+    return result.at_level(level, null.least_p_value)
+
+
+def observed(
+    predictions: Predictions, ys: Array, inputs: ArrayLike | None
+) -> tuple[Predictions, Points | None]:
+    """Log densities at targets, and inputs, checked. Raises ValueError or TypeError by name."""
     if not (isinstance(predictions, Unnormalized) or is_distribution(predictions)):
         raise TypeError(
             f"predictions: this needs log densities, which {type(predictions).__name__} does not "
             f"give; pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
         )
-    if not isinstance(null, Wild | HadamardWild | DependentWild) and _ours(null):
-        raise _no_signs(null)
     predictions = checks.predictions(predictions, ys)
-    columns = None if inputs is None else _inputs(inputs, ys)
-    d = ys[0].size
-    called = checks.names(names, d, "coordinate") or tuple(map(str, range(d)))
-    result = _unjudged(key, predictions, ys, columns, null, jnp.asarray(level), names=called)
-    return result.at_level(level, null.least_p_value)
+    return predictions, None if inputs is None else _inputs(inputs, ys)
 
 
 def _inputs(inputs: ArrayLike, ys: Array) -> Points:
@@ -151,22 +158,30 @@ def _unjudged(
 class Fit(NamedTuple):
     """Points near n predictions, scores at their targets, and notes. Observations that are ``kept``
     [n] enter the entries; one that is ``impossible`` [n], by density 0 or by its tail, leads to
-    rejection by itself."""
+    rejection by itself; the density or score of one that is ``lost`` [n] is not finite."""
 
     seen: Seen
     scores: Points | None
     kept: Bool[Array, " n"]
     impossible: Bool[Array, " n"]
+    lost: Bool[Array, " n"]
     ends: Bool[Array, ""]
     flat: Bool[Array, ""]
     notes: dict[str, Array]
 
     @classmethod
-    def of(cls, key: Key, predictions: Predictions, targets: Array) -> "Fit":
+    def of(
+        cls,
+        key: Key | Keys,
+        predictions: Predictions,
+        targets: Array,
+        fixed: tuple[Units, Bool[Array, ""]] | None = None,
+    ) -> "Fit":
+        """That of these observations; ``fixed`` are units, and whether densities end, by others."""
         n = len(targets)
         raw = targets.reshape(n, -1)
         finite = jnp.all(jnp.isfinite(raw), axis=1)
-        units = Units.of(raw)
+        units = Units.of(raw) if fixed is None else fixed[0]
         ys = jnp.where(finite[:, None], units.points(raw), 0)
         near = seen(key, Standardized(predictions, units, targets.shape[1:]), ys, targets)
         nowhere = near.own == -jnp.inf
@@ -176,6 +191,7 @@ class Fit(NamedTuple):
         kept = finite & ~nowhere & ~lost
         improbable = kept & (near.ranks.at_most <= IMPROBABLE / n)
         ends = _says_an_end(predictions) | jnp.any(near.ends & kept)
+        ends = ends if fixed is None else fixed[1]
         notes = {
             "impossible-targets": jnp.sum(outside),
             "improbable-targets": jnp.sum(improbable),
@@ -191,7 +207,7 @@ class Fit(NamedTuple):
             notes["reversed-sign"] = signs_reversed(ys, scores) & ~ends
         notes["nonfinite-scores"] = jnp.sum(lost)
         flat = jnp.all(near.flat | ~kept)
-        return cls(near, scores, kept, outside | improbable, ends, flat, notes)
+        return cls(near, scores, kept, outside | improbable, lost, ends, flat, notes)
 
 
 def _says_an_end(predictions: Predictions) -> bool:
@@ -215,7 +231,8 @@ def _one(
     keys = jax.random.split(key, 3)
     n = len(targets)
     fit = Fit.of(keys[0], predictions, targets)
-    alternatives = groups(keys[1], fit.seen, fit.scores, fit.ends, inputs)
+    frame = Frame.of(keys[1], fit.seen, inputs)
+    alternatives = groups(frame, fit.seen, fit.scores, fit.ends, inputs)
     entries = Entries.of(alternatives, fit.kept)
     everywhere = sum(block.shape[1] for group in alternatives[:2] for block in group.blocks)
     series = entries.values[:, :everywhere]

@@ -40,13 +40,10 @@ class Entries(NamedTuple):
     @classmethod
     def of(cls, groups: list[Group], kept: Bool[Array, " n"]) -> "Entries":
         """Return the entries of the observations that are kept, in the order of the groups."""
-        blocks = [block for group in groups for block in group.blocks]
-        alone = [group.alone for group in groups if group.alone is not None]
-        values = jnp.concatenate(blocks + alone, axis=1)
-        values = jnp.where(kept[:, None], values, 0)
+        values, in_blocks = side_by_side(groups, kept)
         sizes = jnp.sqrt(jnp.sum(values**2, axis=0, keepdims=True))
         values = values / jnp.where(sizes > 0, sizes, 1)
-        of_blocks = values[:, : sum(block.shape[1] for block in blocks)]
+        of_blocks = values[:, :in_blocks]
         with jax.default_matmul_precision("highest"):
             return cls(values, of_blocks.T @ of_blocks)
 
@@ -58,6 +55,14 @@ class Entries(NamedTuple):
             with jax.default_matmul_precision("highest"):
                 drawn = self.values.T @ signs
         return jnp.concatenate([jnp.sum(self.values, axis=0)[:, None], drawn], axis=1)
+
+
+def side_by_side(groups: list[Group], kept: Bool[Array, " n"]) -> tuple[Float[Array, "n k"], int]:
+    """Entries of all groups, 0 of observations that are not kept; so many are of blocks."""
+    blocks = [block for group in groups for block in group.blocks]
+    alone = [group.alone for group in groups if group.alone is not None]
+    values = jnp.where(kept[:, None], jnp.concatenate(blocks + alone, axis=1), 0)
+    return values, sum(block.shape[1] for block in blocks)
 
 
 def log_evidence(

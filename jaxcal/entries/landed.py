@@ -108,14 +108,14 @@ def _climbed(key: Key, predictions: Standardized, ys: Points, targets: Array) ->
     return Landed(points, logs, weights, near.centers, near.scales, near.claims)
 
 
-Keys = KeyArray[Array, " k"]
+PointKeys = KeyArray[Array, " k"]
 Part = tuple[tuple[float, float], Points, Float[Array, "n d d"]]  # share and deviation, M and c
 # which normal density a point comes from, as a uniform number, and standard normal noise
 Chance = tuple[Float[Array, "r m 1"], Float[Array, "r m d"]]
 
 
 def _chances(
-    keys: Keys, d: int, rows: int, counts: tuple[int, ...], dtype: DTypeLike
+    keys: PointKeys, d: int, rows: int, counts: tuple[int, ...], dtype: DTypeLike
 ) -> tuple[Float[Array, "nodes d"], list[Chance]]:
     """Return normal nodes, and the random numbers of each set of points."""
     pairs = [jax.random.split(key) for key in keys[1:]]
@@ -140,7 +140,7 @@ class _Near(NamedTuple):
     @classmethod
     def of(
         cls,
-        keys: Keys,
+        keys: PointKeys,
         predictions: Standardized,
         shape: tuple[int, ...],
         dtype: DTypeLike,

@@ -71,17 +71,59 @@ def standardized(columns: Float[Array, "n q"]) -> Float[Array, "n q"]:
     return Scaling.of(columns)(columns)
 
 
-def few(columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
-    """Return the columns, or their leading principal components if there are more than `MOST`. More
-    than `SKETCHED` columns, such as pixels, are first reduced to random combinations."""
+class Few(NamedTuple):
+    """Map columns to standardized ones, or to leading principal components if more than `MOST`.
+
+    More than `SKETCHED` columns, such as pixels, are first reduced to random combinations.
+    ``vectors`` [r, q] and the scaling of the ``components`` are None for few columns."""
+
+    columns: Scaling
+    vectors: Float[Array, "r q"] | None
+    components: Scaling | None
+
+    @classmethod
+    def of(cls, columns: Float[Array, "n q"]) -> "Few":
+        """Fit the map to columns."""
+        scaling = Scaling.of(columns)
+        if columns.shape[1] <= MOST:
+            return cls(scaling, None, None)
+        mixed = _sketched(scaling(columns))
+        vectors = jnp.linalg.eigh(mixed.T @ mixed)[1][:, -MOST:]
+        return cls(scaling, vectors, Scaling.of(mixed @ vectors))
+
+    def __call__(self, columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
+        """Map columns of these or other observations."""
+        scaled = self.columns(columns)
+        if self.vectors is None or self.components is None:
+            return scaled
+        return self.components(_sketched(scaled) @ self.vectors)
+
+
+def _sketched(columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
     n_columns = columns.shape[1]
-    if n_columns <= MOST:
+    if n_columns <= SKETCHED:
         return columns
-    if n_columns > SKETCHED:
-        mixed = jax.random.normal(jax.random.key(0), (n_columns, SKETCHED), columns.dtype)
-        columns = columns @ mixed / n_columns**0.5
-    _, vectors = jnp.linalg.eigh(columns.T @ columns)
-    return standardized(columns @ vectors[:, -MOST:])
+    mixed = jax.random.normal(jax.random.key(0), (n_columns, SKETCHED), columns.dtype)
+    return columns @ mixed / n_columns**0.5
+
+
+class Frame(NamedTuple):
+    """Maps of claimed centres, log scales and inputs to features, and the ``frequencies`` [r, w] of
+    random waves along the first two."""
+
+    center: Few
+    scale: Few
+    inputs: Few | None
+    frequencies: Float[Array, "r w"]
+
+    @classmethod
+    def of(cls, key: Key, seen: Seen, inputs: Float[Array, "n q"] | None) -> "Frame":
+        """Fit the maps."""
+        centers, deviations = seen.claims
+        center, scale = Few.of(centers), Few.of(jnp.log(deviations))
+        q = 2 * min(centers.shape[1], MOST)
+        frequencies = normals(key, (q, WAVES), centers.dtype) / q**0.5
+        return cls(center, scale, None if inputs is None else Few.of(inputs), frequencies)
 
 
 def cosines(ranks: Float[Array, "n q"], order: int) -> Float[Array, "n q"]:
@@ -90,7 +132,7 @@ def cosines(ranks: Float[Array, "n q"], order: int) -> Float[Array, "n q"]:
 
 
 def groups(
-    key: Key,
+    frame: Frame,
     seen: Seen,
     scores: Points | None,
     ends: Bool[Array, ""],
@@ -99,11 +141,14 @@ def groups(
     """Return the named alternatives. ``scores`` [n, d] at the targets are None if distributions
     declare a boundary; then, and if a density ``ends`` otherwise, shifts use ranks only."""
     ranks, d = seen.ranks, seen.centers.shape[1]
-    center, scale = features_of(seen)
-    features = [few(center), few(scale)]
-    waves = _waves(key, jnp.concatenate(features, axis=1))
-    columns = None if inputs is None else standardized(inputs)
-    features += [] if columns is None else [few(columns)]
+    centers, deviations = seen.claims
+    center = frame.center.columns(centers)
+    features = [frame.center(centers), frame.scale(jnp.log(deviations))]
+    waves = _waves(frame.frequencies, jnp.concatenate(features, axis=1))
+    columns = None
+    if inputs is not None and frame.inputs is not None:
+        columns = frame.inputs.columns(inputs)
+        features.append(frame.inputs(inputs))
     place, shift = -cosines(ranks.coordinates, 1), ranks.normal
     shifts = [place]
     if scores is not None:
@@ -163,7 +208,6 @@ def _crossed(moments: Float[Array, "n q"], features: Float[Array, "n r"]) -> Flo
     return (moments[:, :, None] * features[:, None]).reshape(len(moments), -1)
 
 
-def _waves(key: Key, features: Float[Array, "n q"]) -> Float[Array, "n r"]:
-    q = features.shape[1]
-    angles = features @ (normals(key, (q, WAVES), features.dtype) / q**0.5)
+def _waves(frequencies: Array, features: Float[Array, "n q"]) -> Float[Array, "n r"]:
+    angles = features @ frequencies
     return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 from jaxcal.entries.landed import Landed, landed
 from jaxcal.numerics import uniforms
 from jaxcal.read import Standardized, Unnormalized
-from jaxcal.typing import Key, Points
+from jaxcal.typing import Key, Keys, Points
 
 BLOCK = 4096  # observations whose points are in memory at once
 
@@ -82,15 +82,32 @@ class Seen(NamedTuple):
         )
 
 
-def seen(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Seen:
+def seen(key: Key | Keys, predictions: Standardized, ys: Points, targets: Array) -> Seen:
     """Return summaries of the points near each prediction. For log densities with rows of
-    parameters, observations are processed in blocks, which bounds memory."""
+    parameters, observations are processed in blocks, which bounds memory.
+
+    With one key per row, the draws of an observation do not depend on its neighbours; distributions
+    draw for all rows at once, by the first key.
+    """
 
     def of_block(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Seen:
         keys = jax.random.split(key)
         return Seen.of(keys[1], landed(keys[0], predictions, ys, targets))
 
-    return _in_blocks(of_block, key, predictions, ys, targets)
+    if not key.ndim:
+        return _in_blocks(of_block, key, predictions, ys, targets)
+    densities = predictions.predictions
+    if not isinstance(densities, Unnormalized):
+        return of_block(key[0], predictions, ys, targets)
+
+    def of_row(at: tuple[Key, Array]) -> Seen:
+        def row(leaf: Array, axis: int = 0) -> Array:
+            return jax.lax.dynamic_slice_in_dim(leaf, at[1], 1, axis)
+
+        one = Standardized(densities.sliced(row), predictions.units, predictions.event)
+        return jax.tree.map(lambda leaf: leaf[0], of_block(at[0], one, row(ys), row(targets)))
+
+    return jax.lax.map(of_row, (key, jnp.arange(len(ys))), batch_size=min(len(ys), BLOCK))
 
 
 def _in_blocks(

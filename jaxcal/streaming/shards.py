@@ -23,7 +23,8 @@ from jaxcal.streaming.batches import (
     parquet_shards,
     shard_line,
 )
-from jaxcal.streaming.streamed import StreamedTest, StreamResult
+from jaxcal.streaming.linear import StreamResult
+from jaxcal.streaming.streamed import StreamedTest
 from jaxcal.typing import Contents
 
 KINDS = ("parquet", "npz", "npy")
@@ -160,7 +161,9 @@ def run(
             test, as_first = _fitted(seed, sample, features)
             batches = _Counted(map(as_first, shards.batches()), shards.number())
             total = test.run(batches, checkpoint=state, every=10, progress=True)
-            return test.result(total, level=level)
+            result = test.result(total, level=level)
+            assert isinstance(result, StreamResult)
+            return result
         except ValueError as error:
             at_fault = state if str(error).startswith(("other: ", "batches: ")) else path
             said = " ".join(str(error).split())

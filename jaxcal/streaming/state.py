@@ -4,7 +4,7 @@ import itertools
 import sys
 import threading
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,10 @@ def _store() -> Any:
     return distributed.global_state.client
 
 
+Span = tuple[int, int]  # of row numbers, the second is the first that is not in it
+MOST_SPANS = 1000  # that a state holds: shards that were added and do not yet touch
+
+
 @dataclass(frozen=True)
 class StreamState:
     """Sums over the observations so far, in float64 on the host.
@@ -98,33 +102,26 @@ class StreamState:
         n: Observations so far: how many rows a pass that goes on skips.
         shards: The shards that they came from, in order, each with its name, number of rows and
             checksum; empty where batches came from no files.
-        sums: Sum of the vectors z, [p].
-        products: Sum of z z^T, [p, p].
-        trace: Sum of |z|^2.
-        fourth: Sum of |z|^4.
-        lost: Values among targets, scores and features that were NaN or infinite.
+        rows: The spans of their row numbers, [start, stop) each, where these were stated or draws
+            depend on them.
+        sums: Sums by name.
+        least: Numbers by name of which the least counts.
 
     Example:
         >>> import numpy as np
         >>> from jaxcal.streaming import StreamState
-        >>> one = StreamState.empty(7, 3)
-        >>> one.merge(one).n
-        0
+        >>> one = StreamState(7, 2, (), ((0, 2),), {"x": np.ones(3)}, {})
+        >>> other = StreamState(7, 3, (), ((2, 5),), {"x": np.ones(3)}, {})
+        >>> one.merge(other).rows
+        ((0, 5),)
     """
 
     fingerprint: int
     n: int
     shards: tuple[str, ...]
-    sums: np.ndarray
-    products: np.ndarray
-    trace: float
-    fourth: float
-    lost: int
-
-    @classmethod
-    def empty(cls, fingerprint: int, p: int) -> "StreamState":
-        """The state before the first batch, of vectors of length p."""
-        return cls(fingerprint, 0, (), np.zeros(p), np.zeros((p, p)), 0.0, 0.0, 0)
+    rows: tuple[Span, ...]
+    sums: dict[str, np.ndarray]
+    least: dict[str, float]
 
     def merge(self, other: "StreamState") -> "StreamState":
         """The state of all observations of both.
@@ -136,7 +133,8 @@ class StreamState:
             The sum of the two.
 
         Raises:
-            ValueError: the other state is that of another test, or holds a shard of this one.
+            ValueError: the other state is that of another test, or holds a shard or a row of this
+                one.
         """
         if other.fingerprint != self.fingerprint:
             raise ValueError(
@@ -145,8 +143,33 @@ class StreamState:
             )
         if both := set(self.shards) & set(other.shards):
             raise ValueError(f"other: {min(both)} is in both states and would count twice")
-        added: list[Any] = [getattr(self, f.name) + getattr(other, f.name) for f in SUMS]
-        return StreamState(self.fingerprint, *added)
+        return StreamState(
+            self.fingerprint,
+            self.n + other.n,
+            self.shards + other.shards,
+            _joined([*self.rows, *other.rows]),
+            {name: total + other.sums[name] for name, total in self.sums.items()},
+            {name: min(value, other.least[name]) for name, value in self.least.items()},
+        )
+
+    def missing(self, rows: int) -> str:
+        """Which rows of 0 .. rows - 1 are not in the state: "100 to 199, 400 to 499", or "".
+
+        Args:
+            rows: Number of all rows.
+
+        Example:
+            >>> from jaxcal.streaming import StreamState
+            >>> StreamState(7, 5, (), ((0, 2), (4, 7)), {}, {}).missing(10)
+            '2 to 3, 7 to 9'
+        """
+        ends = [0, *(end for span in self.rows for end in span), max(rows, self._stop)]
+        gaps = zip(ends[::2], ends[1::2], strict=True)
+        return ", ".join(f"{start} to {stop - 1}" for start, stop in gaps if start < stop)
+
+    @property
+    def _stop(self) -> int:
+        return self.rows[-1][1] if self.rows else 0
 
     def over_processes(self) -> "StreamState":
         """The sum of the states of all processes of `jax.distributed`, the same in each of them.
@@ -161,28 +184,38 @@ class StreamState:
             The sum; this state itself where there is one process.
 
         Raises:
-            ValueError: The processes have fitted different tests.
+            ValueError: The processes have fitted different tests, or hold the same rows.
             RuntimeError: A process has ended; it is named.
 
         Example:
             >>> from jaxcal.streaming import StreamState
-            >>> StreamState.empty(7, 3).over_processes().n
+            >>> StreamState(7, 0, (), (), {}, {}).over_processes().n
             0
         """
         if jax.process_count() == 1:
             return self
         same_test(self.fingerprint)
-        scalars = [self.n, self.trace, self.fourth, self.lost]
-        every = gathered(np.concatenate([scalars, self.sums, self.products.ravel()]))
-        n, trace, fourth, lost, *_ = total = np.sum(every, axis=0)
-        p = len(self.sums)
-        sums, products = total[4 : 4 + p], total[4 + p :].reshape(p, p)
-        return StreamState(self.fingerprint, int(n), (), sums, products, trace, fourth, int(lost))
+        spans = np.full((MOST_SPANS, 2), -1)
+        spans[: len(self.rows)] = np.reshape(self.rows, (-1, 2))
+        rows = [tuple(span) for span in gathered(spans.ravel()).reshape(-1, 2).tolist()]
+        numbers = [np.ravel(part) for part in (self.n, *self.sums.values(), *self.least.values())]
+        every = gathered(np.concatenate(numbers).astype(float))
+        total, start, sums = np.sum(every, axis=0), 1, {}
+        for name, part in self.sums.items():
+            sums[name] = total[start : start + part.size].reshape(part.shape)
+            start += part.size
+        lows = np.min(every[:, start:], axis=0).tolist()
+        least = dict(zip(self.least, lows, strict=True))
+        spans = _joined([span for span in rows if span[0] >= 0])
+        return StreamState(self.fingerprint, int(total[0]), (), spans, sums, least)
 
     def save(self, path: Path | str) -> None:
         """Write to a .npz file, whole or not at all: an interruption leaves the last one."""
-        arrays: Contents = {f.name: getattr(self, f.name) for f in fields(self)}
+        arrays: Contents = {"fingerprint": self.fingerprint, "n": self.n}
         arrays["shards"] = np.array(self.shards, dtype=str)
+        arrays["rows"] = np.array(self.rows, dtype=np.int64).reshape(-1, 2)
+        for kind in ("sums", "least"):
+            arrays |= {f"{kind}.{name}": value for name, value in getattr(self, kind).items()}
         with replacing(Path(path)) as file:
             np.savez(file, **arrays)
 
@@ -191,14 +224,43 @@ class StreamState:
         """Read what `save` wrote. Raises ValueError, naming the file, for anything else."""
         try:
             with np.load(path, allow_pickle=False) as file:
-                values = {f.name: file[f.name] for f in fields(cls)}
+                arrays = {name: file[name] for name in file.files}
+            named = {
+                kind: {
+                    name.removeprefix(f"{kind}."): value
+                    for name, value in arrays.items()
+                    if name.startswith(f"{kind}.")
+                }
+                for kind in ("sums", "least")
+            }
+            return cls(
+                int(arrays["fingerprint"]),
+                int(arrays["n"]),
+                tuple(arrays["shards"].tolist()),
+                tuple((int(start), int(stop)) for start, stop in arrays["rows"]),
+                named["sums"],
+                {name: float(value) for name, value in named["least"].items()},
+            )
         except FileNotFoundError:
             raise
         except Exception as error:
             raise ValueError(f"{path}: not a saved state of a streamed test ({error})") from None
-        contents: dict[str, Any] = {k: v if v.ndim else v.item() for k, v in values.items()}
-        contents["shards"] = tuple(values["shards"].tolist())
-        return cls(**contents)
 
 
-SUMS = fields(StreamState)[1:]  # what adds up, all but the fingerprint
+def _joined(spans: list[Span]) -> tuple[Span, ...]:
+    """Spans in order, those that touch as one. ValueError where two of them overlap."""
+    joined: list[Span] = []
+    for start, stop in sorted(spans):
+        if joined and start < joined[-1][1]:
+            last = min(stop, joined[-1][1]) - 1
+            raise ValueError(
+                f"other: rows {start} to {last} are in both states and would count twice: every "
+                f"batch wants row numbers of its own (first=)"
+            )
+        if joined and start == joined[-1][1]:
+            joined[-1] = (joined[-1][0], stop)
+        else:
+            joined.append((start, stop))
+    if len(joined) > MOST_SPANS:
+        raise ValueError(f"first: batches leave {len(joined)} gaps in the numbers of rows")
+    return tuple(joined)

@@ -85,18 +85,19 @@ def test_means_under_jit_have_no_p_value_unless_signs_are_asked_for(name):
 @pytest.mark.parametrize("name", ["distance", *TESTS])
 def test_groups_of_labels_are_their_labels_one_by_one(name):
     test = TESTS.get(name, dce.distance_from_calibration)
-    v, ones, counts = np.array([0.2, 0.5, 0.8]), [4, 0, 30], [10, 0, 40]
+    v, ones, counts = np.array([0.2, 0.5, 0.8]), [4, 1, 30], [10, 1, 40]
     grouped = test(0, v, ones, counts=counts, n_draws=39)
-    labels = np.repeat([1.0, 0, 1, 0], [4, 6, 30, 10])
+    labels = np.repeat([1.0, 0, 1, 0], [4, 6, 31, 10])
     each = test(0, np.repeat(v, counts), labels, n_draws=39)
     assert (float(grouped.p_value), grouped.null) == (float(each.p_value), "redraw")
-    np.testing.assert_array_equal(grouped.null_samples, each.null_samples)
+    np.testing.assert_allclose(grouped.null_samples, each.null_samples, rtol=1e-12)
     weights = [1.0, 2, 3]
     weighted = test(0, v, ones, counts=counts, weights=weights, n_draws=39)
     each = test(0, np.repeat(v, counts), labels, weights=np.repeat(weights, counts), n_draws=39)
-    assert float(weighted.statistic) == float(each.statistic)
-    for wrong in ([4, 0, 41], [4, 1, 30], [-1, 0, 30], [0.5, 0, 30]):
+    assert float(weighted.statistic) == pytest.approx(float(each.statistic), rel=1e-12)
+    assert weighted.n == grouped.n == 51
+    for wrong in ([4, 0, 41], [4, 2, 30], [-1, 0, 30], [0.5, 0, 30]):
         with pytest.raises(ValueError, match="targets: with counts wanted"):
             test(0, v, wrong, counts=counts)
-    with pytest.raises(ValueError, match="counts: labels are repeated"):
+    with pytest.raises(ValueError, match="counts: numbers of labels are looked at"):
         jax.jit(lambda k: test(0, v, k, counts=counts))(jnp.asarray(ones))

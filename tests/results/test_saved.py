@@ -49,6 +49,11 @@ def stream():
     return test.result(test.run(array_batches(15, P, LABELS)))
 
 
+def entries_stream():
+    test = StreamedTest.calibration(0, NORMALS, YS[:, 1], n_draws=19)
+    return test.result(test.update(test.empty(), NORMALS, YS[:, 1]))
+
+
 def posterior():
     prior = dist.Normal(jnp.zeros(2), 1.0).to_event(1)
     chains = {"draws": RANDOM.normal(size=(N, 5, 2)), "null": NULL}
@@ -81,6 +86,8 @@ MAKE = {
     "SmoothECE": lambda: dce.smece(BINARY, HAPPENED),
     "BlockEstimates": lambda: jaxcal.skce.block_estimates(0, NORMALS, YS[:, 1]),
     "StreamResult": stream,
+    "StreamedCalibration": entries_stream,
+    "Table": lambda: dce.Table.of(BINARY, HAPPENED),
     "CheckReport": lambda: jaxcal.check(0, SCORES, YS),
     "Recalibration": lambda: dce.recalibrate(0, BINARY, HAPPENED),
 }
@@ -88,7 +95,7 @@ INSIDE = {"PosteriorResult": "calibration", "PosteriorRanks": "ranks"}  # of Pos
 DRAWN = "TestResult Coverage PosteriorReport Report Reliability QuantileCalibration Comparison"
 DRAWN = {*DRAWN.split(), "DistanceResult", "CheckReport", "PosteriorRanks"}
 ROWS = {"Coverage": 9, "Reliability": 4, "QuantileCalibration": 19, "Comparison": 2}
-ROWS |= {"ExchangeabilityResult": 3, "PosteriorRanks": 3, "McmcDraws": N}
+ROWS |= {"ExchangeabilityResult": 3, "PosteriorRanks": 3, "McmcDraws": N, "Table": 8192}
 
 
 @functools.cache
@@ -145,7 +152,7 @@ def test_a_result_comes_back_as_it_was(name, tmp_path):
     source = header["provenance"]
     assert source["jaxcal"] == jaxcal.__version__
     assert source["dtype"] in ("float64", "int64")
-    if name not in {*INSIDE, "StreamResult"}:
+    if name not in {*INSIDE, "StreamResult", "StreamedCalibration", "Table"}:
         assert source["function"].startswith("jaxcal.")
         assert source["n"] == N
 

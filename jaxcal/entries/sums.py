@@ -1,0 +1,178 @@
+"""The sums that a calibration test needs, batch by batch: those of all observations add up."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from jaxcal.engine.signs import independent_signs
+from jaxcal.entries.calibration import IMPROBABLE, Fit
+from jaxcal.entries.evidence import log_evidence, side_by_side
+from jaxcal.entries.moments import Frame, Group, groups
+from jaxcal.nulls.contract import p_value
+from jaxcal.read import Units
+from jaxcal.results import Parts
+from jaxcal.typing import Key, Keys, Points, Predictions
+
+Layout = tuple[tuple[str, float, tuple[int, ...], int | None], ...]  # of groups, without entries
+
+
+class EntriesFit(eqx.Module):
+    """What a first sample fixes: units, what features are measured in, whether densities end.
+
+    Given these every entry is a sum over observations. ``layout`` [groups] says which entries are
+    of which alternative; ``n_draws`` draws of signs are summed beside them.
+    """
+
+    key: Key
+    units: Units
+    frame: Frame
+    ends: Bool[Array, ""]
+    layout: Layout = eqx.field(static=True)
+    n_draws: int = eqx.field(static=True)
+
+    @classmethod
+    def of(
+        cls, key: Key, predictions: Predictions, ys: Array, inputs: Points | None, n_draws: int
+    ) -> "EntriesFit":
+        """That of checked observations."""
+        units, frame, ends, layout = _fitted(key, predictions, ys, inputs)
+        return cls(key, units, frame, ends, layout, n_draws)
+
+    def zeros(self) -> dict[str, np.ndarray]:
+        """Sums before the first batch."""
+        c = sum(sum(sizes) for _, _, sizes, _ in self.layout)
+        k = c + sum(alone or 0 for *_, alone in self.layout)
+        shapes = {"entries": (k, 1 + self.n_draws), "products": (c, c), "squares": (k,)}
+        return {name: np.zeros(shape) for name, shape in shapes.items()} | {
+            name: np.zeros(()) for name in COUNTS
+        }
+
+    def of_batch(
+        self,
+        predictions: Predictions,
+        ys: Array,
+        inputs: Points | None,
+        rows: np.ndarray,
+        done: int,
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Sums, and what is least, of checked observations with these row numbers, without the
+        first that are ``done``."""
+        high, low = (np.asarray(part, np.uint32) for part in np.divmod(rows, 2**32))
+        return _sums(self, predictions, ys, inputs, (high, low), jnp.asarray(done))
+
+    def judged(self, sums: dict[str, np.ndarray], n: int, least_rank: float) -> "Judged":
+        """The test of sums over n observations."""
+        with jax.enable_x64(True):
+            arrays = (jnp.asarray(sums[name]) for name in ("entries", "products", "squares"))
+            statistic, each = _judged(*arrays, layout=self.layout)
+            p = p_value(statistic[None, 0], statistic[None, 1:])[0]
+            names = tuple(name for name, *_ in self.layout)
+            own = p_value(each[:, 0], each[:, 1:])
+            parts = Parts(names, each[:, 0], own, jnp.argmax(each[:, 0]))
+        if sums["impossible"] > 0 or least_rank <= IMPROBABLE / n:
+            p = jnp.full_like(p, 1 / (1 + self.n_draws))
+        return Judged(float(p), float(statistic[0]), np.asarray(statistic[1:]), parts)
+
+
+COUNTS = ("impossible", "lost", "nonfinite", "ended", "uneven")
+
+
+class Judged(NamedTuple):
+    """``p_value``, ``statistic``, its draws ``null_samples`` [b], and ``parts``."""
+
+    p_value: float
+    statistic: float
+    null_samples: Float[np.ndarray, " b"]
+    parts: Parts
+
+
+@eqx.filter_jit
+def _fitted(key: Key, predictions: Predictions, ys: Array, inputs: Points | None) -> Any:
+    near_key, wave_key = jax.random.split(key)
+    fit = Fit.of(near_key, predictions, ys)
+    frame = Frame.of(wave_key, fit.seen, inputs)
+    named = groups(frame, fit.seen, fit.scores, fit.ends, inputs)
+    layout = tuple(
+        (
+            group.name,
+            group.weight,
+            tuple(block.shape[1] for block in group.blocks),
+            None if group.alone is None else group.alone.shape[1],
+        )
+        for group in named
+    )
+    return Units.of(ys.reshape(len(ys), -1)), frame, fit.ends, layout
+
+
+def row_keys(key: Key, rows: tuple[Array, Array]) -> Keys:
+    """A key for each row number, of which the high and the low 32 bits are given."""
+    return jax.vmap(lambda high, low: jax.random.fold_in(jax.random.fold_in(key, high), low))(*rows)
+
+
+def row_signs(keys: Keys, b: int, dtype: Any) -> Float[Array, "n b"]:
+    """b random signs of each row, by its own key."""
+    return jax.vmap(lambda key: independent_signs(key, 1, b, dtype)[0])(keys)
+
+
+@jax.jit
+def _sums(
+    fitted: EntriesFit,
+    predictions: Predictions,
+    ys: Array,
+    inputs: Points | None,
+    rows: tuple[Array, Array],
+    done: Array,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    near_key, sign_key = jax.random.split(fitted.key)
+    fixed = fitted.units, fitted.ends
+    fit = Fit.of(row_keys(near_key, rows), predictions, ys, fixed)
+    named = groups(fitted.frame, fit.seen, fit.scores, fit.ends, inputs)
+    new = jnp.arange(len(ys)) >= done
+    kept = fit.kept & new
+    values, in_blocks = side_by_side(named, kept)
+    signs = row_signs(row_keys(sign_key, rows), fitted.n_draws, values.dtype)
+    with jax.default_matmul_precision("highest"):
+        drawn = values.T @ signs
+        products = values[:, :in_blocks].T @ values[:, :in_blocks]
+    finite = jnp.all(jnp.isfinite(ys.reshape(len(ys), -1)), axis=1)
+    counted = {
+        "impossible": fit.impossible & ~fit.kept & new,
+        "lost": fit.lost & new,
+        "nonfinite": ~finite & new,
+        "ended": fit.seen.ends & kept & ~fitted.ends,
+        "uneven": ~fit.seen.flat & kept,
+    }
+    sums = {
+        "entries": jnp.concatenate([jnp.sum(values, axis=0)[:, None], drawn], axis=1),
+        "products": products,
+        "squares": jnp.sum(values**2, axis=0),
+    }
+    ranks = jnp.where(kept, fit.seen.ranks.at_most, 1)
+    return sums | {name: jnp.sum(rows) for name, rows in counted.items()}, {
+        "rank": jnp.min(ranks, initial=1)
+    }
+
+
+@partial(jax.jit, static_argnames="layout")
+def _judged(entries: Array, products: Array, squares: Array, *, layout: Layout) -> Any:
+    """Statistic [1 + b], and that of each alternative [g, 1 + b]."""
+    sizes = jnp.sqrt(squares)
+    safe = jnp.where(sizes > 0, sizes, 1)
+    of_blocks = safe[: len(products)]
+    named = [
+        Group(name, weight, [_like(k) for k in sizes], None if alone is None else _like(alone))
+        for name, weight, sizes, alone in layout
+    ]
+    correlations = products / (of_blocks[:, None] * of_blocks[None])
+    each = log_evidence(entries / safe[:, None], correlations, named)
+    return jax.nn.logsumexp(each, axis=0), each
+
+
+def _like(k: int) -> Any:
+    """Entries of which the number alone is looked at."""
+    return jax.ShapeDtypeStruct((1, k), float)

@@ -1,0 +1,199 @@
+"""A test with random features as sums over batches: n p^2 multiplications and p^2 numbers."""
+
+import math
+import zlib
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from jaxcal.engine.linear import ROWS, along, filled, in_blocks, parts_of, square, total, triangle
+from jaxcal.fit import Fitted, Specification, not_finite
+from jaxcal.nulls.limits import p_value_of_spectrum
+from jaxcal.read import checks
+from jaxcal.read.observations import observations
+from jaxcal.results import JudgedResult, Sentences, in_words
+from jaxcal.results.notes import NOT_FINITE
+from jaxcal.statistics.finite_rank import FiniteRank
+from jaxcal.streaming.state import StreamState
+from jaxcal.typing import Key, PredictionsLike
+
+
+class StreamResult(JudgedResult):
+    """The outcome of a streamed test.
+
+    Attributes:
+        estimate: Unbiased estimate of the squared discrepancy of the features.
+        standard_error: Of the estimate where the model is clearly not calibrated.
+        p_value: From the limit distribution, by the eigenvalues of the covariance.
+        p_value_error: Standard error of the p-value for having seen n observations.
+        n: Observations.
+        n_first: Observations of the first sample, which fixed units, bandwidths and nodes.
+        bandwidths: Bandwidths by name, in the units of the test.
+        test: Name of the test.
+        route: The random features.
+        fault: What forbids a verdict, "" where nothing does.
+        level: Level of the test.
+    """
+
+    estimate: float
+    standard_error: float
+    p_value: float
+    p_value_error: float
+    n: int
+    n_first: int
+    bandwidths: dict[str, float]
+    test: str
+    route: str
+    fault: str
+    level: float = 0.05
+
+    def _no_verdict(self) -> Sentences:
+        return [(self.fault, bool(self.fault))]
+
+    def _lines(self) -> list[str]:
+        used = ", ".join(f"{name} {value:.4g}" for name, value in self.bandwidths.items())
+        return [
+            f"{self.test}, n = {self.n}, {self.route}",
+            f"  estimate   {self.estimate:.4g}   (standard error {self.standard_error:.2g} if "
+            f"not calibrated)",
+            f"  p-value    {self.p_value:.4g}   (Eigenvalues, may be off by "
+            f"{self.p_value_error:.1g})",
+            f"  verdict    {in_words(self)}",
+            f"  fixed by   the first {self.n_first} observations: units, nodes, bandwidths"
+            + (f" ({used})" if used else ""),
+        ]
+
+
+SUMS = ("sums", "products", "trace", "fourth", "lost")
+
+
+class LinearFit(eqx.Module):
+    """Units, bandwidths, nodes and frequencies of a first sample, and the sums that they ask for.
+
+    ``prepared``: the fit. ``kind``: name of the test. ``size``: length p of the vectors summed.
+    """
+
+    key: Key
+    prepared: Fitted
+    kind: str = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+
+    @classmethod
+    def of(
+        cls, key: Key, predictions: PredictionsLike, ys: Array, spec: Specification, kind: str
+    ) -> "LinearFit":
+        """That of checked observations."""
+        prepared, size = _fitted(key, predictions, ys, spec)
+        return cls(key, prepared, kind, size.size)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether draws depend on the numbers of rows."""
+        return False
+
+    def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        """Sums and least numbers before the first batch: of vectors z, z z^T, |z|^2 and |z|^4."""
+        p = self.size
+        shapes = (p,), (p, p), (), (), ()
+        return {name: np.zeros(shape) for name, shape in zip(SUMS, shapes, strict=True)}, {}
+
+    def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
+        """Number of rows of a batch, and its sums without those that are done."""
+        predictions, targets, *inputs = batch
+        if self.kind == "skce":
+            predictions, ys = observations(predictions, targets, least=1)
+        else:
+            ys = checks.targets(targets, least=1)
+            predictions = checks.predictions(predictions, ys)
+        vectors = checks.rows(inputs[0], ys.shape[0], "inputs") if inputs else None
+        # draws of a batch are its own, whatever its place
+        key = jax.random.fold_in(self.key, zlib.crc32(np.asarray(ys).tobytes()))
+        sums = _batch_sums(key, self.prepared, predictions, ys, vectors, jnp.asarray(done))
+        return ys.shape[0], dict(zip(SUMS, sums, strict=True)), {}
+
+    def result(self, state: StreamState, n_first: int, name: str, level: float) -> StreamResult:
+        """What sums over at least two observations mean."""
+        n, sums = state.n, state.sums
+        trace, fourth = float(sums["trace"]), float(sums["fourth"])
+        lost = int(sums["lost"])
+        mean, second = sums["sums"] / n, sums["products"] / n
+        square = float(mean @ mean)
+        estimate = (n * square - trace / n) / (n - 1)
+        values = np.linalg.eigvalsh(second) if lost == 0 else np.full(self.size, np.nan)
+        values = values - trace / n**2  # without the diagonal of H, as in linear_sums
+        mean_trace, norm = trace / n, float(np.sum(second**2)) - fourth / n**2
+        lengths = fourth / n - mean_trace**2
+        with jax.enable_x64(True):
+            numbers = (n - 1) * estimate, values, mean_trace, norm, lengths, float(n)
+            p, error = _p_value(*(jnp.asarray(value) for value in numbers))
+        variance = float(mean @ second @ mean) - square**2
+        reason = ""
+        if lost:
+            reason = f"{lost} values of targets, scores or features are NaN or infinite"
+        elif math.isnan(float(p)):
+            reason = "the statistic or its null is not finite"
+        return StreamResult(
+            estimate if lost == 0 else math.nan,
+            2 * math.sqrt(max(variance, 0) / n),
+            float(p),
+            float(error),
+            n,
+            n_first,
+            {name: float(value) for name, value in self.prepared.bandwidths.items()},
+            name,
+            _statistic(self.prepared).route,
+            reason,
+            level,
+        )
+
+
+_p_value = jax.jit(p_value_of_spectrum)  # one program for all results of a test
+
+
+def _statistic(prepared: Fitted) -> FiniteRank:
+    assert isinstance(prepared.pairwise, FiniteRank)
+    return prepared.pairwise
+
+
+@jax.jit
+def _fitted(
+    key: Key, predictions: PredictionsLike, ys: Array, spec: Specification
+) -> tuple[Fitted, Array]:
+    prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
+    return prepared, _statistic(prepared).vectors(featured.features)[:, :, 0].reshape(-1)
+
+
+@jax.jit
+def _batch_sums(
+    key: Key,
+    prepared: Fitted,
+    predictions: PredictionsLike,
+    ys: Array,
+    vectors: Array | None,
+    done: Array,
+) -> PyTree:
+    keys = jax.random.split(key, 2)
+    featured = prepared.features(keys, predictions, ys, vectors=vectors)
+    counts = featured.notes | {"nonfinite-targets": not_finite(ys)}
+    lost = sum(counts[code].astype(int) for code in NOT_FINITE)
+    n = ys.shape[0]
+    rows = min(ROWS, n)
+    vectors_of = _statistic(prepared).vectors
+
+    def of_block(block: PyTree) -> PyTree:
+        features, real = block
+        z = vectors_of(features) * real[None, None, :, 0]
+        parts = parts_of(z.reshape(-1, rows))
+        squares = sum(jnp.sum(part**2, axis=0) for part in parts)
+        return along(parts, real)[:, 0], triangle(parts), jnp.sum(squares), jnp.sum(squares**2)
+
+    dtype = jax.eval_shape(vectors_of, featured.features).dtype
+    real = (jnp.arange(n) >= done)[:, None].astype(dtype)
+    sums, blocks, trace, fourth = total(
+        of_block, in_blocks(filled(featured.features, real, -n % rows), rows)
+    )
+    return sums, square(blocks), trace, fourth, lost
