@@ -18,7 +18,8 @@ def pivots(
 
     Each step takes the row whose feature is farthest from the span of those taken; it stops after
     ``rank`` steps, or where that squared distance is at most ``tolerance`` times the largest
-    k(x, x). Of several as far it takes the first in the order of values, whatever their rows. Cost
+    k(x, x). Of several as far it takes the first in the order of values, whatever their rows. Where
+    some k(x, x) is not finite its row comes first, so that what is computed is NaN. Cost
     O(n rank^2), memory O(n rank). Source: Fine and Scheinberg (2002).
     """
     n = xs.shape[0]
@@ -29,7 +30,8 @@ def pivots(
 
     def go_on(state: PyTree) -> Array:
         step, _, left, _ = state
-        return (step < rank) & (jnp.max(left) > least)
+        farthest = jnp.max(left)
+        return (step < rank) & ((farthest > least) | ~jnp.isfinite(farthest))
 
     def take(state: PyTree) -> PyTree:
         step, columns, left, taken = state
