@@ -126,7 +126,10 @@ class Differences(NamedTuple):
         error, ratios = studentized.error, jnp.abs(studentized.ratios)
         b = ratios.shape[0]
         good = jnp.isfinite(gaps) & jnp.isfinite(error).all(axis=0)
-        ratio = jnp.where(error > 0, jnp.abs(gaps)[None] / jnp.where(error > 0, error, 1), 0)
+        ratio = jnp.abs(gaps)[None] / jnp.where(error > 0, error, 1)
+        # predictions that claim no noise contradict every difference but that of equal residuals
+        without = jnp.where(error[:1] > 0, jnp.inf, 0)
+        ratio = jnp.where(error > 0, ratio, without)
         # pairs without a value take no part in the others' adjustment
         largest = jnp.max(jnp.where(good[None, None], ratios, 0), axis=(2, 3))
         p = (1 + jnp.sum(ratios >= ratio[None], axis=0)) / (1 + b)
