@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from jaxcal.ckce import kernels, solvers
-from jaxcal.ckce.effect import Curve
+from jaxcal.ckce.effect import SHIFTS, Curve
 from jaxcal.ckce.expansion import Expansion, by_products
 from jaxcal.ckce.inputs import Ridge, ridge_at
 from jaxcal.ckce.results import CKCE
@@ -34,8 +34,6 @@ from jaxcal.skce.specification import mean_specification
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import ArrayLike, DTypeLike, KernelLike, Key, PredictionsLike, Scalar
 from jaxcal.whitening import Regression
-
-SHIFTS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # in standard deviations of the targets
 
 
 class AnyExpanded(NamedTuple):

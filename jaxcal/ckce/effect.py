@@ -18,6 +18,7 @@ from jaxcal.typing import DTypeLike, Scalar
 
 HOTTEST = 16.0
 TEMPERATURES = 13  # on each side, with 1
+SHIFTS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # in standard deviations of the targets
 
 
 class EffectSize(NamedTuple):

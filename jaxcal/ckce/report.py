@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxcal.ckce.effect import HOTTEST, SHIFTS
 from jaxcal.results import confidence
 
 COMPARABLE = "comparable only at equal n, ridge and kernel"
@@ -114,7 +115,8 @@ def _effect_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
     for i in order:
         value, low, high, noise = (float(np.asarray(a)[i]) for a in comparison.effect)
         under = comparison.unit == "temperature" and noise < 1
-        says = f"{value:9.3g}   [{low:9.3g}, {high:9.3g}]   (calibrated: "
+        size, least, most = (_size(end, comparison.unit) for end in (value, low, high))
+        says = f"{size:>9s}   [{least:>9s}, {most:>9s}]   (calibrated: "
         if noise in (0, np.inf):
             says += f"any {comparison.unit}, its predictions hardly change)"
         else:
@@ -125,3 +127,11 @@ def _effect_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
             says = "not a number"
         lines.append(f"  {comparison.names[i]:{wide}s}   {says}")
     return lines
+
+
+def _size(size: float, unit: str) -> str:
+    """A size, or that it is beyond the largest fault that was tried."""
+    largest = HOTTEST if unit == "temperature" else SHIFTS[-1]
+    if size == np.inf:
+        return f"above {largest:g}"
+    return f"below {1 / largest:.3g}" if unit == "temperature" and size == 0 else f"{size:.3g}"
