@@ -333,6 +333,17 @@ def test_a_moment_against_its_skewness_counts_less_with_every_null(null, of, spr
         assert float(result.statistic) == pytest.approx(float(plain))
 
 
+@pytest.mark.parametrize(("spread", "said"), [(0.6, True), (1.6, False)])
+def test_a_sum_on_the_short_side_of_skewed_values_is_said(key, spread, said):
+    predictions = dist.Normal(jnp.zeros(40), 1.0)
+    targets = spread * jax.random.normal(key, (40,))
+    result = moment_test(key, predictions, targets, moment=Curvature())
+    assert result.verdict == "rejected"
+    assert any("[skewed-moment]" in text for text in result.warnings()) == said
+    shifted = moment_test(key, predictions, targets + 1, moment=Score())
+    assert "[skewed-moment]" not in "".join(shifted.warnings())
+
+
 def test_an_event_of_a_users_moment_that_did_not_come_is_no_evidence(key):
     """Of probability .02, at 20 targets: signs alone reject at the least p-value there is."""
 

@@ -165,6 +165,11 @@ def shard(path, p, labels, **names):
     pq.write_table(pa.table(columns), path)
 
 
+def test_a_place_of_shards_is_a_path(as_users_run_it):
+    with pytest.raises(TypeError, match="path: wanted a folder or a file, got None"):
+        parquet_shards(None)
+
+
 def test_parquet_shards_are_the_arrays_and_bad_ones_are_named(test, tmp_path):
     for k in range(3):
         part = slice(200 * k, 200 * k + 200)

@@ -21,6 +21,7 @@ from jaxcal.ckce import kernels, solvers
 from jaxcal.ckce.errors import Error, judged
 from jaxcal.ckce.expansion import by_products
 from jaxcal.ckce.inputs import Ridge, ridge_at
+from jaxcal.ckce.report import SHIFTS
 from jaxcal.ckce.results import CKCE, Effect
 from jaxcal.divergences.mmd import MMD
 from jaxcal.divergences.vectors import gram_block
@@ -35,8 +36,6 @@ from jaxcal.skce.specification import mean_specification
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import ArrayLike, Contents, DTypeLike, KernelLike, Key, PredictionsLike, Scalar
 from jaxcal.whitening import Regression
-
-SHIFTS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # in standard deviations of the targets
 
 
 def are_classes(models: list[PredictionsLike]) -> bool:

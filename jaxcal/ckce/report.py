@@ -6,6 +6,7 @@ import numpy as np
 
 from jaxcal.results import confidence
 
+SHIFTS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # in standard deviations of the targets
 COMPARABLE = "comparable only at equal n, ridge and kernel"
 PAIRS_SHOWN = 28  # of 8 models; the arrays hold all
 
@@ -108,8 +109,13 @@ def _effect_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
     p = np.asarray(comparison.p_calibrated)
     for i in order:
         name = f"  {comparison.names[i]:{wide}s}   "
-        value, low, high = (float(np.asarray(a)[i]) for a in comparison.effect)
+        value, low, high = (_size(float(np.asarray(a)[i])) for a in comparison.effect)
         fault = "" if p[i] <= comparison.level else "; not shown wrong"
-        says = f"{value:9.3g}   [{low:9.3g}, {high:9.3g}]{fault} (p = {p[i]:.3g})"
-        lines.append(name + ("not a number" if np.isnan(value) else says))
+        says = f"{value:>9s}   [{low:>9s}, {high:>9s}]{fault} (p = {p[i]:.3g})"
+        lines.append(name + ("not a number" if value == "nan" else says))
     return lines
+
+
+def _size(shift: float) -> str:
+    """Return a shift in words, which say so if it is beyond the largest that was tried."""
+    return f"above {SHIFTS[-1]:g}" if shift == np.inf else f"{shift:.3g}"

@@ -11,13 +11,14 @@ from jaxcal.fit.residuals import Featured, noted
 from jaxcal.fit.views import View
 from jaxcal.moments import Moment, evaluate, marginal_means, smooth
 from jaxcal.moments.support import edges
-from jaxcal.numerics import normals, not_finite
+from jaxcal.numerics import at_least, normals, not_finite
 from jaxcal.read import OwnUnits, Standardized
 from jaxcal.read.scores import each_density, is_distribution, signs_reversed, states_an_end
 from jaxcal.statistics.weighted import Inner, WeightedFeatures
 from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, PredictionsLike
 
 CHANCE = 0.002  # a one-sided sample at least this likely by chance is no evidence
+SKEWED = 0.05  # squared skewness over n
 LOOKS = 8  # random displacements of each target
 
 
@@ -96,6 +97,7 @@ class MomentResidual(eqx.Module):
             "density-with-edge": bounded,
             "rough-density": rough,
             "rare-targets": rare,
+            "skewed-moment": _on_the_short_side(values),
         }
         if view.scores is not None:
             notes["reversed-sign"] = signs_reversed(view.ys, view.scores) & ~bounded
@@ -138,6 +140,16 @@ def _one_sided(
     b = jnp.max(jax.lax.map(opposite, jax.random.split(key, LOOKS)))
     share = jnp.where(along > 0, b / jnp.where(along > 0, b + along, 1), 1)
     return jnp.all(along > 0) & (jnp.prod(share) > CHANCE)
+
+
+def _on_the_short_side(values: Float[Array, "n q"]) -> Bool[Array, ""]:
+    """Whether values are so skewed, and their sum on the other side, that random signs reject too
+    often: a squared skewness above n / 20. Of symmetric values .02 of rejections look so."""
+    along = values @ jnp.sum(values, axis=0)
+    about = along - jnp.mean(along)
+    variance = jnp.mean(about**2)
+    skewness = jnp.mean(about**3) / jnp.where(variance > 0, variance, 1) ** 1.5
+    return at_least(-skewness, 0) ** 2 > SKEWED * len(values)
 
 
 Place = tuple[Float[Array, "#n d"], Float[Array, "#n d d"]]

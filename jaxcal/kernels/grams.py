@@ -18,7 +18,8 @@ def pivots(
 
     Each step selects the row whose feature is farthest from the span of those selected, and stops
     after ``rank`` steps or when that squared distance is at most ``tolerance`` times the largest
-    k(x, x). Ties are broken by value, not by row. Cost O(n rank^2), memory O(n rank).
+    k(x, x). Ties are broken by value, not by row. A row whose k(x, x) is not finite comes first,
+    so that the result is NaN. Cost O(n rank^2), memory O(n rank).
     Source: Fine and Scheinberg (2002).
     """
     n = xs.shape[0]
@@ -29,7 +30,8 @@ def pivots(
 
     def go_on(state: PyTree) -> Array:
         step, _, left, _ = state
-        return (step < rank) & (jnp.max(left) > least)
+        farthest = jnp.max(left)
+        return (step < rank) & ((farthest > least) | ~jnp.isfinite(farthest))
 
     def take(state: PyTree) -> PyTree:
         step, columns, left, taken = state

@@ -172,6 +172,11 @@ TABLE = {
         "the targets, which is negative under every right density: is the sign of the log density "
         "reversed, as that of an energy or a loss?"
     ),
+    "skewed-moment": Note(
+        "values of the moment are skewed and add up to the other side: of such right predictions "
+        "up to five times as many as the level says are rejected at .01, and twice as many at .05: "
+        "take null=jaxcal.nulls.Redrawn() if predictions can be sampled"
+    ),
     "few-observations": Note(
         "{} {observation is|observations are} too few for the interval, whose coverage was "
         "measured with more"

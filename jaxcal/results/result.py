@@ -147,8 +147,8 @@ class TestResult(JudgedResult):
         # targets of a Cauchy distribution exceed it in three of a thousand data sets, for every n
         reach, n = np.asarray(notes.get("far-targets", 0)), self.contributions.shape[-1]
         notes["far-targets"] = np.where(reach > 100 * n, reach, 0)
-        if "reversed-sign" in notes:
-            notes["reversed-sign"] &= np.asarray(self.p_value) <= self.level
+        for code in {"reversed-sign", "skewed-moment"} & set(notes):
+            notes[code] &= np.asarray(self.p_value) <= self.level
         said = sentences(notes)
         if self.coordinates is not None:
             split = self.coordinates

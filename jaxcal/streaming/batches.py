@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterable, Iterator
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,8 @@ def parquet_shards(path: Path | str) -> list[Path]:
         ...     [shard.name for shard in streaming.parquet_shards(folder)]
         ['part-0.parquet']
     """
+    if not isinstance(path, str | PathLike):
+        raise TypeError(f"path: wanted a folder or a file, got {path!r:.60}")
     path = Path(path)
     shards = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not shards:

@@ -1,5 +1,7 @@
 """Comparing distributions, draws and unnormalized densities by the same call."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -107,3 +109,11 @@ def test_what_is_no_density_is_named_at_once():
         jaxcal.Unnormalized(jnp.zeros(3), lambda params, y: 0.0)
     with pytest.raises(ValueError, match=r"draws \[n, m, d\] go as jaxcal.Draws"):
         jaxcal.compare(0, [np.zeros((5, 3, 2))] * 2, np.zeros((5, 2)))
+
+
+def test_shifts_beyond_the_largest_that_was_tried_say_so():
+    y = np.random.default_rng(3).normal(size=100)
+    models = {"far": dist.Normal(jnp.full(100, 30.0), 1.0), "right": dist.Normal(jnp.zeros(100), 1)}
+    text = str(jaxcal.compare(0, models, y, n_draws=99))
+    assert re.search(r"far +above 1.6 +\[", text)
+    assert "inf]" not in text

@@ -98,3 +98,32 @@ def test_pair_intervals_hold_together():
     outside = (d.low > 0) | (d.high < 0)
     np.testing.assert_array_equal(outside, d.p_adjusted <= 0.05)
     assert bool(jnp.any(outside))
+
+
+def sure(rng, y, accuracy):
+    """Predictions without doubt, right as often as told."""
+    return two(np.where(rng.uniform(size=len(y)) < accuracy, y, 1 - y).astype(float))
+
+
+@pytest.mark.parametrize("measure", ["ckce", "probability"])
+def test_models_that_claim_no_noise_are_told_apart(measure):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 200)
+    models = {"good": sure(rng, y, 0.95), "bad": sure(rng, y, 0.6), "again": sure(rng, y, 0.6)}
+    models["mirrored"] = models["bad"][:, ::-1]
+    d = ckce.compare(0, models, y, n_draws=99, measure=measure).differences
+    outside = (d.low > 0) | (d.high < 0)
+    np.testing.assert_array_equal(outside, d.p_adjusted <= 0.05)
+    assert bool(jnp.all(outside[0, 1:]))
+    assert not bool(outside[1, 2])
+    same = ckce.compare(0, [models["bad"]] * 2, y, n_draws=99, measure=measure).differences
+    assert float(same.p_adjusted[0, 1]) == 1
+
+
+def test_a_model_without_an_error_has_no_interval_of_no_width_without_a_word():
+    y = np.random.default_rng(0).integers(0, 2, 30)
+    models = {"right": two(y.astype(float)), "even": np.full((30, 2), 0.5)}
+    result = compare(0, models, y, n_draws=99)
+    assert float(result.low[0]) == float(result.high[0]) == 0
+    assert any("interval of right has no width" in text for text in result.warnings())
+    assert float(ckce.compare(0, models, y, n_draws=99).high[0]) > 0.01
