@@ -146,7 +146,7 @@ def test_limits_hold_although_folds_judge_maps_that_others_moved(shift, n, folds
 
     def one(key):
         gains, fold, truth = mean_maps(key, n, folds, shift)
-        mean, low, high, p = certificate(gains, fold, 0.05)
+        mean, low, high, p, _ = certificate(gains, fold, 0.05)
         error = (high - low) / 2 / scipy.stats.t.ppf(0.975, n - 1)
         alone = jnp.var(gains[fold, jnp.arange(n)]) / (n - 1)
         return (low <= truth) & (truth <= high), (mean - truth) ** 2, error**2, alone, p

@@ -196,14 +196,19 @@ def located(
         centers = jnp.broadcast_to(offered.mean, (n, d)).astype(dtype)
         covariances = jnp.broadcast_to(offered.cov, (n, d, d)).astype(dtype)
         return *_usable(centers, psd_root(covariances)), jnp.ones(n, bool)
-    keys, enough = jax.random.split(key, 2 + ROUNDS), jnp.ones(n, bool)
-    near = _Near.of(keys[0], keys[1], predictions, (n, d), dtype, 1)
-    parts = near.three
-    for round_key in keys[2:]:
-        points = _mixed(round_key, parts, 2 * N_POINTS, 1)
+    keys = jax.random.split(key, 2 + ROUNDS)
+    *two, (_, *first) = _Near.of(keys[0], keys[1], predictions, (n, d), dtype, 1).three
+
+    def again(
+        at: tuple[Points, Array, Array], key: Key
+    ) -> tuple[tuple[Points, Array, Array], None]:
+        parts = [*two, (MASS, *at[:2])]
+        points = _mixed(key, parts, 2 * N_POINTS, 1)
         middle, spread, enough = _tempered(predictions, parts, points)
-        parts = [*parts[:2], (MASS, *_usable(middle, psd_root(spread)))]
-    return *parts[2][1:], enough
+        return (*_usable(middle, psd_root(spread)), enough), None
+
+    at, _ = jax.lax.scan(again, (*first, jnp.ones(n, bool)), keys[2:])
+    return at
 
 
 def _tempered(

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from jaxcal.entries import calibration_test
 from jaxcal.read import Draws, Unnormalized, checks, convert
 from jaxcal.read.scores import is_distribution, states_an_end
-from jaxcal.repairing.certificate import ENERGY, NATS, certificate, of_own_fold
+from jaxcal.repairing.certificate import ENERGY, NATS, certificate
 from jaxcal.repairing.cross_fitted import CrossFitted, cross_fitted
 from jaxcal.repairing.drawn import energy_scores, gaussians, moved_draws
 from jaxcal.repairing.fit import Parameters
@@ -117,10 +117,8 @@ def repair(
 
     before, after = tested(no_move(maps.moves)), tested(maps.moves)
     along = tuple(f"input {k}" for k in range(columns.shape[1]))
-    of_all = jax.tree.map(lambda leaf: leaf[-1], maps.fits)
-    numbers = certificate(gains, maps.fold, level)
-    parts = before, after, of_all, maps.features, (called, along), folds, unit
-    return Repair(*numbers, of_own_fold(gains, maps.fold), maps.unmoved, *parts)
+    parts = before, after, maps.fitted, maps.features, (called, along), folds, unit
+    return Repair(*certificate(gains, maps.fold, level), maps.unmoved, *parts)
 
 
 def _energy_gained(
@@ -133,7 +131,7 @@ def _energy_gained(
         move = moves_of(parameters, maps.features, densities, inputs, len(ys))
         return old - energy_scores(moved_draws(draws, move), ys)
 
-    return jax.lax.map(gained, maps.fits.parameters)
+    return jax.lax.map(gained, maps.parameters)
 
 
 def _of_probabilities(
