@@ -43,7 +43,7 @@ class Config:
     )
     families: tuple[str, ...] = ("normal", "student", "skewed")
     faults: tuple[str, ...] = tuple(FAULTS)
-    large: tuple[tuple[int, int, int], ...] = ((5, 300, 60), (10, 500, 20))  # normal, two faults
+    large: tuple[tuple[int, int, int], ...] = ((5, 300, 60),)  # normal, two faults
     seed: int = 20261125
 
 

@@ -46,6 +46,7 @@ class TemperatureFit(Result):
     def _sentences(self) -> Sentences:
         t, slope = np.asarray(self.temperature), np.abs(np.asarray(self.slope))
         never = int(np.sum(np.asarray(self.impossible)))
+        certain = np.abs(np.asarray(self.after)) < 1e-9  # where the likelihood has no slope left
         return [
             (
                 counted(
@@ -69,7 +70,7 @@ class TemperatureFit(Result):
             (
                 "the search has not ended at an optimum: is every target predicted perfectly (then "
                 "any lower temperature is better)? [no-optimum]",
-                bool(np.any(slope > 1e-2) or np.any(t < 1e-3)),
+                bool(np.any(slope > 1e-2) or np.any(t < 1e-3) or np.any(certain)),
             ),
         ]
 

@@ -120,7 +120,8 @@ def of_labels(
 def _certified(
     gains: Float[Array, "k n"], fold: Int[Array, " n"], fitted: Any, unit: str, *rest: Any
 ) -> ProbabilityRepair:
-    return ProbabilityRepair(*certificate(gains, fold, rest[1]), fitted, unit, *rest)
+    gain, low, high, p, each = certificate(gains, fold, rest[1])
+    return ProbabilityRepair(gain, low, high, p, each, fitted, unit, *rest)
 
 
 def _warmed(p: Float[Array, "n m"], t: Array | float) -> Float[Array, "n m"]:

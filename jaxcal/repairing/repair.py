@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.entries import calibration_test
@@ -117,8 +118,10 @@ def repair(
 
     before, after = tested(no_move(maps.moves)), tested(maps.moves)
     along = tuple(f"input {k}" for k in range(columns.shape[1]))
-    parts = before, after, maps.fitted, maps.features, (called, along), folds, unit
-    return Repair(*certificate(gains, maps.fold, level), maps.unmoved, *parts)
+    whole = jnp.all(ys == jnp.round(ys)) & jnp.any(ys != ys[:1])
+    parts = before, after, maps.fitted, maps.features, (called, along), folds
+    gain, low, high, p, each = certificate(gains, maps.fold, level)
+    return Repair(gain, low, high, p, each, maps.unmoved, *parts, whole, unit)
 
 
 def _energy_gained(
