@@ -96,11 +96,11 @@ def carried_out(
     keys = jax.random.split(key, len(questions))
     answers = [question.ask(one, asked) for one, question in zip(keys, questions, strict=True)]
     k, n = len(chosen.tests), _count(chosen.predictions, targets)
-    gain = None
+    gain: Any = None
     # of classes it costs less than the tests, of densities a third of a minute for the first
     if chosen.kind == CLASS_PROBABILITIES and chosen.repair and not traced and n >= LEAST_PAIRS:
         own_key = jax.random.fold_in(key, len(questions))
-        gain = repair(own_key, chosen.predictions, targets, level=level)
+        gain = repair(own_key, chosen.predictions, asked.targets, level=level)
     return CheckReport.of(
         kind=chosen.kind,
         why=chosen.why,

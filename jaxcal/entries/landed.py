@@ -197,7 +197,8 @@ def located(
         covariances = jnp.broadcast_to(offered.cov, (n, d, d)).astype(dtype)
         return *_usable(centers, psd_root(covariances)), jnp.ones(n, bool)
     keys = jax.random.split(key, 2 + ROUNDS)
-    *two, (_, *first) = _Near.of(keys[0], keys[1], predictions, (n, d), dtype, 1).three
+    near = _Near.of(keys[0], keys[1], predictions, (n, d), dtype, 1)
+    *two, (_, center, scale) = near.three
 
     def again(
         at: tuple[Points, Array, Array], key: Key
@@ -205,9 +206,10 @@ def located(
         parts = [*two, (MASS, *at[:2])]
         points = _mixed(key, parts, 2 * N_POINTS, 1)
         middle, spread, enough = _tempered(predictions, parts, points)
-        return (*_usable(middle, psd_root(spread)), enough), None
+        moved = _usable(middle, psd_root(spread))
+        return (moved[0], moved[1], enough), None
 
-    at, _ = jax.lax.scan(again, (*first, jnp.ones(n, bool)), keys[2:])
+    at, _ = jax.lax.scan(again, (center, scale, jnp.ones(n, bool)), keys[2:])
     return at
 
 

@@ -74,7 +74,8 @@ def of_classes(
 ) -> ProbabilityRepair:
     """Temperatures of class probabilities [n, m], fitted without each fold, in nats."""
     p = checks.probabilities(predictions)
-    ys = checks.labels(targets, *p.shape)
+    n, m = p.shape
+    ys = checks.labels(targets, n, m)
     fit, gains, fold = _temperatures(key, p, ys, folds)
     return _certified(gains, fold, fit, NATS, folds, level)
 
