@@ -100,7 +100,7 @@ def carried_out(
     # of classes it costs less than the tests, of densities a third of a minute for the first
     if chosen.kind == CLASS_PROBABILITIES and chosen.repair and not traced and n >= LEAST_PAIRS:
         own_key = jax.random.fold_in(key, len(questions))
-        gain = repair(own_key, chosen.predictions, asked.targets, level=level)
+        gain = repair(own_key, asked.predictions, asked.targets, level=level)
     return CheckReport.of(
         kind=chosen.kind,
         why=chosen.why,
