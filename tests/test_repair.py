@@ -1,6 +1,7 @@
 """Repair: maps of predictions against closed forms, what a fit finds, and its certificate."""
 
 import pickle
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -146,7 +147,7 @@ def test_limits_hold_although_folds_judge_maps_that_others_moved(shift, n, folds
 
     def one(key):
         gains, fold, truth = mean_maps(key, n, folds, shift)
-        mean, low, high, p = certificate(gains, fold, 0.05)
+        mean, low, high, p, _ = certificate(gains, fold, 0.05)
         error = (high - low) / 2 / scipy.stats.t.ppf(0.975, n - 1)
         alone = jnp.var(gains[fold, jnp.arange(n)]) / (n - 1)
         return (low <= truth) & (truth <= high), (mean - truth) ** 2, error**2, alone, p
@@ -330,7 +331,7 @@ def test_class_probabilities_get_a_temperature_and_comparisons_take_them(key):
     right = jax.nn.softmax(2 * jax.random.normal(keys[0], (400, 3)))
     claimed = jax.nn.softmax(2 * jnp.log(right))
     classes = jax.random.categorical(keys[1], jnp.log(right))
-    repaired = jaxcal.repair(key, claimed[:200], classes[:200])
+    repaired: Any = jaxcal.repair(key, claimed[:200], classes[:200])
     assert repaired.unit == "nats"
     assert repaired.low > 0
     np.testing.assert_allclose(repaired.fitted.temperature, 2, rtol=0.3)
@@ -403,3 +404,29 @@ def test_a_target_beyond_a_moved_edge_certifies_nothing_and_is_said(key):
     assert repaired.gain == repaired.low == -np.inf
     assert repaired.p_value == 1
     assert repaired.warnings()[-1].endswith("which the map moves with it [moved-edge]")
+
+
+def test_whole_targets_of_a_density_are_said(key):
+    center = jax.random.normal(key, (60,))
+    whole = jnp.round(center + 3 * jax.random.normal(key, (60,)))
+    repaired = jaxcal.repair(key, dist.Normal(center, 1.0), whole)
+    assert any(text.endswith("[whole-targets]") for text in repaired.warnings())
+    other = jaxcal.repair(key, dist.Normal(center, 1.0), whole + 0.25)
+    assert not any("[whole-targets]" in text for text in other.warnings())
+
+
+def test_separable_classes_and_few_pairs_are_said(key):
+    """Classes that are always the most probable one ask for temperature 0; the search ends where
+    the likelihood has no slope in floating point."""
+    classes = jnp.arange(60) % 3
+    sure = 0.7 * jax.nn.one_hot(classes, 3) + 0.1
+    repaired: Any = jaxcal.repair(key, sure, classes)
+    assert repaired.fitted.temperature < 0.1
+    assert any("[no-optimum]" in text for text in repaired.warnings())
+    assert np.isfinite(repaired.gain)
+    # as many folds as allowed: one without a usable observation changes nothing of the others
+    center, noise = jax.random.normal(key, (2, 12))
+    targets = (center + noise).at[:2].set(jnp.nan)
+    few = jaxcal.repair(key, dist.Normal(center, 1.0), targets, folds=6)
+    assert np.isfinite(few.gain)
+    assert any("[few-pairs]" in text for text in few.warnings())

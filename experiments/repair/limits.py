@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import numpyro.distributions as dist
 
 from jaxcal.moments.marginal_means import student_quantile
-from jaxcal.repairing.certificate import certificate, of_own_fold
+from jaxcal.repairing.certificate import certificate
 from jaxcal.repairing.cross_fitted import cross_fitted, in_data_units
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -32,14 +33,21 @@ MEASURED = ("held", "too_low", "too_high", "held_as_independent", "above_0")
 
 @dataclass(frozen=True)
 class Config:
-    data_sets: int = 200
-    sizes: tuple[tuple[int, int], ...] = ((1, 100), (2, 100), (1, 500))  # d and n
+    # d, n and data sets
+    sizes: tuple[tuple[int, int, int], ...] = (
+        (1, 100, 300),
+        (2, 100, 300),
+        (1, 30, 300),
+        (1, 500, 300),
+        (2, 500, 300),
+    )
     families: tuple[str, ...] = ("normal", "student", "skewed")
-    faults: tuple[str, ...] = ("none", "spread")
+    faults: tuple[str, ...] = tuple(FAULTS)
+    large: tuple[tuple[int, int, int], ...] = ((5, 300, 60),)  # normal, two faults
     seed: int = 20261125
 
 
-QUICK = Config(data_sets=2, sizes=((1, 40),), families=("normal",), faults=("none",))
+QUICK = Config(sizes=((1, 40, 2),), families=("normal",), faults=("none",), large=())
 
 
 def claims(key: jax.Array, n: int, d: int) -> tuple[jax.Array, jax.Array]:
@@ -73,8 +81,8 @@ def program(family: str, d: int, n: int) -> Any:
         ys = center + width * (mean + deviation * noise(keys[1], family, (n, d)))
         predictions = dist.Normal(center, width).to_event(1)
         maps = cross_fitted(keys[2], predictions, ys, jnp.zeros((n, 0)), FOLDS)
-        gain, low, high, _ = certificate(maps.gains, maps.fold, LEVEL)
-        error = jnp.std(of_own_fold(maps.gains, maps.fold)) / (n - 1) ** 0.5
+        gain, low, high, _, gains = certificate(maps.gains, maps.fold, LEVEL)
+        error = jnp.std(gains) / (n - 1) ** 0.5
         alone = student_quantile(jnp.asarray(1 - LEVEL / 2), jnp.asarray(n - 1.0)) * error
         center, width = claims(keys[3], NEW, d)
         mean, deviation = moments(center, fault)
@@ -90,11 +98,13 @@ def program(family: str, d: int, n: int) -> Any:
                 move.log_size
             )
 
-        truth = jnp.mean(jax.lax.map(gained, maps.fits.parameters)[:-1])
+        truth = jnp.mean(jax.lax.map(gained, maps.parameters)[:-1])
         return jnp.stack([gain, low, high, alone, truth])
 
     return jax.jit(
-        lambda keys, fault: jax.lax.map(lambda key: measured(key, fault), keys, batch_size=25),
+        lambda keys, fault: jax.lax.map(
+            lambda key: measured(key, fault), keys, batch_size=max(25 // d, 1)
+        ),
         compiler_options=runner.FASTER_COMPILATION,
     )
 
@@ -102,15 +112,15 @@ def program(family: str, d: int, n: int) -> Any:
 def make(config: Config) -> runner.Study:
     """Counts of data sets in which limits hold what the maps of the folds gain, lie below or above
     it, hold where folds are taken for independent, and lie above 0."""
+    everywhere = product(config.sizes, config.families, config.faults)
+    large = product(config.large, ("normal",), ("none", "spread"))
     cells = [
-        {"d": d, "n": n, "family": family, "fault": fault, "data_sets": config.data_sets}
-        for d, n in config.sizes
-        for family in config.families
-        for fault in config.faults
+        {"d": d, "n": n, "family": family, "fault": fault, "data_sets": data_sets}
+        for (d, n, data_sets), family, fault in (*everywhere, *large)
     ]
 
     def measure(cell: Any, key: jax.Array) -> dict[str, int]:
-        keys = jax.random.split(key, config.data_sets)
+        keys = jax.random.split(key, cell["data_sets"])
         fault = jnp.asarray(FAULTS[cell["fault"]])
         values = np.asarray(program(cell["family"], cell["d"], cell["n"])(keys, fault))
         gain, low, high, alone, truth = values.T

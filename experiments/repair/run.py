@@ -101,7 +101,7 @@ def program(family: str, d: int, n: int) -> Any:
         predictions = Unnormalized(density, params)
         nothing = jnp.zeros((n, 0))
         maps = cross_fitted(keys[1], predictions, ys, nothing, FOLDS)
-        mean, low, high, _ = certificate(maps.gains, maps.fold, LEVEL)
+        mean, low, high, *_ = certificate(maps.gains, maps.fold, LEVEL)
         tested = [
             calibration_test(keys[2], densities, ys).p_value
             for densities in (predictions, move_all(predictions, maps.moves))
@@ -114,7 +114,7 @@ def program(family: str, d: int, n: int) -> Any:
             back = jax.vmap(density)(new, move.back(targets)) - move.log_size
             return jnp.mean(back - jax.vmap(density)(new, targets))
 
-        fresh = jax.lax.map(gained, maps.fits.parameters)
+        fresh = jax.lax.map(gained, maps.parameters)
         return jnp.stack(
             [mean, low, high, *tested, jnp.mean(fresh[:-1]), fresh[-1], jnp.mean(best)]
         )

@@ -15,7 +15,8 @@ from jaxcal.nulls import DependentWild, Null
 from jaxcal.read import Draws, LogDensities, Scores, Unnormalized, checks
 from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.observations import observations
-from jaxcal.read.scores import is_distribution
+from jaxcal.read.scores import is_distribution, states_an_end
+from jaxcal.repairing.certificate import ENERGY, NATS
 from jaxcal.results import Result
 from jaxcal.sbi import check_draws, check_posterior
 from jaxcal.sbi.pairs import ScoredPairs
@@ -23,6 +24,9 @@ from jaxcal.skce import skce_test
 from jaxcal.skce.specification import default_null
 from jaxcal.squared_ce import Bins, calibration_error
 from jaxcal.typing import ArrayLike, Key, PredictionsLike
+
+CLASS_PROBABILITIES = "class probabilities"
+REPAIR = "jaxcal.repair(key, predictions, targets)"
 
 
 class Asked(NamedTuple):
@@ -131,13 +135,16 @@ POSTERIOR = Question(
 
 
 class Plan(NamedTuple):
-    """A kind of predictions in words, the tests that fit it, why, and the predictions they take."""
+    """A kind of predictions in words, the tests that fit it, why, and the predictions they take;
+    the call that repairs them, where there is one, and the unit of what it gains."""
 
     kind: str
     why: str
     tests: tuple[Question, ...]
     estimates: tuple[Question, ...]
     predictions: PredictionsLike
+    repair: str = ""
+    unit: str = NATS
 
 
 def plan(predictions: PredictionsLike, targets: ArrayLike, *, dependent: bool) -> Plan:
@@ -161,6 +168,7 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
                 (POSTERIOR,),
                 (),
                 predictions,
+                "jaxcal.sbi.repair_posterior(key, posterior, thetas, xs)",
             )
         case Unnormalized():
             return Plan(
@@ -170,6 +178,7 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
                 (MOMENTS,),
                 (),
                 predictions,
+                REPAIR,
             )
         case Scores():
             return Plan(
@@ -208,6 +217,7 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
             (MOMENTS, MEANS),
             (),
             predictions,
+            "" if states_an_end(predictions) else REPAIR,
         )
     array = checks.floats(predictions, "predictions")
     if whole:
@@ -229,6 +239,8 @@ def _draws(predictions: Draws) -> Plan:
         (MEANS, RANKS),
         (),
         predictions,
+        REPAIR,
+        ENERGY,
     )
 
 
@@ -244,14 +256,17 @@ def _classes(probabilities: Any) -> Plan:
             (DISTANCE,),
             (),
             jnp.where(whole, rows[:, 1], jnp.nan),
+            REPAIR,
+            ENERGY,
         )
     return Plan(
-        "class probabilities",
+        CLASS_PROBABILITIES,
         "skce_test asks about the probabilities of all classes at once, not of the largest alone; "
         "calibration_error says how large the error of the largest is",
         (CLASSES,),
         (ERROR, RELIABILITY),
         rows,
+        REPAIR,
     )
 
 
@@ -286,4 +301,7 @@ def _for_series(chosen: Plan) -> Plan:
         raise ValueError(f"dependent: no test of {chosen.kind} allows for dependence")
     left_out = [one.name for one in (*chosen.tests, *chosen.estimates) if one not in kept]
     said = f"; {' and '.join(left_out)} left out, as they take observations as independent"
-    return chosen._replace(tests=kept, estimates=(), why=chosen.why + (said if left_out else ""))
+    # a repair takes observations as independent
+    return chosen._replace(
+        tests=kept, estimates=(), repair="", why=chosen.why + (said if left_out else "")
+    )

@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.nulls.contract import holm
+from jaxcal.repairing import ProbabilityRepair
+from jaxcal.repairing.certificate import NATS, gain_in_words
 from jaxcal.results import JudgedResult, Result, Sentences, in_words, shown
 from jaxcal.squared_ce.report import Report
 from jaxcal.typing import Contents
@@ -40,6 +42,9 @@ class CheckReport(JudgedResult):
         n: Number of observations.
         level: Level of the verdict.
         dependent: Whether the tests allow for dependence between observations.
+        repair: The call that repairs such predictions, or "".
+        unit: In which it says what it gains.
+        gain: The repair, where it was made for this report, or None.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("names", "p_values", "p_adjusted")
@@ -56,6 +61,9 @@ class CheckReport(JudgedResult):
     n: int = eqx.field(static=True)
     level: float = eqx.field(static=True, default=0.05)
     dependent: bool = eqx.field(static=True, default=False)
+    repair: str = eqx.field(static=True, default="")
+    unit: str = eqx.field(static=True, default=NATS)
+    gain: ProbabilityRepair | None = None
 
     @classmethod
     def of(cls, *, tests: tuple[Result, ...], **fields: Any) -> "CheckReport":
@@ -99,6 +107,7 @@ class CheckReport(JudgedResult):
             "tests": [test.to_dict() for test in self.tests],
             "estimates": [estimate.to_dict() for estimate in self.estimates],
             "limits": self.limits(),
+            "repair": self.repair_in_words(),
         }
 
     def _figure(self) -> "Figure | None":
@@ -111,6 +120,13 @@ class CheckReport(JudgedResult):
     def verdict_in_words(self) -> str:
         """The verdict as a sentence, or why there is none."""
         return in_words(self)
+
+    def repair_in_words(self) -> str:
+        """What a repair would gain, or the call that tells; "" where nothing is repaired."""
+        if self.gain is None:
+            return self.repair and f"what a repair would gain, in {self.unit}: {self.repair}"
+        what = gain_in_words(self.gain)
+        return f"a repair would gain {what}: {self.repair}"
 
     def correction(self) -> str:
         """How the verdict follows from the tests."""
@@ -132,7 +148,8 @@ class CheckReport(JudgedResult):
         for result in (*self.tests, *self.estimates):
             lines += [*repr(result).split("\n"), ""]
         limits = [line for text in self.limits() for line in _filled(f"  {text}", 4)]
-        return [*lines, "what this can and cannot see", *limits]
+        last = _filled(self.repair_in_words(), 4)
+        return [*lines, "what this can and cannot see", *limits, *last]
 
 
 def _filled(text: str, indent: int) -> list[str]:
@@ -168,7 +185,7 @@ def _page(report: CheckReport) -> str:
         _table(["test", "p-value", "p-value (Holm)"], rows),
         _tag("p", _sentence(f"the p-value of the verdict is {report.correction()}")),
         _tag("h2", "What this can and cannot see"),
-        _list(report.limits()),
+        _list([*report.limits(), *filter(None, [report.repair_in_words()])]),
         _tag("h2", "Results"),
         *(_section(result) for result in (*report.tests, *report.estimates)),
         _tag("h2", "How it was made"),

@@ -216,14 +216,22 @@ def located(
         centers = jnp.broadcast_to(offered.mean, (n, d)).astype(dtype)
         covariances = jnp.broadcast_to(offered.cov, (n, d, d)).astype(dtype)
         return *_usable(centers, psd_root(covariances)), jnp.ones(n, bool)
-    keys, enough = jax.random.split(key, 2 + ROUNDS), jnp.ones(n, bool)
+    keys = jax.random.split(key, 2 + ROUNDS)
     near, rounds = _Near.of(keys, predictions, (n, d), dtype, 1, (2 * N_POINTS,) * ROUNDS)
-    parts = near.three
-    for chance in rounds:
+    *two, (_, center, scale) = near.three
+
+    def again(
+        at: tuple[Points, Array, Array], chance: Chance
+    ) -> tuple[tuple[Points, Array, Array], None]:
+        parts = [*two, (MASS, *at[:2])]
         points = _mixed(chance, parts)
         middle, spread, enough = _tempered(predictions, parts, points)
-        parts = [*parts[:2], (MASS, *_usable(middle, psd_root(spread)))]
-    return *parts[2][1:], enough
+        moved = _usable(middle, psd_root(spread))
+        return (moved[0], moved[1], enough), None
+
+    stacked = jax.tree.map(lambda *each: jnp.stack(each), *rounds)
+    at, _ = jax.lax.scan(again, (center, scale, jnp.ones(n, bool)), stacked)
+    return at
 
 
 def _tempered(

@@ -8,6 +8,7 @@ Source: Widmann et al. (2021), Appendix F.
 
 from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -45,6 +46,7 @@ class TemperatureFit(Result):
     def _sentences(self) -> Sentences:
         t, slope = np.asarray(self.temperature), np.abs(np.asarray(self.slope))
         never = int(np.sum(np.asarray(self.impossible)))
+        certain = np.abs(np.asarray(self.after)) < 1e-9  # where the likelihood has no slope left
         return [
             (
                 counted(
@@ -68,7 +70,7 @@ class TemperatureFit(Result):
             (
                 "the search has not ended at an optimum: is every target predicted perfectly (then "
                 "any lower temperature is better)? [no-optimum]",
-                bool(np.any(slope > 1e-2) or np.any(t < 1e-3)),
+                bool(np.any(slope > 1e-2) or np.any(t < 1e-3) or np.any(certain)),
             ),
         ]
 
@@ -208,21 +210,42 @@ def fit_temperature(
         >>> bool(abs(fit.temperature / jnp.mean(targets**2) - 1) < 1e-3)  # the variance
         True
     """
+    steps = checks.integer(steps, "steps")
+    if not hasattr(predictions, "batch_shape"):
+        return most_likely(*as_distribution(predictions, targets), steps=steps)
+    ys = jnp.asarray(checks.array(targets, "targets"))
+    return most_likely(predictions, ys, jnp.zeros((), int), steps=steps)
+
+
+def as_distribution(predictions: Any, targets: ArrayLike) -> tuple[Any, Array, Int[Array, ""]]:
+    """Class probabilities as a distribution, with the smallest positive number in the place of 0 at
+    targets; the targets; and how many these are."""
+    p = checks.probabilities(predictions)
+    ys = checks.labels(targets, p.shape[0], p.shape[1])
+    never = jax.nn.one_hot(ys, p.shape[1], dtype=bool) & (p == 0)
+    floored = jnp.where(never, jnp.finfo(p.dtype).tiny, p)
+    return _new("CategoricalLogits", logits=_logits(floored)), ys, jnp.sum(never)
+
+
+@eqx.filter_jit
+def most_likely(
+    predictions: Any,
+    ys: Array,
+    never: Int[Array, ""],
+    weights: Float[Array, " n"] | None = None,
+    *,
+    steps: int = 40,
+) -> TemperatureFit:
+    """The fit for a distribution, with ``weights`` [n] of the targets."""
     import optax
 
-    steps = checks.integer(steps, "steps")
-    never = jnp.zeros((), int)
-    if not hasattr(predictions, "batch_shape"):
-        p = checks.probabilities(predictions)
-        targets = checks.labels(targets, p.shape[0], p.shape[1])
-        at_target = jax.nn.one_hot(targets, p.shape[1], dtype=bool) & (p == 0)
-        never = jnp.sum(at_target)
-        floored = jnp.where(at_target, jnp.finfo(p.dtype).tiny, p)
-        predictions = _new("CategoricalLogits", logits=_logits(floored))
-    ys = jnp.asarray(checks.array(targets, "targets"))
+    def mean(predictions: Any) -> Scalar:
+        if weights is None:
+            return nll(predictions, ys)
+        return -jnp.sum(weights * predictions.log_prob(ys)) / jnp.sum(weights)
 
     def loss(log_t: Array) -> Scalar:
-        return nll(with_temperature(predictions, jnp.exp(log_t)), ys)
+        return mean(with_temperature(predictions, jnp.exp(log_t)))
 
     search: Any = optax.lbfgs()
     value_and_slope: Any = optax.value_and_grad_from_state(loss)
@@ -233,14 +256,9 @@ def fit_temperature(
         move, state = search.update(slope, state, log_t, value=value, grad=slope, value_fn=loss)
         return jnp.clip(log_t + move, -LAST, LAST), state
 
-    @jax.jit
-    def run() -> TemperatureFit:
-        one = jnp.zeros((), jax.eval_shape(lambda: nll(predictions, ys)).dtype)
-        log_t, state = jax.lax.fori_loop(0, steps, step, (one, search.init(one)))
-        value, slope = value_and_slope(log_t, state=state)
-        finite = jnp.isfinite(value)
-        t = jnp.where(log_t >= LAST, jnp.inf, jnp.where(log_t <= -LAST, 0, jnp.exp(log_t)))
-        t = jnp.where(finite, t, jnp.nan)
-        return TemperatureFit(t, loss(one), value, slope, never)
-
-    return run()
+    one = jnp.zeros((), jax.eval_shape(lambda: mean(predictions)).dtype)
+    log_t, state = jax.lax.fori_loop(0, steps, step, (one, search.init(one)))
+    value, slope = value_and_slope(log_t, state=state)
+    t = jnp.where(log_t >= LAST, jnp.inf, jnp.where(log_t <= -LAST, 0, jnp.exp(log_t)))
+    t = jnp.where(jnp.isfinite(value), t, jnp.nan)
+    return TemperatureFit(t, loss(one), value, slope, never)

@@ -19,25 +19,28 @@ without fold l.
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxcal.moments.marginal_means import student_p_value, student_quantile
-from jaxcal.typing import Scalar, Vector
+from jaxcal.typing import Key, Scalar, Vector
 
 NATS, ENERGY = "nats", "energy score"
 UNITS = {NATS: "nats an observation", ENERGY: "of the energy score"}
 
 
-def of_own_fold(gains: Float[Array, "k n"], fold: Int[Array, " n"]) -> Vector:
-    """Gains of each pair by the map that was fitted without its fold, [n]."""
-    return gains[fold, jnp.arange(len(fold))]
+def folds_of(key: Key, n: int, folds: int) -> Int[Array, " n"]:
+    """The fold of each of n pairs, at random, of sizes that differ by 1 at most."""
+    return jax.random.permutation(key, jnp.arange(n) % folds)
 
 
+@jax.jit
 def certificate(
-    gains: Float[Array, "k n"], fold: Int[Array, " n"], level: float
-) -> tuple[Scalar, Scalar, Scalar, Scalar]:
-    """Mean gain of pairs by the maps fitted without them, limits and one-sided p-value.
+    gains: Float[Array, "k n"], fold: Int[Array, " n"], level: Scalar | float
+) -> tuple[Scalar, Scalar, Scalar, Scalar, Vector]:
+    """Mean gain of pairs by the maps fitted without them, limits, one-sided p-value, and the gain
+    of each pair.
 
     Args:
         gains: Gains of all pairs by the map without fold 0, 1, .. and, last, by that of all pairs;
@@ -45,7 +48,7 @@ def certificate(
         fold: Fold of each pair.
         level: Limits have confidence 1 - level.
     """
-    held_out = of_own_fold(gains, fold)
+    held_out = gains[fold, jnp.arange(len(fold))]
     used = ~jnp.isnan(held_out)
     count = jnp.sum(used, dtype=gains.dtype)
     mean = jnp.nanmean(held_out)
@@ -56,7 +59,7 @@ def certificate(
     p = jnp.where(mean > 0, two_sided / 2, 1 - two_sided / 2)
     lost = mean == -jnp.inf  # a target where the repaired density is 0
     low, high = (jnp.where(lost, mean, mean + side * reach) for side in (-1, 1))
-    return mean, low, high, jnp.where(lost, 1, p)
+    return mean, low, high, jnp.where(lost, 1, p), held_out
 
 
 def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> Scalar:
@@ -78,9 +81,13 @@ def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> 
 def say_gain(repair: Any) -> list[str]:
     """Lines on n, folds, gain and limits of a repair."""
     n = repair.gains.shape[-1]
+    return [f"repair, n = {n}, {repair.n_folds} folds", f"  gain    {gain_in_words(repair)}"]
+
+
+def gain_in_words(repair: Any) -> str:
+    """Gain, its unit, limits and p-value."""
     low, high = float(repair.low), float(repair.high)
-    return [
-        f"repair, n = {n}, {repair.n_folds} folds",
-        f"  gain    {float(repair.gain):.3g} {UNITS[repair.unit]}   ({1 - repair.level:.0%} limits "
-        f"{low:.3g} to {high:.3g}, p = {float(repair.p_value):.2g})",
-    ]
+    return (
+        f"{float(repair.gain):.3g} {UNITS[repair.unit]}   ({1 - repair.level:.0%} limits "
+        f"{low:.3g} to {high:.3g}, p = {float(repair.p_value):.2g})"
+    )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxcal.read import Standardized, Units
+from jaxcal.repairing.certificate import folds_of
 from jaxcal.repairing.features import Features
 from jaxcal.repairing.fit import Fitted, Parameters, densities_at, fit, log_likelihoods
 from jaxcal.repairing.move import Move
@@ -17,12 +18,13 @@ from jaxcal.typing import Key, Predictions, Vector
 class CrossFitted(NamedTuple):
     """Maps without fold 0, 1, .., k - 1 and, last, of all n pairs.
 
-    ``fits`` k + 1 of them; ``gains`` [k + 1, n] of each pair by each; ``fold`` [n]; ``moves`` of
-    each pair, in the units of the data, by the map without its fold; ``unmoved`` [], how many
-    predictions stay as they are.
+    ``parameters`` of k + 1 of them, ``fitted`` the last; ``gains`` [k + 1, n] of each pair by each;
+    ``fold`` [n]; ``moves`` of each pair, in the units of the data, by the map without its fold;
+    ``unmoved`` [], how many predictions stay as they are.
     """
 
-    fits: Fitted
+    parameters: Parameters
+    fitted: Fitted
     features: Features
     gains: Float[Array, "k n"]
     fold: Int[Array, " n"]
@@ -41,7 +43,7 @@ def cross_fitted(
     ts = features.units.points(ys.reshape(n, -1))
     old = densities_at(seen, ts)
     usable = jnp.isfinite(old) & jnp.all(jnp.isfinite(ts), axis=1)
-    fold = jax.random.permutation(key, jnp.arange(n) % folds)
+    fold = folds_of(key, n, folds)
 
     def of_others(number: Int[Array, ""]) -> Fitted:
         return fit(frame, seen, ts, usable & (fold != number))
@@ -55,7 +57,9 @@ def cross_fitted(
 
     gains, everywhere = jax.lax.map(judged, fits.parameters)
     moves = jax.tree.map(lambda leaf: leaf[fold, jnp.arange(n)], everywhere)
-    return CrossFitted(fits, features, gains, fold, moves, jnp.sum(~frame.reliable))
+    of_all = jax.tree.map(lambda leaf: leaf[-1], fits)
+    unmoved = jnp.sum(~frame.reliable)
+    return CrossFitted(fits.parameters, of_all, features, gains, fold, moves, unmoved)
 
 
 def in_data_units(move: Move, units: Units) -> Move:

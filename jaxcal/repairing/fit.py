@@ -186,14 +186,15 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
         shares = jax.lax.map(curvature, eye[common]) / jnp.diagonal(amount)[common]
         return jnp.clip(jnp.nan_to_num(jnp.mean(shares)), COLDEST, 1)
 
-    def step(carry: tuple[Array, Array], number: Array) -> tuple[tuple[Array, Array], None]:
-        theta, deviations = carry
+    def step(carry: tuple[Array, Array, Array], number: Array) -> tuple[Any, None]:
+        theta, deviations, _ = carry
         slope, amount = information(theta)
         t = temper(theta, amount)
         slope, amount = t * slope, t**2 * amount
         asked = amount @ theta + slope
         better = _deviations(amount, asked, group, sizes, deviations)
-        deviations = jnp.where(number < FIRST, deviations, better)
+        last = number == STEPS  # which stays, for the information there
+        deviations = jnp.where((number < FIRST) | last, deviations, better)
         each = deviations[group]
         scaled = each[:, None] * amount * each[None] + eye
         along = each * jnp.linalg.solve(scaled, each * asked) - theta
@@ -204,14 +205,12 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
 
         candidates = theta[None] + jnp.asarray(LENGTHS, theta.dtype)[:, None] * along[None]
         best = jnp.argmax(jax.lax.map(height, candidates))
-        return (candidates[best], deviations), None
+        return (jnp.where(last, theta, candidates[best]), deviations, amount), None
 
     wide = [MOST if _is_common(path) else NARROW for path, _ in paths]
-    first = flat, jnp.asarray(wide, flat.dtype)
-    (theta, deviations), _ = jax.lax.scan(step, first, jnp.arange(STEPS))
+    first = flat, jnp.asarray(wide, flat.dtype), eye
+    (theta, deviations, amount), _ = jax.lax.scan(step, first, jnp.arange(STEPS + 1))
     each = deviations[group]
-    amount = information(theta)[1]
-    amount = temper(theta, amount) ** 2 * amount
     inverse = jnp.linalg.inv(each[:, None] * amount * each[None] + eye)
     errors = each * jnp.sqrt(jnp.diagonal(inverse))
     return Fitted(unravel(theta), jax.tree.unflatten(tree, list(deviations)), unravel(errors))

@@ -108,6 +108,7 @@ def move_all(predictions: Any, move: Move) -> Any:
     return MovedDistribution(predictions, move)
 
 
+@jax.jit
 def no_move(like: Move) -> Move:
     """As many moves that change nothing, so that one program tests predictions before and after."""
     eyes = jnp.zeros_like(like.forward) + jnp.eye(like.shift.shape[1], dtype=like.shift.dtype)[None]

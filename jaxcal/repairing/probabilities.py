@@ -1,19 +1,23 @@
 """Repair of probabilities of classes and of labels, by the maps that are fitted elsewhere."""
 
-from itertools import pairwise
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxcal.dce import recalibrate
 from jaxcal.dce.recalibration import Recalibration
-from jaxcal.measures.temperature import TemperatureFit, fit_temperature, with_temperature
+from jaxcal.measures.temperature import (
+    TemperatureFit,
+    as_distribution,
+    most_likely,
+    with_temperature,
+)
 from jaxcal.read import checks
-from jaxcal.repairing.certificate import ENERGY, NATS, certificate, of_own_fold, say_gain
+from jaxcal.repairing.certificate import ENERGY, NATS, certificate, folds_of, say_gain
 from jaxcal.results import Result, Sentences, recorded
 from jaxcal.typing import ArrayLike, Key, Scalar, Vector
 
@@ -72,16 +76,28 @@ def of_classes(
     p = checks.probabilities(predictions)
     n, m = p.shape
     ys = checks.labels(targets, n, m)
-    fold, rows = _split(key, n, folds)
-    fits = [fit_temperature(p[some], ys[some]) for some in rows]
+    fit, gains, fold = _temperatures(key, p, ys, folds)
+    return _certified(gains, fold, fit, NATS, folds, level)
+
+
+@partial(jax.jit, static_argnames="folds")
+def _temperatures(
+    key: Key, p: Float[Array, "n m"], ys: Int[Array, " n"], folds: int
+) -> tuple[TemperatureFit, Float[Array, "k n"], Int[Array, " n"]]:
+    """That of all pairs; the gain of each pair without fold 0, 1, .. and, last, by all; folds."""
+    fold = folds_of(key, len(p), folds)
     floor = jnp.finfo(p.dtype).tiny  # as in the fit
 
     def score(t: Array | float) -> Vector:
         at = jnp.take_along_axis(_warmed(p, t), ys[:, None], axis=1)[:, 0]
         return jnp.log(jnp.maximum(at, floor))
 
-    gains = jnp.stack([score(fit.temperature) for fit in fits]) - score(1.0)[None]
-    return _certified(gains, fold, fits[-1], NATS, folds, level)
+    def without(number: Array) -> tuple[TemperatureFit, Vector]:
+        fit = most_likely(*as_distribution(p, ys), (fold != number).astype(p.dtype))
+        return fit, score(fit.temperature)
+
+    fits, scores = jax.lax.map(without, jnp.arange(folds + 1))
+    return jax.tree.map(lambda leaf: leaf[-1], fits), scores - score(1.0)[None], fold
 
 
 @recorded
@@ -92,7 +108,7 @@ def of_labels(
     p = checks.unit(predictions, "predictions")
     ys = checks.unit(targets, "targets", "labels").astype(p.dtype)
     keys = jax.random.split(key)
-    fold, _ = _split(keys[0], len(p), folds)
+    fold = folds_of(keys[0], len(p), folds)
     fits = [
         recalibrate(keys[1], p, ys, weights=(fold != number).astype(p.dtype), level=level)
         for number in range(folds + 1)
@@ -105,20 +121,8 @@ def of_labels(
 def _certified(
     gains: Float[Array, "k n"], fold: Int[Array, " n"], fitted: Any, unit: str, *rest: Any
 ) -> ProbabilityRepair:
-    numbers = certificate(gains, fold, rest[1])
-    return ProbabilityRepair(*numbers, of_own_fold(gains, fold), fitted, unit, *rest)
-
-
-def _split(key: Key, n: int, folds: int) -> tuple[Int[Array, " n"], list[Array]]:
-    """The fold of each observation; and which are outside of each, then all."""
-    sizes = [len(range(number, n, folds)) for number in range(folds)]
-    order = jax.random.permutation(key, n)
-    fold = jnp.zeros(n, int).at[order].set(jnp.repeat(jnp.arange(folds), np.asarray(sizes)))
-    ends = np.cumsum([0, *sizes])
-    outside = [
-        jnp.concatenate([order[:start], order[end:]]) for start, end in pairwise(ends.tolist())
-    ]
-    return fold, [*outside, order]
+    gain, low, high, p, each = certificate(gains, fold, rest[1])
+    return ProbabilityRepair(gain, low, high, p, each, fitted, unit, *rest)
 
 
 def _warmed(p: Float[Array, "n m"], t: Array | float) -> Float[Array, "n m"]:

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.entries import calibration_test
 from jaxcal.read import Draws, Unnormalized, checks, convert
 from jaxcal.read.scores import is_distribution, states_an_end
-from jaxcal.repairing.certificate import ENERGY, NATS, certificate, of_own_fold
+from jaxcal.repairing.certificate import ENERGY, NATS, certificate
 from jaxcal.repairing.cross_fitted import CrossFitted, cross_fitted
 from jaxcal.repairing.drawn import energy_scores, gaussians, moved_draws
 from jaxcal.repairing.fit import Parameters
@@ -117,10 +118,10 @@ def repair(
 
     before, after = tested(no_move(maps.moves)), tested(maps.moves)
     along = tuple(f"input {k}" for k in range(columns.shape[1]))
-    of_all = jax.tree.map(lambda leaf: leaf[-1], maps.fits)
-    numbers = certificate(gains, maps.fold, level)
-    parts = before, after, of_all, maps.features, (called, along), folds, unit
-    return Repair(*numbers, of_own_fold(gains, maps.fold), maps.unmoved, *parts)
+    whole = jnp.all(ys == jnp.round(ys)) & jnp.any(ys != ys[:1])
+    parts = before, after, maps.fitted, maps.features, (called, along), folds
+    gain, low, high, p, each = certificate(gains, maps.fold, level)
+    return Repair(gain, low, high, p, each, maps.unmoved, *parts, whole, unit)
 
 
 def _energy_gained(
@@ -133,7 +134,7 @@ def _energy_gained(
         move = moves_of(parameters, maps.features, densities, inputs, len(ys))
         return old - energy_scores(moved_draws(draws, move), ys)
 
-    return jax.lax.map(gained, maps.fits.parameters)
+    return jax.lax.map(gained, maps.parameters)
 
 
 def _of_probabilities(

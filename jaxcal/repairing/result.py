@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.read import Draws, Unnormalized, checks
 from jaxcal.repairing.certificate import NATS, say_gain
@@ -44,6 +44,7 @@ class Repair(Result):
         features: What the map varies with.
         names: Names of the coordinates, then of the inputs.
         n_folds: Number of folds.
+        whole: Whether all targets are whole numbers, [].
         unit: "nats", of the log score; of draws "energy score", in the units of the targets.
     """
 
@@ -59,6 +60,7 @@ class Repair(Result):
     features: Features
     names: tuple[tuple[str, ...], tuple[str, ...]] = eqx.field(static=True)
     n_folds: int = eqx.field(static=True)
+    whole: Bool[Array, ""]
     unit: str = eqx.field(default=NATS, static=True)
 
     _scalar: ClassVar[str] = "gain"
@@ -153,8 +155,18 @@ class Repair(Result):
             "{it|them} rarely meet the mass [far-points]",
             unmoved,
         )
+        whole = (
+            "targets are whole numbers: a map moves densities of real numbers, and what it gains "
+            "is no log score of counts or classes [whole-targets]"
+        )
         said = [(text, True) for text in self.before.warnings()]
-        return [*said, (moved, beyond > 0), (few, bool(left_out)), (still, unmoved > 0)]
+        return [
+            *said,
+            (whole, bool(np.any(np.asarray(self.whole)))),
+            (moved, beyond > 0),
+            (few, bool(left_out)),
+            (still, unmoved > 0),
+        ]
 
     def _lines(self) -> list[str]:
         level = float(self.level)

@@ -66,6 +66,33 @@ def test_what_the_predictions_are_decides(name):
     assert chosen.why
 
 
+def test_a_check_ends_with_what_a_repair_gains_or_the_call_that_tells():
+    sure = P**2 / np.sum(P**2, 1, keepdims=True)
+    report: Any = jaxcal.check(0, sure, LABELS)
+    said = " ".join(repr(report).split())
+    gain = report.gain
+    assert said.endswith(
+        f"a repair would gain {float(gain.gain):.3g} nats an observation (95% limits "
+        f"{float(gain.low):.3g} to {float(gain.high):.3g}, p = {float(gain.p_value):.2g}): "
+        f"jaxcal.repair(key, predictions, targets)"
+    )
+    alone: Any = jaxcal.repair(3, sure, LABELS)
+    np.testing.assert_allclose(alone.fitted.temperature, gain.fitted.temperature, rtol=1e-5)
+    for name, last in {
+        "binary": "in energy score: jaxcal.repair(key, predictions, targets)",
+        "draws": "in energy score: jaxcal.repair(key, predictions, targets)",
+        "densities": "what a repair would gain, in nats: jaxcal.repair(key, predictions, targets)",
+    }.items():
+        report = jaxcal.check(0, *CASES[name][:2])
+        assert report.gain is None
+        assert " ".join(repr(report).split()).endswith(last)
+    for name in ("counts", "scores", "log densities"):  # which no map repairs
+        assert not plan(*CASES[name][:2], dependent=False).repair
+    series: Any = jaxcal.check(0, P, LABELS, dependent=True)
+    assert series.gain is None
+    assert not series.repair_in_words()
+
+
 def test_inputs_are_for_the_test_that_takes_them():
     predictions, targets, _ = CASES["densities"]
     report: Any = jaxcal.check(0, predictions, targets, inputs=CENTERS[:, 0])
