@@ -6,7 +6,7 @@ from test_api import public
 
 import jaxcal
 
-FILES, LINES, NAMES = 235, 42_300, 191
+FILES, LINES, NAMES = 239, 42_550, 189
 
 
 def test_the_library_is_no_heavier_than_it_was():
