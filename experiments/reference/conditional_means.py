@@ -9,12 +9,20 @@ from jaxtyping import Array, Float
 
 from jaxcal.ckce import kernels, solvers
 from jaxcal.ckce.estimator import checked_problem
-from jaxcal.ckce.inputs import noise, residuals
+from jaxcal.ckce.inputs import residuals
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.kernels import grams
 from jaxcal.numerics import at_least
 from jaxcal.typing import ArrayLike, KernelLike, Scalar
 from reference.classes import cells
+
+
+def noise(q: Float[Array, "n m"], root: Float[Array, "m m"] | None) -> Float[Array, " n"]:
+    r"""Return the mean of :math:`\|r_i\|^2` for classes drawn from the predictions,
+    :math:`\sum_y q_{iy} \Lambda_{yy} - q_i^\top \Lambda q_i`, or :math:`1 - \|q_i\|^2`."""
+    if root is None:
+        return 1 - jnp.sum(q**2, axis=1)
+    return q @ jnp.sum(root**2, axis=1) - jnp.sum((q @ root) ** 2, axis=1)
 
 
 class ConditionalMean(NamedTuple):
