@@ -74,6 +74,7 @@ class Network(eqx.Module):
 
 
 WITHOUT = {  # and why
+    "load": "its argument is a file",
     "parquet_shards": "its argument is a file",
     "evaluate": "a step inside tests, which have read its arguments",
     "smooth": "a step inside tests, which have read its arguments",

@@ -260,14 +260,14 @@ MUTANTS = [
     Mutant(
         "a merged state has the sums of one alone",
         "streaming/state.py",
-        "getattr(self, f.name) + getattr(other, f.name)",
-        "getattr(other, f.name)",
+        "total + other.sums[name]",
+        "other.sums[name]",
         "test_streaming.py",
     ),
     Mutant(
         "the streamed estimate keeps its diagonal",
-        "streaming/streamed.py",
-        "(n * square - state.trace / n) / (n - 1)",
+        "streaming/linear.py",
+        "(n * square - trace / n) / (n - 1)",
         "n * square / (n - 1)",
         "test_streaming.py",
     ),
@@ -302,8 +302,8 @@ MUTANTS = [
     Mutant(
         "where targets stand looks at the target",
         "entries/landed.py",
-        "points = _mixed(keys[2], near.three, N_POINTS)",
-        "points = _mixed(keys[2], near.three, N_POINTS) + ys[:, None]",
+        "points = _mixed(chance, near.three)",
+        "points = _mixed(chance, near.three) + ys[:, None]",
         "test_entries.py",
     ),
     Mutant(
@@ -316,8 +316,8 @@ MUTANTS = [
     Mutant(
         "what fills a block of entries is evidence",
         "entries/evidence.py",
-        "(twice[0] - twice[1] + filling[:, None]) / 2",
-        "(twice[0] - twice[1]) / 2",
+        "(log_dets[0] - log_dets[1] + filling)[:, None]",
+        "(log_dets[0] - log_dets[1])[:, None]",
         "test_entries.py",
     ),
     Mutant(

@@ -278,16 +278,6 @@ class Comparison(Result):
                 self.n_draws < 99,
             ),
         ]
-        low, high = np.asarray(self.low), np.asarray(self.high)
-        certain = [self.names[k] for k in np.flatnonzero(low >= high)]
-        said += [
-            (
-                f"the interval of {', '.join(certain)} has no width, as every label came that was "
-                'predicted with certainty: measure="probability" says how rare an exception may '
-                "be [no-label-noise]",
-                bool(certain),
-            )
-        ]
         without_value = np.flatnonzero(~np.isfinite(np.asarray(self.corrected))).tolist()
         return said + [(self._why(k), True) for k in without_value]
 

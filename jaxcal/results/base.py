@@ -191,6 +191,9 @@ def load(path: Path | str) -> Any:
     Args:
         path: The .npz file.
 
+    Returns:
+        The result, of the class that was saved.
+
     Raises:
         ValueError: The file is damaged or holds no result; the message names it.
 

@@ -113,7 +113,10 @@ def test_what_is_no_density_is_named_at_once():
 
 def test_shifts_beyond_the_largest_that_was_tried_say_so():
     y = np.random.default_rng(3).normal(size=100)
-    models = {"far": dist.Normal(jnp.full(100, 30.0), 1.0), "right": dist.Normal(jnp.zeros(100), 1)}
+    models = {
+        "far": dist.Normal(jnp.full(100, 30.0), 1.0),
+        "right": dist.Normal(jnp.zeros(100), 1.0),
+    }
     text = str(jaxcal.compare(0, models, y, n_draws=99))
     assert re.search(r"far +above 1.6 +\[", text)
     assert "inf]" not in text

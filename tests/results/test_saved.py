@@ -54,10 +54,16 @@ def entries_stream():
     return test.result(test.update(test.empty(), NORMALS, YS[:, 1]))
 
 
+PRIOR = dist.Normal(jnp.zeros(2), 1.0).to_event(1)
+
+
+def monitored():
+    return sbi.monitor(0, log_prob, YS, YS, prior=PRIOR)
+
+
 def posterior():
-    prior = dist.Normal(jnp.zeros(2), 1.0).to_event(1)
     chains = {"draws": RANDOM.normal(size=(N, 5, 2)), "null": NULL}
-    return sbi.check_posterior(0, log_prob, YS, YS, prior=prior, coordinates=False, **chains)
+    return sbi.check_posterior(0, log_prob, YS, YS, prior=PRIOR, coordinates=False, **chains)
 
 
 MAKE = {
@@ -89,11 +95,12 @@ MAKE = {
     "StreamedCalibration": entries_stream,
     "Table": lambda: dce.Table.of(BINARY, HAPPENED),
     "CheckReport": lambda: jaxcal.check(0, SCORES, YS),
+    "Monitored": monitored,
     "Recalibration": lambda: dce.recalibrate(0, BINARY, HAPPENED),
 }
 INSIDE = {"PosteriorResult": "calibration", "PosteriorRanks": "ranks"}  # of PosteriorReport
 DRAWN = "TestResult Coverage PosteriorReport Report Reliability QuantileCalibration Comparison"
-DRAWN = {*DRAWN.split(), "DistanceResult", "CheckReport", "PosteriorRanks"}
+DRAWN = {*DRAWN.split(), "DistanceResult", "CheckReport", "Monitored", "PosteriorRanks"}
 ROWS = {"Coverage": 9, "Reliability": 4, "QuantileCalibration": 19, "Comparison": 2}
 ROWS |= {"ExchangeabilityResult": 3, "PosteriorRanks": 3, "McmcDraws": N, "Table": 8192}
 
