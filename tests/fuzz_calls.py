@@ -52,6 +52,7 @@ AT_TARGETS = {"predictions": DENSITIES, "targets": YS}
 IN_UNITS = {"centers": np.zeros((1, 2)), "scales": np.eye(2)[None]}
 LABELLED = {"predictions": PS, "targets": LABELS}
 PRIOR = dist.Normal(jnp.zeros(2), 1.0).to_event(1)
+MORE = np.random.default_rng(1).normal(size=(2 * N, 2))
 SAMPLES = {"thetas": YS, "xs": INPUTS, "key": 0}
 
 
@@ -236,7 +237,13 @@ def recipes():
             "check_posterior": {"posterior": log_prob, **SAMPLES},
             "kccsd_test": {"posterior": log_prob, **SAMPLES},
             "kcsd_test": {"posterior": log_prob, **SAMPLES},
-            "monitor": {"posterior": log_prob, "prior": PRIOR, **SAMPLES},
+            "monitor": {
+                "posterior": log_prob,
+                "prior": PRIOR,
+                "key": 0,
+                "thetas": MORE,
+                "xs": MORE + 1,
+            },
             "repair_posterior": {"posterior": log_prob, "prior": PRIOR, **SAMPLES},
             "score_pairs": {"posterior": log_prob, **SAMPLES},
         },
