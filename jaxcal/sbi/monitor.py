@@ -165,6 +165,10 @@ def monitor(
         'rejected'
     """
     key, level = checks.key(key), checks.level(level)
+    if not isinstance(so_far, Monitored | None):
+        raise TypeError(
+            f"so_far: wanted what the call before returned, or None, got {type(so_far).__name__}"
+        )
     n_draws = checks.integer(n_draws, "n_draws", least=2)
     pairs_key, rank_key = jax.random.split(key)
     pairs = score_pairs(

@@ -114,6 +114,8 @@ def test_draws_serve_where_they_are_cheap():
 def test_what_cannot_be_monitored_is_said(evidence):
     with pytest.raises(ValueError, match="first call wants at least 20 pairs, got 5"):
         sbi.monitor(0, narrow, *pairs(0, 5), prior=PRIOR)
+    with pytest.raises(TypeError, match="so_far"):
+        sbi.monitor(0, narrow, *pairs(0, 40), so_far=0.3, prior=PRIOR)
     with pytest.raises(ValueError, match="so_far: it ranks density"):
         sbi.monitor(0, narrow, *pairs(0, 40), so_far=evidence, prior=PRIOR, names=["a", "b"])
     thetas, xs = pairs(0, 40)
