@@ -145,7 +145,7 @@ def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M
     slope = at_least(each.slope[:, None] + each.slope[None] - 2 * cross, 0)
     slope = jnp.where(slope <= 100 * jnp.finfo(slope.dtype).eps * _largest(each.slope), 0, slope)
     common = at_least((each.value[:, None] + each.value[None]) / 2, 0)
-    # noise adds 2 * second to it on average: twice that is taken away, so that noise alone is none
+    # noise alone adds 2 * second on average: twice that is subtracted, so that it seldom counts
     direct = _between(firsts) - 4 * second
     lead = jnp.where(direct > slope * common, direct, slope * common)
     along, terms = normal * deviation[None], each.terms.T

@@ -189,13 +189,17 @@ def monitor(
                 f"thetas: the first call wants at least {LEAST_PAIRS} pairs, got {len(features)}"
             )
         scaling = Scaling.of(features)
-        before = jnp.zeros((0, scores.shape[1])), jnp.zeros((0, features.shape[1]))
+        before = np.zeros((0, scores.shape[1])), np.zeros((0, features.shape[1]))
     else:
         _check_same(so_far, statistics, features)
         scaling, level = Scaling(so_far.center, so_far.scale), so_far.level
         before = so_far.normal_scores, so_far.inputs
-    scores = jnp.concatenate([before[0].astype(scores.dtype), scores])
-    inputs = jnp.concatenate([before[1].astype(features.dtype), scaling(features)])
+    after = scores, scaling(features)
+    # on the host: each number of rows would be a program of its own
+    scores, inputs = (
+        jnp.asarray(np.concatenate([old, new]).astype(new.dtype))
+        for old, new in zip(before, after, strict=True)
+    )
     log_evidence, slopes = evidence(scores, inputs)
     return Monitored(
         log_evidence, scores, inputs, scaling.center, scaling.scale, slopes, statistics, level
@@ -233,14 +237,26 @@ def _ranks_near(key: Key, pairs: ScoredPairs, nodes: Array) -> Float[Array, "n r
     return seen(key, densities, units.points(thetas), thetas).ranks.shown
 
 
-@jax.jit
 def evidence(
     scores: Float[Array, "n r"], inputs: Float[Array, "n q"]
 ) -> tuple[Float[Array, " n"], Float[Array, "r p"]]:
-    """Logarithm of E after each pair; intercepts and slopes along each single input."""
-    n, q = inputs.shape
-    ones = jnp.ones((n, 1), scores.dtype)
-    inputs = inputs.astype(scores.dtype)
+    """Return log E after each pair, and the intercept and slopes along each single input.
+
+    Rows are padded with zeros to a power of two, so that a growing n seldom compiles anew.
+    """
+    n = len(scores)
+    extra = (0, 2 ** max(6, math.ceil(math.log2(n))) - n), (0, 0)
+    ones = np.pad(np.ones((n, 1), scores.dtype), extra)
+    padded = (jnp.pad(a.astype(scores.dtype), extra) for a in (scores, inputs))
+    logs, slopes = _evidence(jnp.asarray(ones), *padded)
+    return logs[:n], slopes
+
+
+@jax.jit
+def _evidence(
+    ones: Float[Array, "n 1"], scores: Float[Array, "n r"], inputs: Float[Array, "n q"]
+) -> tuple[Float[Array, " n"], Float[Array, "r p"]]:
+    q = inputs.shape[1]
     none, intercepts = _bets(ones, jnp.full(1, SLOPE, scores.dtype), scores)
     kinds, slopes = [none], intercepts
     if q:

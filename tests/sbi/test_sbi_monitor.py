@@ -59,6 +59,16 @@ def test_the_evidence_has_mean_1():
     assert abs(e.mean() - 1) < 4 * error
 
 
+def test_more_pairs_seldom_compile_anew_and_change_nothing_before():
+    scores = jax.random.normal(jax.random.key(0), (128, 1))
+    inputs = jax.random.normal(jax.random.key(1), (128, 2))
+    programs = monitor._evidence._cache_size()
+    logs = [monitor.evidence(scores[:n], inputs[:n])[0] for n in (70, 101, 128)]
+    assert monitor._evidence._cache_size() == programs + 1
+    for part in logs[:2]:
+        np.testing.assert_array_equal(part, logs[2][: len(part)])
+
+
 @pytest.mark.slow
 def test_the_level_holds_at_every_time():
     def ever(key):
