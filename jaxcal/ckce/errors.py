@@ -194,8 +194,8 @@ def differences(
     largest = jnp.max(jnp.where(good[None], drawn.ratios, 0), axis=(1, 2))
     p = (1 + jnp.sum(drawn.ratios >= ratio[None], axis=0)) / (1 + b)
     adjusted = (1 + jnp.sum(largest[:, None, None] >= ratio[None], axis=0)) / (1 + b)
-    own = jnp.where(gap > 0, wrong[:, None], wrong[None])
-    p, adjusted = (jnp.where(own > a, own, a) for a in (p, adjusted))
+    worse = jnp.where(gap > 0, wrong[:, None], wrong[None])
+    p, adjusted = (jnp.where(worse > a, worse, a) for a in (p, adjusted))
     # equal values leave nothing to decide
     p, adjusted = (jnp.where(good, jnp.where(ratio > 0, a, 1), jnp.nan) for a in (p, adjusted))
     quantile = order_statistic(largest, 1 - level)

@@ -195,8 +195,8 @@ def _in_blocks(
         return *(jnp.sum(a.reshape(tile, side), axis=1) for a in of_each), *sums
 
     chunks = tuple(a.reshape(BLOCKS // tile, tile, side) for a in (places, real))
-    made = (a.reshape(BLOCKS, *a.shape[2:]) for a in jax.lax.map(chunk, chunks))
-    *of_each, errors, drawn = made
+    per_block = (a.reshape(BLOCKS, *a.shape[2:]) for a in jax.lax.map(chunk, chunks))
+    *of_each, errors, drawn = per_block
     return of_each, errors @ errors.T, drawn @ drawn.T
 
 

@@ -184,8 +184,8 @@ class Fit(NamedTuple):
         units = Units.of(raw) if fixed is None else fixed[0]
         ys = jnp.where(finite[:, None], units.points(raw), 0)
         near = seen(key, Standardized(predictions, units, targets.shape[1:]), ys, targets)
-        nowhere = near.own == -jnp.inf
-        lost = (nowhere & (not_finite(predictions) > 0)) | (near.own == jnp.inf)
+        nowhere = near.log_at_target == -jnp.inf
+        lost = (nowhere & (not_finite(predictions) > 0)) | (near.log_at_target == jnp.inf)
         lost = finite & (lost | (~nowhere & ~near.usable))
         outside = finite & nowhere & ~lost
         kept = finite & ~nowhere & ~lost

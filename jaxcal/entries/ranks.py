@@ -44,7 +44,7 @@ class Seen(NamedTuple):
     Attributes:
         ranks: Ranks of the targets.
         centers, scales, claims: As in `Landed`.
-        own: Log density at the target, up to a constant, [n].
+        log_at_target: Log density at the target, up to a constant, [n].
         largest: Largest log density at the points, [n].
         chance: Weight of the target, [n].
         usable: Whether the weights are finite, [n].
@@ -56,7 +56,7 @@ class Seen(NamedTuple):
     centers: Points
     scales: Float[Array, "n d d"]
     claims: tuple[Points, Points]
-    own: Float[Array, " n"]
+    log_at_target: Float[Array, " n"]
     largest: Float[Array, " n"]
     chance: Float[Array, " n"]
     usable: Bool[Array, " n"]
@@ -73,7 +73,7 @@ class Seen(NamedTuple):
             near.centers,
             near.scales,
             near.claims,
-            own=near.logs[:, 0],
+            log_at_target=near.logs[:, 0],
             largest=largest,
             chance=weights[:, 0],
             usable=jnp.all(jnp.isfinite(weights), axis=1),

@@ -72,8 +72,8 @@ class EntriesFit(eqx.Module):
             statistic, each = _judged(*arrays, layout=self.layout)
             p = p_value(statistic[None, 0], statistic[None, 1:])[0]
             names = tuple(name for name, *_ in self.layout)
-            own = p_value(each[:, 0], each[:, 1:])
-            parts = Parts(names, each[:, 0], own, jnp.argmax(each[:, 0]))
+            per_part = p_value(each[:, 0], each[:, 1:])
+            parts = Parts(names, each[:, 0], per_part, jnp.argmax(each[:, 0]))
         if sums["impossible"] > 0 or least_rank <= IMPROBABLE / n:
             p = jnp.full_like(p, 1 / (1 + self.n_draws))
         return Judged(float(p), float(statistic[0]), np.asarray(statistic[1:]), parts)

@@ -82,9 +82,9 @@ class Features(eqx.Module):
         center, scale, _ = place
         (n, d), q = center.shape, inputs.shape[1]
         left_out = too_many(n, d, q)
-        own = center, _log_deviations(scale)
-        both = jnp.concatenate(own, axis=1)
-        alone = [Columns.of(columns).unless(OWN in left_out) for columns in own]
+        parts = center, _log_deviations(scale)
+        both = jnp.concatenate(parts, axis=1)
+        alone = [Columns.of(columns).unless(OWN in left_out) for columns in parts]
         # of one coordinate the claims are its own
         both = both[:, :0] if d == 1 or CLAIMS in left_out else both
         features = cls(
@@ -101,14 +101,14 @@ class Features(eqx.Module):
         return self._frame(*_located(predictions, self.units, (n, *self.event)), inputs)
 
     def _frame(self, center: Points, scale: Array, reliable: Array, inputs: Array) -> Frame:
-        own = center, _log_deviations(scale)
-        both = jnp.concatenate(own, axis=1)[:, : len(self.claims.mix)]
+        parts = center, _log_deviations(scale)
+        both = jnp.concatenate(parts, axis=1)[:, : len(self.claims.mix)]
         return Frame(
             reliable,
             center,
             scale,
             jnp.linalg.inv(scale),
-            (self.own[0](own[0]), self.own[1](own[1])),
+            (self.own[0](parts[0]), self.own[1](parts[1])),
             self.claims(both),
             self.inputs(inputs),
         )

@@ -118,8 +118,8 @@ class Local(NamedTuple):
 def _along(part: dict[str, Array], frame: Frame) -> Points:
     """The affine function of the features whose parameters these are, [n, d]."""
     common, center, scale = (part[name][None] for name in ("common", "center", "scale"))
-    own = common + center * frame.own[0] + scale * frame.own[1]
-    return own + frame.claims @ part["claims"].T + frame.inputs @ part["inputs"].T
+    alone = common + center * frame.own[0] + scale * frame.own[1]
+    return alone + frame.claims @ part["claims"].T + frame.inputs @ part["inputs"].T
 
 
 def log_likelihoods(

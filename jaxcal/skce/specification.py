@@ -72,8 +72,8 @@ def mean_specification(
             raise ValueError("whiten: class probabilities have no units to be brought into")
         kernel = _class_kernel(target_kernel, predictions.probabilities.shape[1])
     else:
-        own = points.L1Laplace() if isinstance(distribution, Laplaces) else Gaussian()
-        kernel = vector_kernel(own if target_kernel is None else target_kernel, ys)
+        default = points.L1Laplace() if isinstance(distribution, Laplaces) else Gaussian()
+        kernel = vector_kernel(default if target_kernel is None else target_kernel, ys)
         base_measure = checked_base_measure(base_measure, ys)
     specification = Specification(
         checks.divergence(divergence),

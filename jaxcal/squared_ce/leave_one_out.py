@@ -149,8 +149,8 @@ def _of_vectors(p: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m k"]:
     functions = []
     for j in range(m):
         near = [other for other in range(m) if other != j][:most]
-        own, others = p[:, [j]], p[:, near]
-        columns = [np.ones((n, 1)), own, tempered[:, j], others, own * others]
+        column, others = p[:, [j]], p[:, near]
+        columns = [np.ones((n, 1)), column, tempered[:, j], others, column * others]
         columns += [_cosines(p[:, j], waves), *(cosines[other] for other in near)]
         functions.append(_orthonormal(np.hstack(columns)[:, :most]))
     return np.stack(functions, axis=1)
