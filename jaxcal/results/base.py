@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -97,6 +98,8 @@ class Result(eqx.Module):
     def load(cls, path: Path | str) -> Any:
         """Read a result that `save` wrote, with equal values, types and provenance. ValueError
         names a file that is damaged or holds another class."""
+        if not isinstance(path, str | PathLike):
+            raise TypeError(f"path: wanted the name of a file, got {path!r:.60}")
         result, written = saved.load(Path(path))
         if not isinstance(result, cls):
             raise ValueError(f"{path}: holds a {type(result).__name__}, wanted a {cls.__name__}")

@@ -330,3 +330,13 @@ def test_completion_shows_public_names_only():
         module = sys.modules.get(name)
         if module is not None:
             assert dir(module) == sorted(module.__all__), name
+
+
+def test_any_result_is_read_by_name_and_another_argument_is_named(tmp_path):
+    before = result("TestResult")
+    before.save(tmp_path / "result.npz")
+    same(before, jaxcal.load(tmp_path / "result.npz"))
+    with pytest.raises(TypeError, match="path"):
+        jaxcal.load(3)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        jaxcal.load(tmp_path / "missing.npz")
