@@ -334,6 +334,13 @@ MUTANTS = [
         "return slope, jnp.sqrt(",
         "test_entries.py",
     ),
+    Mutant(
+        "an entry is learned from itself too",
+        "entries/learned.py",
+        "(part < k)[:, None]",
+        "(part <= k)[:, None]",
+        "test_entries.py",
+    ),
 ]
 
 

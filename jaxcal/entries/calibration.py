@@ -14,6 +14,7 @@ from jaxcal.engine.batching import one_at_a_time
 from jaxcal.engine.quadratic import ordered_pairs
 from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.evidence import Entries, log_evidence
+from jaxcal.entries.learned import varying
 from jaxcal.entries.moments import Frame, features_of, groups, standardized
 from jaxcal.entries.ranks import Seen, seen
 from jaxcal.entries.table import table
@@ -51,7 +52,8 @@ def calibration_test(
     (`jaxcal.entries.landed`). Moments of ranks and scores, times features of the prediction (1, its
     claimed centre and log scale, inputs), have mean 0 under calibration. Their sums are compared
     with sums under random signs, by the evidence averaged over named alternatives: shift, spread,
-    correlation, tails, skewness, and trends of shift and spread.
+    correlation, tails, skewness, trends of shift and spread, and "varying": errors along a function
+    of all features that is learned from other observations (`jaxcal.entries.learned`).
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -75,11 +77,12 @@ def calibration_test(
         boundary.
 
     Cost per observation, for predictions that are not sampled: about 190 log densities, 6 gradients
-    and 5 d Hessian-vector products, and k b multiplications for k entries (d = 2: 88) and b draws
+    and 5 d Hessian-vector products, and k b multiplications for k entries (d = 2: 41) and b draws
     of the null. Linear in n.
 
     Source: Tjelmeland (2004) for weighted candidates; Talts et al. (2018) for ranks; Stein (1972)
-    for scores; White (1982) and Hansen (1982) for moments times features.
+    for scores; White (1982) and Hansen (1982) for moments times features; Dawid (1984) for what is
+    learned from other observations.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -231,8 +234,10 @@ def _one(
     keys = jax.random.split(key, 3)
     n = len(targets)
     fit = Fit.of(keys[0], predictions, targets)
-    frame = Frame.of(keys[1], fit.seen, inputs)
+    frame = Frame.of(fit.seen, inputs)
     alternatives = groups(frame, fit.seen, fit.scores, fit.ends, inputs)
+    if not isinstance(null, DependentWild):  # what neighbours in time share would be learned
+        alternatives.append(varying(keys[1], frame, fit.seen, inputs, fit.kept))
     entries = Entries.of(alternatives, fit.kept)
     everywhere = sum(block.shape[1] for group in alternatives[:2] for block in group.blocks)
     series = entries.values[:, :everywhere]

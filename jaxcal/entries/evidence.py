@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.moments import Group
-from jaxcal.numerics import eliminated
+from jaxcal.numerics import at_least, eliminated
 
 TAU2 = 8.0  # shifts of about 3 deviations
 RIDGE = 0.02  # share of the identity in R, as entries may be collinear
@@ -84,6 +84,12 @@ def log_evidence(
         alone = _means(single[len(r) :], counts)
         both = jnp.logaddexp(evidence[np.asarray(also)], alone) - math.log(2)
         evidence = evidence.at[np.asarray(also)].set(both)
+    row = 0
+    for k, group in enumerate(groups):
+        if group.positive:  # a shift by |N(0, tau^2)|
+            side = at_least(z[row] * (TAU2 / (1 + TAU2) / 2) ** 0.5, -3)
+            evidence = evidence.at[k].add(jnp.log1p(jax.scipy.special.erf(side)))
+        row += sum(block.shape[1] for block in group.blocks)
     weights = np.asarray([group.weight for group in groups])
     return evidence + jnp.log(jnp.asarray(weights, z.dtype))[:, None]
 

@@ -12,25 +12,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from jaxcal.entries.ranks import Seen, normal
-from jaxcal.numerics import at_least, at_most, eliminated, normals
-from jaxcal.typing import Key, Points
+from jaxcal.entries.ranks import Ranked, Seen, normal
+from jaxcal.numerics import at_least, at_most, eliminated
+from jaxcal.typing import Points
 
 FARTHEST = 3.0  # largest deviations of a feature, so that no observation dominates
 MOST = 10  # most columns of a feature; of more, the leading principal components
 SKETCHED = 200  # most columns for exact principal components
 MOST_ALONE = 512  # most products of a moment with single columns
-WAVES = 8  # random waves of the features of the predictions
 
 
 class Group(NamedTuple):
     """A named alternative: ``blocks`` of entries [n, k], shifted as a whole or one by one; the
-    prior ``weight`` of the group; and entries [n, k] of which one ``alone`` is shifted, or None."""
+    prior ``weight`` of the group; entries [n, k] of which one ``alone`` is shifted, or None; and
+    whether the shift is ``positive``, for a group of one entry."""
 
     name: str
     weight: float
     blocks: list[Float[Array, "n k"]]
     alone: Float[Array, "n k"] | None = None
+    positive: bool = False
 
 
 def features_of(seen: Seen) -> tuple[Points, Points]:
@@ -108,22 +109,26 @@ def _sketched(columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
 
 
 class Frame(NamedTuple):
-    """Maps of claimed centres, log scales and inputs to features, and the ``frequencies`` [r, w] of
-    random waves along the first two."""
+    """Maps of claimed centres, log scales and inputs to features."""
 
     center: Few
     scale: Few
     inputs: Few | None
-    frequencies: Float[Array, "r w"]
 
     @classmethod
-    def of(cls, key: Key, seen: Seen, inputs: Float[Array, "n q"] | None) -> "Frame":
+    def of(cls, seen: Seen, inputs: Float[Array, "n q"] | None) -> "Frame":
         """Fit the maps."""
         centers, deviations = seen.claims
-        center, scale = Few.of(centers), Few.of(jnp.log(deviations))
-        q = 2 * min(centers.shape[1], MOST)
-        frequencies = normals(key, (q, WAVES), centers.dtype) / q**0.5
-        return cls(center, scale, None if inputs is None else Few.of(inputs), frequencies)
+        few = None if inputs is None else Few.of(inputs)
+        return cls(Few.of(centers), Few.of(jnp.log(deviations)), few)
+
+    def features(self, seen: Seen, inputs: Float[Array, "n q"] | None) -> list[Float[Array, "n r"]]:
+        """Return the features of claimed centres, of log scales, and of inputs if there are any."""
+        centers, deviations = seen.claims
+        claimed = [self.center(centers), self.scale(jnp.log(deviations))]
+        if inputs is None or self.inputs is None:
+            return claimed
+        return [*claimed, self.inputs(inputs)]
 
 
 def cosines(ranks: Float[Array, "n q"], order: int) -> Float[Array, "n q"]:
@@ -141,14 +146,10 @@ def groups(
     """Return the named alternatives. ``scores`` [n, d] at the targets are None if distributions
     declare a boundary; then, and if a density ``ends`` otherwise, shifts use ranks only."""
     ranks, d = seen.ranks, seen.centers.shape[1]
-    centers, deviations = seen.claims
-    center = frame.center.columns(centers)
-    features = [frame.center(centers), frame.scale(jnp.log(deviations))]
-    waves = _waves(frame.frequencies, jnp.concatenate(features, axis=1))
+    center, features = frame.center.columns(seen.claims[0]), frame.features(seen, inputs)
     columns = None
     if inputs is not None and frame.inputs is not None:
         columns = frame.inputs.columns(inputs)
-        features.append(frame.inputs(inputs))
     place, shift = -cosines(ranks.coordinates, 1), ranks.normal
     shifts = [place]
     if scores is not None:
@@ -165,7 +166,7 @@ def groups(
     if d > 1:  # common to all coordinates
         shifts.append(jnp.sum(shift, axis=1, keepdims=True))
     density = ranks.density[:, None]
-    width, spread = -normal(density), normal(jnp.abs(2 * ranks.coordinates - 1))
+    width, spread = whole(ranks), normal(jnp.abs(2 * ranks.coordinates - 1))
     bumps = [cosines(density, order) for order in (1, 2, 3, 4)]
     skewness = [cosines(ranks.coordinates, order) for order in (3, 4)]
     shrinkage = jnp.sum(shift * center, axis=1, keepdims=True)
@@ -187,9 +188,13 @@ def groups(
             [_crossed(t, f) for t in (width, spread) for f in features],
             _alone(width, columns),
         ),
-        Group("varying", 0.02, [_crossed(shift, waves), _crossed(width, waves)]),
     ]
     return [group for group in named if group.blocks[0].shape[1] > 0]
+
+
+def whole(ranks: Ranked) -> Float[Array, "n 1"]:
+    """Return the normal score of the rank of the log density: large for a target far out."""
+    return -normal(ranks.density[:, None])
 
 
 def _alone(
@@ -206,8 +211,3 @@ def _alone(
 
 def _crossed(moments: Float[Array, "n q"], features: Float[Array, "n r"]) -> Float[Array, "n k"]:
     return (moments[:, :, None] * features[:, None]).reshape(len(moments), -1)
-
-
-def _waves(frequencies: Array, features: Float[Array, "n q"]) -> Float[Array, "n r"]:
-    angles = features @ frequencies
-    return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=1)

@@ -93,9 +93,9 @@ class Judged(NamedTuple):
 
 @eqx.filter_jit
 def _fitted(key: Key, predictions: Predictions, ys: Array, inputs: Points | None) -> Any:
-    near_key, wave_key = jax.random.split(key)
+    near_key, _ = jax.random.split(key)
     fit = Fit.of(near_key, predictions, ys)
-    frame = Frame.of(wave_key, fit.seen, inputs)
+    frame = Frame.of(fit.seen, inputs)
     named = groups(frame, fit.seen, fit.scores, fit.ends, inputs)
     layout = tuple(
         (
