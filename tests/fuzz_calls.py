@@ -171,7 +171,7 @@ def recipes():
     }
     binary = (
         "binned_ece unbinned_ece interval_ce kernel_ce "
-        "lower_distance lower_distance_bounds smece smooth_ce "
+        "lower_distance smooth_ce "
         "surrogate_interval_ce"
     )
     distances = dict.fromkeys(binary.split(), BINARY)
@@ -179,7 +179,6 @@ def recipes():
         "distance_from_calibration": top["distance_from_calibration"],
         "interval_ce_test": {"key": 0, **BINARY},
         "recalibrate": {"key": 0, **BINARY},
-        "smooth_ce_test": {"key": 0, **BINARY},
         "Table": {},
     }
     return {

@@ -31,7 +31,6 @@ def of_probabilities(v, y, w):
         "kernel": dce.kernel_ce(v, y, weights=w, kernel=L1Laplace(1.0)).value,
         "smooth": dce.smooth_ce(v, y, weights=w).value,
         "smooth on a grid": distances.smooth_ce_grid(v, y, weights=w, cells=50).value,
-        "smECE": dce.smece(v, y, weights=w, cells=64).value,
         "low": result.bracket.low,
         "high": result.bracket.high,
         "population low": result.interval.low,

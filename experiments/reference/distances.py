@@ -15,11 +15,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.dce.kernel import of_unit_norm, sums
-from jaxcal.dce.lower import Coupling, differences, solve
 from jaxcal.dce.predictions import Binary, atoms, binary, ordered, positive
 from jaxcal.numerics import largest, safe_sqrt
 from jaxcal.read import checks
 from jaxcal.typing import Scalar, Vector
+from reference.lower_distance import Coupling, differences, solve
 from reference.partitions import MOST, Partition, best_partition, mean_labels
 from reference.sketches import positive_like
 
