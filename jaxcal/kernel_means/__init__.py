@@ -7,7 +7,6 @@ from jaxcal.kernel_means import (
     mixtures,
     normals,
     particles,
-    quadrature,
     scale_mixtures,
     waves,
 )
@@ -24,7 +23,6 @@ __all__ = [
     "normals",
     "pair",
     "particles",
-    "quadrature",
     "scale_mixtures",
     "waves",
 ]
