@@ -57,7 +57,7 @@ def switched(d: Data) -> Any:
 
 
 def mmce(d: Data) -> Any:
-    return jaxcal.dce.kernel_ce(d.confidence, d.correct, kernel=jaxcal.kernels.Laplace(0.4)).value
+    return jaxcal.dce.kernel_ce(d.confidence, d.correct, bandwidth=0.4).value
 
 
 def skce(d: Data) -> Any:

@@ -193,3 +193,15 @@ def laplace_witness(
     below = jnp.where(after > 0, left[i] * jnp.exp(-(t - v[i]) / bandwidth), 0)
     above = jnp.where(after < v.size, right[j] * jnp.exp(-(v[j] - t) / bandwidth), 0)
     return of_unit_norm(below + above, safe_sqrt(jnp.sum(rho * (left + right - rho))))
+
+
+def kernel_ce_of_pairs(
+    predictions: Any, targets: Any, kernel: Callable[[Array, Array], Array], *, weights: Any = None
+) -> tuple[Scalar, Scalar]:
+    """The square of the kernel calibration error with any kernel of points [1], over all pairs:
+    with those of an observation with itself, and without (for equal weights)."""
+    data = binary(predictions, targets, weights)
+    rho, v = data.w * (data.y - data.v), data.v[:, None]
+    gram = jax.vmap(lambda x: jax.vmap(lambda y: kernel(x, y))(v))(v)
+    terms = rho[:, None] * gram * rho[None]
+    return jnp.sum(terms), (jnp.sum(terms) - jnp.trace(terms)) / (1 - jnp.sum(data.w**2))
