@@ -9,12 +9,13 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats
 from quick import quick_first
+from reference.moments import Jumps, Linear
 from reference.nulls import Gamma, Spectrum
 
 from jaxcal import Unnormalized, calibration_test, moments, nulls
 from jaxcal.kernels import Constant
 from jaxcal.moment_tests import moment_test
-from jaxcal.moments import Balance, Curvature, Exchangeable, Jumps, Linear, Score
+from jaxcal.moments import Balance, Curvature, Exchangeable, Score
 from jaxcal.moments.balance import symmetric_moves
 from jaxcal.whitening import Regression
 

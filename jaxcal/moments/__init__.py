@@ -1,16 +1,14 @@
 """Moments: functions of a prediction and a target with mean zero under calibration."""
 
-from jaxcal.moments.balance import Balance, Exchangeable, Jumps
+from jaxcal.moments.balance import Balance, Exchangeable
 from jaxcal.moments.evaluation import Moment, evaluate
-from jaxcal.moments.stein import Curvature, Linear, Score
+from jaxcal.moments.stein import Curvature, Score
 from jaxcal.moments.support import smooth
 
 __all__ = [
     "Balance",
     "Curvature",
     "Exchangeable",
-    "Jumps",
-    "Linear",
     "Moment",
     "Score",
     "evaluate",

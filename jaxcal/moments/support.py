@@ -40,25 +40,7 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
     :math:`\alpha > 1`. An edge is abrupt if the slope is below .9 and the density beside the edge
     is above :math:`e^{-12}` times that at the target.
 
-    Args:
-        key: Random key of the directions.
-        predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
-        targets: Targets, [n, *event].
-
-    Returns:
-        `Edges`.
-
     Cost: 9 log densities per target; 26 more if it has an edge.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> from jaxcal.moments.support import edges
-        >>> def log_density(rate, y):
-        ...     return jnp.where(y > 0, -rate * y, -jnp.inf)
-        >>> predictions = jaxcal.Unnormalized(log_density, jnp.ones(50))
-        >>> ends = edges(jax.random.key(0), predictions, jnp.linspace(0.1, 4.0, 50))
-        >>> bool(ends.seen), bool(ends.abrupt)
-        (True, True)
     """
     nowhere = jnp.zeros((), bool)
     if is_distribution(predictions) and on_whole_space(predictions):

@@ -18,12 +18,6 @@ class Estimate(NamedTuple):
     Attributes:
         unbiased: U-statistic, []; may be negative.
         biased: V-statistic, []; never negative, for positive definite kernels.
-
-    Example:
-        >>> import jaxcal
-        >>> estimate = jaxcal.Estimate(unbiased=-0.01, biased=0.02)
-        >>> estimate.biased
-        0.02
     """
 
     unbiased: Scalar
