@@ -15,12 +15,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.dce.kernel import of_unit_norm, sums
-from jaxcal.dce.predictions import Binary, atoms, binary, ordered, positive
+from jaxcal.dce.predictions import Binary, atoms, binary, ordered
 from jaxcal.numerics import largest, safe_sqrt
 from jaxcal.read import checks
 from jaxcal.typing import Scalar, Vector
 from reference.lower_distance import Coupling, differences, solve
-from reference.partitions import MOST, Partition, best_partition, mean_labels
+from reference.partitions import MOST, Partition, best_partition, mean_labels, positive
 from reference.sketches import positive_like
 
 

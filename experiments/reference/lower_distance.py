@@ -16,9 +16,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float
 
-from jaxcal.dce.predictions import atoms, binary, positive
+from jaxcal.dce.predictions import atoms, binary
 from jaxcal.read import checks
 from jaxcal.typing import ArrayLike
+from reference.partitions import positive
 
 
 class Chain(NamedTuple):

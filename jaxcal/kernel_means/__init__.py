@@ -2,7 +2,6 @@
 
 from jaxcal.kernel_means import (
     classes,
-    counts,
     laplaces,
     mixtures,
     normals,
@@ -15,7 +14,6 @@ from jaxcal.read.families import distribution
 
 __all__ = [
     "classes",
-    "counts",
     "distribution",
     "kernel_means",
     "laplaces",

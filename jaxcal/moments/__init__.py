@@ -1,9 +1,8 @@
 """Moments: functions of a prediction and a target with mean zero under calibration."""
 
 from jaxcal.moments.balance import Balance, Exchangeable
-from jaxcal.moments.evaluation import Moment, evaluate
+from jaxcal.moments.evaluation import Moment
 from jaxcal.moments.stein import Curvature, Score
-from jaxcal.moments.support import smooth
 
 __all__ = [
     "Balance",
@@ -11,8 +10,6 @@ __all__ = [
     "Exchangeable",
     "Moment",
     "Score",
-    "evaluate",
-    "smooth",
 ]
 
 

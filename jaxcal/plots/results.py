@@ -16,10 +16,11 @@ from jaxcal.plots.canvas import (
     cells,
     dots,
     legend_above,
+    mean_parts,
     one,
+    quantile_bins,
     say,
 )
-from jaxcal.plots.groups import mean_parts, quantile_bins
 from jaxcal.read import checks, convert
 from jaxcal.results import TestResult, confidence, tells
 from jaxcal.typing import ArrayLike

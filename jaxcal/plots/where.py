@@ -8,8 +8,7 @@ import scipy.stats
 from jaxtyping import Float, Int
 from scipy.special import ndtri
 
-from jaxcal.plots.canvas import DARK, cells, dots, legend_above, say
-from jaxcal.plots.groups import quantile_bins
+from jaxcal.plots.canvas import DARK, cells, dots, legend_above, quantile_bins, say
 from jaxcal.plots.results import _axes
 from jaxcal.read import checks
 from jaxcal.results import TestResult, confidence
