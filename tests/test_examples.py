@@ -22,7 +22,7 @@ QUICK = {
     "jaxcal.skce_test",
 }
 # classes that users are handed, and do not call
-HANDED = ["jaxcal.Estimate", "jaxcal.TestResult"]
+HANDED = ["jaxcal.TestResult"]
 HANDED += ["jaxcal.nulls.Needs", "jaxcal.nulls.Outcome", "jaxcal.nulls.Sums"]
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Cost", "Source", "Example")
 

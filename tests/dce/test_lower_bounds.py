@@ -67,7 +67,7 @@ def test_the_ends_meet_for_predictions_about_a_few_centres():
         v[k] = np.clip(rng.choice(centres, 60) + width * rng.normal(size=60), 0, 1)
         y[k] = rng.random(60) < v[k] ** rng.uniform(0.2, 4)
     for dtype, apart in ((np.float64, 5e-4), (np.float32, 1e-2)):
-        ends = jax.jit(jax.vmap(COARSE))(v.astype(dtype), y.astype(dtype))
+        ends = jax.jit(jax.vmap(coarse))(v.astype(dtype), y.astype(dtype))
         assert float(jnp.min(ends.high - ends.low)) >= 0
         assert float(jnp.max(ends.high - ends.low)) < apart
 
