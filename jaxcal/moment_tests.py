@@ -65,7 +65,7 @@ def moment_test(
         predictions: n log densities: an `Unnormalized`, or a numpyro distribution with batch shape
             [n].
         targets: Observed targets, shape [n], [n, d] or [n, ...].
-        moment: `Balance`, `Exchangeable`, `Jumps`, `Curvature`, `Linear` or `Score` of
+        moment: `Balance`, `Exchangeable`, `Curvature` or `Score` of
             `jaxcal.moments`, or a function from a log density and a target to numbers
             (`jaxcal.moments.Moment`). For skewed values the statistic is corrected
             (`jaxcal.nulls.Sums.guarded`). Strongly skewed values still reject too often in small

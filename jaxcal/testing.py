@@ -126,22 +126,12 @@ def apply_with(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[Outcome, Float[Array, " d"] | None]:
-    """Apply a null, and return the forms of d more columns of weights from the same pass.
+    """Apply a null; return the outcome, and the forms [d] of more ``columns`` of weights [n, d].
 
-    Args:
-        null: The null.
-        columns: Further columns of weights, [n, d].
-        key: Random key of the null.
-        pairwise: The statistic.
-        features: Features of the observations.
-        series: Series [n, q] that the null uses instead of the features.
-        guarded: Whether to correct the statistic for skewness.
-        redrawn: Function of keys [b] that returns the estimates of data sets with redrawn targets.
-        tile: Rows and columns of a block of pairs.
-        mesh: Devices that share the pairs.
-
-    Returns:
-        The outcome and the forms [d]; None for blocks and for nulls without draws.
+    The forms come from the same pass; None for blocks and for nulls without draws. ``series``
+    [n, q] is what the null uses in the place of the features. ``guarded``: whether to correct the
+    statistic for skewness. ``redrawn``: function of keys [b] that returns the estimates of data
+    sets with redrawn targets.
     """
     needs = null.needs(key, features if series is None else series)
     if (size := needs.block_size) is not None:

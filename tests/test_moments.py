@@ -9,16 +9,17 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats
 from quick import quick_first
+from reference.moments import Jumps, Linear
 from reference.nulls import Gamma, Spectrum
 
-from jaxcal import Unnormalized, calibration_test, moments, nulls
+from jaxcal import Unnormalized, calibration_test, nulls
 from jaxcal.kernels import Constant
 from jaxcal.moment_tests import moment_test
-from jaxcal.moments import Balance, Curvature, Exchangeable, Jumps, Linear, Score
+from jaxcal.moments import Balance, Curvature, Exchangeable, Score, evaluation
 from jaxcal.moments.balance import symmetric_moves
 from jaxcal.whitening import Regression
 
-evaluate = jax.jit(moments.evaluate)
+evaluate = jax.jit(evaluation.evaluate)
 MOVES = np.random.default_rng(0).normal(size=(5, 1)) * np.array([[2.0], [1], [0.5], [0.3], [0.1]])
 STEIN = [Score(), Linear(), Curvature(), Curvature(bound=None), Curvature("trace", 1.0)]
 BALANCE = [Balance(MOVES), Jumps(MOVES)]

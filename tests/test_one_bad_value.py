@@ -14,6 +14,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from reference.nulls import BlockSquares, Gamma, Spectrum
+from reference.sliced import SlicedWasserstein
 
 import jaxcal
 from jaxcal import Draws, Scores, Unnormalized, candidates, ckce, kernels, nulls, testing, ucme
@@ -27,7 +28,6 @@ from jaxcal.divergences import (
     GradientKernel,
     KernelFisher,
     MixtureWasserstein,
-    SlicedWasserstein,
     TotalVariation,
     Vectors,
     Wasserstein,

@@ -10,7 +10,6 @@ from reference.classes import canonical_error
 from reference.mixtures import mse
 
 from jaxcal import dce, measures, squared_ce
-from jaxcal.kernels import L1Laplace
 from jaxcal.squared_ce.intervals import compare_risks, one_step
 
 KEY = jax.random.key(0)
@@ -28,10 +27,9 @@ def of_probabilities(v, y, w):
         "surrogate": dce.surrogate_interval_ce(v, y, weights=w, accuracy=None).value,
         "laplace": dce.kernel_ce(v, y, weights=w).value,
         "laplace witness": distances.laplace_witness(v, y, jnp.array([0.3]), weights=w)[0],
-        "kernel": dce.kernel_ce(v, y, weights=w, kernel=L1Laplace(1.0)).value,
+        "kernel": dce.kernel_ce(v, y, weights=w, bandwidth=0.5).value,
         "smooth": dce.smooth_ce(v, y, weights=w).value,
         "smooth on a grid": distances.smooth_ce_grid(v, y, weights=w, cells=50).value,
-        "smECE": dce.smece(v, y, weights=w, cells=64).value,
         "low": result.bracket.low,
         "high": result.bracket.high,
         "population low": result.interval.low,

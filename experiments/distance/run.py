@@ -18,7 +18,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 import reference_values
 import runner
 from reference import constructions, distances
+from reference.lower_distance import lower_distance
 from reference.partitions import upper_distance
+from reference.smece import smece
 
 FOLDER = Path(__file__).parent
 TINY = 1e-6
@@ -59,7 +61,7 @@ EXAMPLES = {
 
 VALUES = {
     "true": lambda domain: distances.true_distance(domain).value,
-    "lower": lambda d: dce.lower_distance(d.f, d.f_star, weights=d.mass, tol=1e-9).value,
+    "lower": lambda d: lower_distance(d.f, d.f_star, weights=d.mass, tol=1e-9).value,
     "upper": lambda d: upper_distance(d.f, d.f_star, weights=d.mass).value,
     "smooth": lambda d: dce.smooth_ce(d.f, d.f_star, weights=d.mass).value,
     "laplace": lambda d: dce.kernel_ce(d.f, d.f_star, weights=d.mass).value,
@@ -71,7 +73,7 @@ VALUES = {
     "binned, 20 bins": lambda d: dce.binned_ece(d.f, d.f_star, weights=d.mass, edges=20).value,
     "binned, 15 bins": lambda d: dce.binned_ece(d.f, d.f_star, weights=d.mass, edges=15).value,
     "gaussian": lambda d: _gaussian(d),
-    "smECE": lambda d: dce.smece(d.f, d.f_star, weights=d.mass).value,
+    "smECE": lambda d: smece(d.f, d.f_star, weights=d.mass).value,
     "Brier score": lambda d: np.sum(d.mass * (d.f_star * (1 - d.f) ** 2 + (1 - d.f_star) * d.f**2)),
     "ECCE (sup of sums)": lambda d: _largest_sum(d),
 }
@@ -99,9 +101,9 @@ def padded(domain, size=4):
 
 
 def _gaussian(domain):
-    """A sum over pairs needs two observations: one atom is split."""
-    v, y, w = (np.concatenate([a, a]) for a in domain.distribution())
-    return dce.kernel_ce(v, y, weights=w, kernel=Gaussian(0.5**0.5)).value
+    v, y, w = domain.distribution()
+    square, _ = distances.kernel_ce_of_pairs(v, y, Gaussian(0.5**0.5), weights=w)
+    return jnp.sqrt(jnp.maximum(square, 0))
 
 
 def _largest_sum(domain):

@@ -11,6 +11,7 @@ import csv
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -19,11 +20,14 @@ import numpy as np
 
 from jaxcal import dce
 from jaxcal.dce.predictions import atoms, binary, ordered
-from jaxcal.dce.resampling import kernel_statistic, smooth_statistic
+from jaxcal.dce.resampling import kernel_statistic
+from jaxcal.dce.smooth import smooth_of_residuals
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import switches
 from reference import distances
+from reference.lower_distance import lower_distance
+from reference.smece import smece
 
 FOLDER = Path(__file__).parent
 STEP_NAMES = (  # `switches.STEPS`, each with those before it
@@ -72,10 +76,10 @@ def ratios(n, repeats):
     measures = {
         "ECE": dce.unbinned_ece,
         "binned ECE, 15 bins": dce.binned_ece,
-        "smECE": dce.smece,
+        "smECE": smece,
         "Laplace kernel, with witness": dce.kernel_ce,
         "surrogate, 9 widths": dce.surrogate_interval_ce,
-        "bounds of the lower distance": dce.lower_distance_bounds,
+        "bounds of the lower distance": partial(dce.lower_distance, cells=64),
         "smooth, with witness": dce.smooth_ce,
     }
     programs = {"np.argsort": (np.argsort, v), "jnp.sort": (jax.jit(jnp.sort), on_device[0])}
@@ -120,11 +124,15 @@ def agreement(cases):
         outcome = smooth(v, y)
         worst = max(worst, abs(float(outcome.value) - distances.smooth_ce_linear_program(v, y)))
         gap = max(gap, abs(float(outcome.upper - outcome.value)))
-        low = dce.lower_distance(v, y, tol=1e-9)
+        low = lower_distance(v, y, tol=1e-9)
         width = max(width, low.coupling.cost - (low.high - low.moved), low.high - low.low)
     yield "200 observations", "smooth: largest difference from HiGHS", worst
     yield "200 observations", "smooth: largest duality gap", gap
     yield "200 observations", "lower distance: widest certificate", width
+
+
+def smooth_statistic(v, rho):
+    return smooth_of_residuals(v, rho).value
 
 
 def bootstrap(n, resamples):
@@ -132,7 +140,10 @@ def bootstrap(n, resamples):
     v, y = (jnp.asarray(a) for a in sample(2, n))
     data = ordered(binary(v, y))
     keys = jax.random.split(jax.random.key(0), resamples)
-    for name, statistic in (("Laplace kernel", kernel_statistic), ("smooth", smooth_statistic)):
+    for name, statistic in (
+        ("Laplace kernel", kernel_statistic),
+        ("smooth", smooth_statistic),
+    ):
 
         def one(key, statistic=statistic):
             counts = jnp.bincount(jax.random.randint(key, (n,), 0, n), length=n)
@@ -157,8 +168,8 @@ def relplot(largest):
         return
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if int(row["n"]) <= largest]
-    run = jax.jit(lambda v, y, width: dce.smece(v, y, width=width).value)
-    alone = jax.jit(lambda v, y: dce.smece(v, y).value)
+    run = jax.jit(lambda v, y, width: smece(v, y, width=width).value)
+    alone = jax.jit(lambda v, y: smece(v, y).value)
     for power in (0.5, 1.3, 3.0):
         columns = {"same width": [], "each its own width": []}
         columns |= {name: [] for name in STEP_NAMES}

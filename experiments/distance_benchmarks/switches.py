@@ -1,4 +1,4 @@
-"""What separates relplot's smECE from `jaxcal.dce.smece` at one width: a mesh and four switches.
+"""What separates relplot's smECE from `reference/smece.py` at one width: a mesh and four switches.
 
 Written for this comparison as sums over mirror images, so that it shares no code with either.
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Switches(NamedTuple):
-    """Each False as in `jaxcal.dce.smece`, True as in relplot 1.0.3."""
+    """Each False as in `reference/smece.py`, True as in relplot 1.0.3."""
 
     rectangles: bool = False  # both end points of the integral count in full, not by half
     ends_once: bool = False  # what lies on the first and last grid point has no mirror image there

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcal.dce import interval_ce_test, smooth_ce_test
+from jaxcal.dce import interval_ce_test
 from jaxcal.dce.predictions import binary, ordered
 from jaxcal.dce.resampling import drawable, kernel_statistic, resampling_test
+from jaxcal.dce.smooth import smooth_of_residuals
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
@@ -49,17 +50,25 @@ POPULATIONS = {
 CALIBRATED, WRONG = tuple(POPULATIONS)[:4], tuple(POPULATIONS)[4:]
 
 
-def laplace(key: Any, v: Any, y: Any, n_draws: int) -> Any:
-    """The test of `distance_from_calibration`, alone."""
-    data = drawable(ordered(binary(v, y)), equal=True, null="redraw")
-    return resampling_test(
-        key, data, statistic=kernel_statistic, n_draws=n_draws, null="redraw"
-    ).p_value
+def smooth_statistic(v: Any, rho: Any) -> Any:
+    """The smooth calibration error of sorted residuals."""
+    return smooth_of_residuals(v, rho).value
+
+
+def by_statistic(statistic: Any) -> Any:
+    """A test with labels redrawn; with `kernel_statistic` that of `distance_from_calibration`."""
+
+    def p_value(key: Any, v: Any, y: Any, n_draws: int) -> Any:
+        data = drawable(ordered(binary(v, y)), equal=True, null="redraw")
+        options = {"n_draws": n_draws, "null": "redraw"}
+        return resampling_test(key, data, statistic=statistic, **options).p_value
+
+    return p_value
 
 
 TESTS = {
-    "Laplace": laplace,
-    "smooth": lambda key, v, y, n_draws: smooth_ce_test(key, v, y, n_draws=n_draws).p_value,
+    "Laplace": by_statistic(kernel_statistic),
+    "smooth": by_statistic(smooth_statistic),
     "interval": lambda key, v, y, n_draws: interval_ce_test(key, v, y, n_draws=n_draws).p_value,
 }
 

@@ -14,6 +14,7 @@ from jaxcal.moments.attribution import claims, faults
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
+from reference.given_others import given_others
 
 FOLDER = Path(__file__).parent
 CORRELATION, WEAKER = 0.8, 0.5
@@ -117,7 +118,8 @@ def program(family: str, d: int, n: int, route: str):
         if route == "nodes":
             claimed = claims(None, nodes, at_nodes, ys, scores)
             centers, covariances = claimed.centers, claimed.covariances
-        return faults(ys, scores, centers, covariances)
+        scored = ys, scores, centers, covariances
+        return faults(*scored), given_others(*scored)
 
     return runner.spread(one)
 
@@ -137,7 +139,7 @@ def make(config: Config) -> runner.Study:
         sets, d, fault = cell["data_sets"], cell["d"], FAULTS[cell["fault"]]
         keys = jax.random.split(key, sets)
         wide = jnp.broadcast_to(jnp.asarray(fault), (sets, 3))
-        result = program(cell["family"], d, cell["n"], cell["route"])(keys, wide)
+        result, given = program(cell["family"], d, cell["n"], cell["route"])(keys, wide)
         shift, spread, weaker = fault
         truths = {
             "mean": -shift * (np.arange(d) == 0),
@@ -154,7 +156,7 @@ def make(config: Config) -> runner.Study:
             row[f"{kind}_covered"] = jnp.mean((means.low <= truth) & (truth <= means.high))
         others = np.arange(d) > 0
         for kind in ("mean", "spread"):
-            accused = getattr(result, f"conditional_{kind}").p_adjusted <= 0.05
+            accused = getattr(given, kind).p_adjusted <= 0.05
             row[f"conditional_{kind}_accused"] = jnp.mean(jnp.any(accused & others[None], axis=1))
         numbers = jnp.concatenate([getattr(result, kind).p_value for kind in KINDS], axis=1)
         return row | {"not_a_number": int(jnp.sum(jnp.isnan(numbers)))}

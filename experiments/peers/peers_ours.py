@@ -12,6 +12,7 @@ import jaxcal
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from distance_benchmarks import switches
+from reference.smece import smece
 
 # Classes
 
@@ -42,12 +43,12 @@ def log_loss(d: Data) -> Any:
     return jaxcal.measures.nll(dist.CategoricalProbs(d.probabilities), d.labels)
 
 
-def smece(d: Data) -> Any:
-    return jaxcal.dce.smece(d.p, d.y).value
+def smece_of_its_own_width(d: Data) -> Any:
+    return smece(d.p, d.y).value
 
 
 def smece_of_width(d: Data) -> Any:
-    return jaxcal.dce.smece(d.p, d.y, width=0.1).value
+    return smece(d.p, d.y, width=0.1).value
 
 
 def switched(d: Data) -> Any:
@@ -56,7 +57,7 @@ def switched(d: Data) -> Any:
 
 
 def mmce(d: Data) -> Any:
-    return jaxcal.dce.kernel_ce(d.confidence, d.correct, kernel=jaxcal.kernels.Laplace(0.4)).value
+    return jaxcal.dce.kernel_ce(d.confidence, d.correct, bandwidth=0.4).value
 
 
 def skce(d: Data) -> Any:

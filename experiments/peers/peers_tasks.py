@@ -88,7 +88,7 @@ TASKS = (
     Task(
         "smECE",
         "Smooth ECE of a binary event, no bins",
-        ours.smece,
+        ours.smece_of_its_own_width,
         (
             Peer(
                 "relplot",

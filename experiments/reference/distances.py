@@ -15,12 +15,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.dce.kernel import of_unit_norm, sums
-from jaxcal.dce.lower import Coupling, differences, solve
-from jaxcal.dce.predictions import Binary, atoms, binary, ordered, positive
+from jaxcal.dce.predictions import Binary, atoms, binary, ordered
 from jaxcal.numerics import largest, safe_sqrt
 from jaxcal.read import checks
 from jaxcal.typing import Scalar, Vector
-from reference.partitions import MOST, Partition, best_partition, mean_labels
+from reference.lower_distance import Coupling, differences, solve
+from reference.partitions import MOST, Partition, best_partition, mean_labels, positive
 from reference.sketches import positive_like
 
 
@@ -193,3 +193,15 @@ def laplace_witness(
     below = jnp.where(after > 0, left[i] * jnp.exp(-(t - v[i]) / bandwidth), 0)
     above = jnp.where(after < v.size, right[j] * jnp.exp(-(v[j] - t) / bandwidth), 0)
     return of_unit_norm(below + above, safe_sqrt(jnp.sum(rho * (left + right - rho))))
+
+
+def kernel_ce_of_pairs(
+    predictions: Any, targets: Any, kernel: Callable[[Array, Array], Array], *, weights: Any = None
+) -> tuple[Scalar, Scalar]:
+    """The square of the kernel calibration error with any kernel of points [1], over all pairs:
+    with those of an observation with itself, and without (for equal weights)."""
+    data = binary(predictions, targets, weights)
+    rho, v = data.w * (data.y - data.v), data.v[:, None]
+    gram = jax.vmap(lambda x: jax.vmap(lambda y: kernel(x, y))(v))(v)
+    terms = rho[:, None] * gram * rho[None]
+    return jnp.sum(terms), (jnp.sum(terms) - jnp.trace(terms)) / (1 - jnp.sum(data.w**2))

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxcal.dce.intervals import interval_ce
-from jaxcal.dce.predictions import atoms, binary, positive
+from jaxcal.dce.predictions import Atoms, atoms, binary
 
 MOST = 10  # points whose partitions are all tried: 115,975 of them
 MOVES = 50  # rounds of local search beyond
@@ -158,3 +158,12 @@ def interval_ce_of_largest_width(predictions: Any, targets: Any, *, weights: Any
             best[j + 1] = np.min(np.where(within, best[: j + 1] + cost[: j + 1, j], np.inf))
         least = min(least, best[m] + most)
     return float(least)
+
+
+def positive(distribution: Atoms) -> Atoms:
+    """Return the atoms with mass as NumPy arrays in float64, outside of jit; observations without
+    weight are assigned to the previous atom."""
+    v, p0, p1 = (np.asarray(leaf, float) for leaf in distribution[:3])
+    has_mass = p0 + p1 > 0
+    moved = np.maximum(np.cumsum(has_mass) - 1, 0)
+    return Atoms(v[has_mass], p0[has_mass], p1[has_mass], moved[np.asarray(distribution.atom)])

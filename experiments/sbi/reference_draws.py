@@ -12,6 +12,7 @@ Two moons is left out: its exact posterior has edges.
 import argparse
 import bz2
 import csv
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +23,9 @@ import scipy.stats
 
 from jaxcal import simulators
 from jaxcal.sbi.space import space_of
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from reference import simulators as more
 
 FOLDER = Path(__file__).parent
 TASKS = (
@@ -69,11 +73,11 @@ def compare(folder: Path, name: str) -> tuple:
 
 def simulator(folder: Path, name: str) -> simulators.Simulator:
     if name != "bernoulli_glm":
-        return getattr(simulators, name)()
+        return getattr(simulators if hasattr(simulators, name) else more, name)()
     import torch
 
     stimulus = torch.load(folder / "files" / "stimulus_I.pt", weights_only=True)
-    return simulators.bernoulli_glm(jnp.asarray(stimulus.numpy(), float))
+    return more.bernoulli_glm(jnp.asarray(stimulus.numpy(), float))
 
 
 def read(folder: Path) -> tuple[np.ndarray, np.ndarray]:

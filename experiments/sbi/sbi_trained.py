@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import sbi_methods as methods
+from reference.simulators import slcp
 
 import jaxcal
 from jaxcal import simulators
@@ -18,7 +19,7 @@ from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.sbi.torch_density import density_of
 from jaxcal.skce import skce_test
 
-TASKS = {"two moons": simulators.two_moons, "SLCP": simulators.slcp}
+TASKS = {"two moons": simulators.two_moons, "SLCP": slcp}
 M = 99
 GRID = 64  # cells a side
 

@@ -24,8 +24,7 @@ import sbi_methods
 
 from jaxcal import simulators
 from jaxcal.sbi import check_posterior
-from jaxcal.simulators.gaussians import VARIANCE
-from jaxcal.simulators.simulator import box
+from jaxcal.simulators.problems import VARIANCE, box
 
 FOLDER = Path(__file__).parent
 METHODS = ("check", "SBC", "coverage", "TARP", "TARP ranks", "LC2ST")

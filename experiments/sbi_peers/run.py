@@ -17,18 +17,19 @@ import numpy as np
 
 from jaxcal import simulators
 from jaxcal.sbi import check_posterior
-from jaxcal.simulators.gaussians import VARIANCE
+from jaxcal.simulators.problems import VARIANCE
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sbi"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
 import sbi_methods
+from reference.simulators import slcp
 
 FOLDER = Path(__file__).parent
 TASKS = {
     "two moons": simulators.two_moons,
     "Gaussian 10": lambda: simulators.gaussian_linear(10),
-    "SLCP": simulators.slcp,
+    "SLCP": slcp,
 }
 
 

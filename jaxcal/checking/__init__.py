@@ -1,4 +1,4 @@
-"""One call for any predictions: the test that fits them, why, its verdict, and a report."""
+"""`jaxcal.check`: suitable tests for any kind of predictions, one verdict, a report."""
 
 from jaxcal.checking.check import check
 

@@ -1,4 +1,4 @@
-"""The one call: plan, ask, report."""
+"""`jaxcal.check`: select tests, run them, report."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from jaxcal.repairing import repair
 from jaxcal.results import recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
-LEAST_PAIRS = 10  # of a repair by 5 folds
+LEAST_PAIRS = 10  # least number of observations for a repair with 5 folds
 
 
 @recorded
@@ -27,37 +27,37 @@ def check(
     level: float = 0.05,
     dependent: bool = False,
 ) -> CheckReport:
-    """Check predictions by the tests that fit them; say why these, the verdict and its limits.
+    """Check predictions by suitable tests; report the reasons, the verdict and its limits.
 
-    What the predictions are decides. Log densities: `calibration_test`. Scores: `kccsd_test`.
-    Distributions: `calibration_test` and `skce_test`. Class probabilities: `skce_test`, with the
-    size of the `calibration_error`. Probabilities of one of two classes:
+    The tests depend on the kind of predictions. Log densities: `calibration_test`. Scores:
+    `kccsd_test`. Distributions: `calibration_test` and `skce_test`. Class probabilities:
+    `skce_test`, with the size of the `calibration_error`. Probabilities of one of two classes:
     `distance_from_calibration`. Draws: `skce_test` and ranks. Simulated pairs of a posterior:
-    `sbi.check_posterior`. The p-values of several tests are adjusted by Holm, so the verdict on a
-    calibrated model is "rejected" with probability ``level`` at most.
+    `sbi.check_posterior`. P-values of several tests are adjusted by Holm's method: a calibrated
+    model is rejected with probability at most ``level``.
 
     Args:
         key: Random key: typed, legacy or an integer.
         predictions: `Unnormalized`, `Scores`, `Draws`, `LogDensities`, a numpyro distribution with
             batch shape [n], class probabilities [n, m], probabilities [n] of class 1, draws
             [n, m, ...] as an array, or what `jaxcal.sbi.score_pairs` returns.
-        targets: [n, ...] observed targets; integers 0..m - 1 for classes. None for what holds its
-            own: `LogDensities` and scored pairs.
-        inputs: What predictions are functions of, or numbers that errors may vary with, [n] or
-            [n, q], for `calibration_test`; None for predictions that it does not take.
+        targets: Observed targets, [n, ...]; integers 0, .., m - 1 for classes. None for
+            `LogDensities` and scored pairs, which include their targets.
+        inputs: Inputs of the model, or other numbers with which errors may vary, [n] or [n, q];
+            for `calibration_test` only.
         level: Level of the verdict.
-        dependent: Whether observations are in the order of time and may depend on each other.
+        dependent: Whether observations are in the order of time and may be dependent.
 
     Returns:
-        `CheckReport`: prints what was asked and found; ``to_html(path)`` writes it with figures.
-        It ends with what `jaxcal.repair` would gain, of three classes and more, or the call that
-        tells.
+        `CheckReport`, which prints a report; ``to_html(path)`` writes it with figures. The last
+        line is the gain by `jaxcal.repair`, for three or more classes, or the call that computes
+        it.
 
     Raises:
         ValueError: Shapes or values are wrong, naming the argument.
-        TypeError: No test takes such predictions.
+        TypeError: No test accepts such predictions.
 
-    Cost: that of the tests, at most two.
+    Cost: that of one or two tests.
 
     Source: Holm (1979) for several tests; the tests name theirs.
 
@@ -86,7 +86,7 @@ def carried_out(
     level: float,
     dependent: bool,
 ) -> CheckReport:
-    """The tests and estimates of a plan. Inside of jit and vmap estimates are left out."""
+    """Run the tests and estimates of a plan; no estimates inside of jit and vmap."""
     null = DependentWild() if dependent else HadamardWild()
     traced = any(
         isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, chosen.predictions, targets))
@@ -97,7 +97,7 @@ def carried_out(
     answers = [question.ask(one, asked) for one, question in zip(keys, questions, strict=True)]
     k, n = len(chosen.tests), _count(chosen.predictions, targets)
     gain: Any = None
-    # of classes it costs less than the tests, of densities a third of a minute for the first
+    # for classes a repair costs less than the tests; for densities the first takes 20 s
     if chosen.kind == CLASS_PROBABILITIES and chosen.repair and not traced and n >= LEAST_PAIRS:
         own_key = jax.random.fold_in(key, len(questions))
         gain = repair(own_key, asked.predictions, asked.targets, level=level)
@@ -118,7 +118,7 @@ def carried_out(
 
 
 def _count(predictions: PredictionsLike, targets: ArrayLike | None) -> int:
-    """The number of observations."""
+    """Return the number of observations."""
     if targets is None:
         name = "thetas" if hasattr(predictions, "thetas") else "at_targets"
         return int(np.shape(getattr(predictions, name))[0])

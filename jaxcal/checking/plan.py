@@ -1,4 +1,4 @@
-"""What can be asked of predictions, by which function; which questions fit, and why."""
+"""Tests and estimates for each kind of predictions, and the reasons for the choice."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ REPAIR = "jaxcal.repair(key, predictions, targets)"
 
 
 class Asked(NamedTuple):
-    """Of whom a question is asked: predictions of any kind, their targets, and how to judge."""
+    """Arguments of every test: predictions, targets, null, level and inputs."""
 
     predictions: Any
     targets: Any
@@ -40,14 +40,14 @@ class Asked(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A test or an estimate by name, its call, and one sentence on its sight."""
+    """A test or an estimate: its name, its call, and the errors it can detect in words."""
 
     name: str
     ask: Callable[[Key, Asked], Result]
     sight: str
 
     def in_words(self) -> str:
-        """The sentence that goes with the name."""
+        """Return a sentence on what the test can detect."""
         return f"{self.name}: sees {self.sight}."
 
 
@@ -135,8 +135,8 @@ POSTERIOR = Question(
 
 
 class Plan(NamedTuple):
-    """A kind of predictions in words, the tests that fit it, why, and the predictions they take;
-    the call that repairs them, where there is one, and the unit of what it gains."""
+    """The kind of predictions in words, the tests, the reasons for them, and the predictions as the
+    tests accept them; the call that repairs them, if any, and the unit of its gain."""
 
     kind: str
     why: str
@@ -148,15 +148,15 @@ class Plan(NamedTuple):
 
 
 def plan(predictions: PredictionsLike, targets: ArrayLike, *, dependent: bool) -> Plan:
-    """The tests that fit the predictions. TypeError where nothing does; ValueError where none of
-    those that do allows for dependence and it is asked for."""
+    """Return the plan for predictions. TypeError if no test accepts them; ValueError if
+    ``dependent`` and no test allows for dependence."""
     checks.of_jax(predictions)
     chosen = _of_models(predictions) or _of_arrays(predictions, targets)
     return _for_series(chosen) if dependent else chosen
 
 
 def _of_models(predictions: PredictionsLike) -> Plan | None:
-    """Of predictions that say by their class what they are."""
+    """Return the plan for predictions of a class of this library, or None."""
     if isinstance(draws := getattr(predictions, "draws", None), Draws):
         predictions = draws  # what MCMC returns
     match predictions:
@@ -203,7 +203,7 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
 
 
 def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
-    """The plan for distributions and arrays: the type of the targets tells classes from draws."""
+    """Return the plan for distributions and arrays; integer targets mean classes."""
     observed = checks.array(targets, "targets")
     whole = any(jnp.issubdtype(observed.dtype, kind) for kind in (jnp.integer, jnp.bool_))
     if is_distribution(predictions):
@@ -271,7 +271,7 @@ def _classes(probabilities: Any) -> Plan:
 
 
 def check_inputs(chosen: Plan) -> None:
-    """ValueError where no test of the plan takes inputs."""
+    """Raise ValueError if no test of the plan accepts inputs."""
     if MOMENTS not in chosen.tests:
         raise ValueError(
             f"inputs: {' and '.join(question.name for question in chosen.tests)} of {chosen.kind} "
@@ -280,7 +280,7 @@ def check_inputs(chosen: Plan) -> None:
 
 
 def by_features(chosen: Plan, features: ArrayLike) -> Plan:
-    """The plan for scores of predictions that vectors [n, q] tell apart."""
+    """Return the plan for scores with vectors [n, q] that describe the predictions."""
 
     def ask(key: Key, asked: Asked) -> Result:
         options = {"null": asked.null, "level": asked.level, "divergence": Vectors(features)}
@@ -290,7 +290,7 @@ def by_features(chosen: Plan, features: ArrayLike) -> Plan:
 
 
 def _for_series(chosen: Plan) -> Plan:
-    """The plan for dependent observations: without tests and estimates that assume independence."""
+    """Return the plan without tests and estimates that assume independent observations."""
     if chosen.tests == (DISTANCE,):
         chosen = chosen._replace(
             tests=(CLASSES,), why="skce_test allows for dependence between observations"

@@ -1,4 +1,4 @@
-"""What a check found: one verdict over its tests, with its limits, in words and as a page."""
+"""Result of a check: one verdict over its tests, with its limits, as text and HTML."""
 
 import html
 import textwrap
@@ -31,20 +31,20 @@ class CheckReport(JudgedResult):
 
     Attributes:
         tests: Results of the k tests.
-        p_values: [k] p-values of the tests by themselves.
-        p_adjusted: [k] p-values after Holm's correction; NaN where there is none.
-        p_value: Of "calibrated", from all tests, []; NaN where no test has a p-value.
-        estimates: Results that say how large an error is, and have no part in the verdict.
-        kind: What the predictions are, in words.
-        why: Why these tests.
+        p_values: P-values of the tests, [k].
+        p_adjusted: P-values after Holm's correction, [k]; NaN if a test has none.
+        p_value: P-value of "calibrated" from all tests, []; NaN if no test has one.
+        estimates: Estimates of the size of an error, which do not affect the verdict.
+        kind: Kind of the predictions, in words.
+        why: Reasons for these tests.
         names: Names of the tests.
-        sight: What each can see, and what it can hardly see.
+        sight: Errors that each test can detect, and those that it hardly detects.
         n: Number of observations.
         level: Level of the verdict.
         dependent: Whether the tests allow for dependence between observations.
         repair: The call that repairs such predictions, or "".
-        unit: In which it says what it gains.
-        gain: The repair, where it was made for this report, or None.
+        unit: Unit of the gain by the repair.
+        gain: The repair, if it was computed for this report, or None.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("names", "p_values", "p_adjusted")
@@ -67,7 +67,7 @@ class CheckReport(JudgedResult):
 
     @classmethod
     def of(cls, *, tests: tuple[Result, ...], **fields: Any) -> "CheckReport":
-        """Build a report: the p-values of the tests are adjusted, those that are NaN counted."""
+        """Build a report; p-values that are NaN count in the adjustment of the others."""
         p = jnp.stack([_p_value(test) for test in tests])
         adjusted = jnp.where(jnp.isnan(p), jnp.nan, holm(jnp.where(jnp.isnan(p), 1, p)))
         return cls(
@@ -78,7 +78,7 @@ class CheckReport(JudgedResult):
         return _page(self)
 
     def _no_verdict(self) -> Sentences:
-        """Why there is no verdict: one test cannot tell, and no other one rejects."""
+        """Return reasons against a verdict: a test without one, if no other test rejects."""
         told = [np.asarray(_reason(test)) == "" for test in self.tests]
         adjusted = np.asarray(self.p_adjusted)
         decided = np.zeros(self.batch_shape, bool)
@@ -114,22 +114,22 @@ class CheckReport(JudgedResult):
         return self.tests[0]._figure()
 
     def limits(self) -> list[str]:
-        """Sentences on what a check like this can and cannot see."""
+        """Return sentences on the errors that this check can and cannot detect."""
         return [*self.sight, *LIMITS]
 
     def verdict_in_words(self) -> str:
-        """The verdict as a sentence, or why there is none."""
+        """Return the verdict in words, or why there is none."""
         return in_words(self)
 
     def repair_in_words(self) -> str:
-        """What a repair would gain, or the call that tells; "" where nothing is repaired."""
+        """Return the gain by a repair, or the call that computes it; "" without a repair."""
         if self.gain is None:
             return self.repair and f"what a repair would gain, in {self.unit}: {self.repair}"
         what = gain_in_words(self.gain)
         return f"a repair would gain {what}: {self.repair}"
 
     def correction(self) -> str:
-        """How the verdict follows from the tests."""
+        """Return how the verdict follows from the tests."""
         if len(self.tests) == 1:
             return "that of the one test"
         return (
@@ -157,19 +157,19 @@ def _filled(text: str, indent: int) -> list[str]:
 
 
 def _p_value(result: Any) -> Any:
-    """The p-value of a result; of coverage, that each region holds its share."""
+    """Return the p-value of a result; for coverage, that of uniform ranks."""
     return jnp.asarray(result.p_value if hasattr(result, "p_value") else result.p_uniform)
 
 
 def _reason(result: Any) -> Any:
-    """Why a result has no verdict, or ""; those without a judge have none where p is NaN."""
+    """Return why a result has no verdict, or ""."""
     if isinstance(result, JudgedResult):
         return result.reason
     return np.where(np.isnan(_p_value(result)), "its p-value is not a number", "")
 
 
 def _page(report: CheckReport) -> str:
-    """The page of a `CheckReport`: the verdict, why these tests, each with its figure, limits."""
+    """Return the HTML page: verdict, reasons, limits, and each result with its figure."""
     title = f"Check of {report.kind}"
     rows = [
         [name, f"{float(p):.3g}", f"{float(q):.3g}"]
@@ -195,7 +195,7 @@ def _page(report: CheckReport) -> str:
 
 
 def _warnings(report: Any) -> list[str]:
-    """Warnings of the tests and estimates; they stand first on the page."""
+    """Return the warnings of all results as HTML."""
     texts = [text for one in (*report.tests, *report.estimates) for text in one.warnings()]
     return [_tag("h2", "Before you rely on it"), _list(texts)] if texts else []
 
@@ -205,13 +205,13 @@ def _list(texts: list[str]) -> str:
 
 
 def _sources(report: Any) -> list[list[str]]:
-    """Versions, and the call as far as it is known: that of the check, or else of its test."""
+    """Return versions and the recorded call, of the check or of its first test."""
     recorded = report if report.provenance["function"] else report.tests[0]
     return [[name, str(value)] for name, value in recorded.provenance.items()]
 
 
 def _section(result: Result) -> str:
-    """The figure of a result, and its report as text."""
+    """Return the figure and the report of a result as HTML."""
     # the figure of a calibration error compares estimators, of which a check fits one
     drawing = None if isinstance(result, Report) else result._figure()
     alt = f"Figure of {type(result).__name__}"

@@ -6,13 +6,11 @@ Start with `distance_from_calibration`. Predictions are probabilities of label 1
 
 from jaxcal.dce.binned import binned_ece, unbinned_ece
 from jaxcal.dce.distance import distance_from_calibration
+from jaxcal.dce.interval_test import interval_ce_test
 from jaxcal.dce.intervals import interval_ce, surrogate_interval_ce
 from jaxcal.dce.kernel import kernel_ce
 from jaxcal.dce.lower import lower_distance
-from jaxcal.dce.lower_bounds import lower_distance_bounds
-from jaxcal.dce.measure_tests import interval_ce_test, smooth_ce_test
 from jaxcal.dce.recalibration import recalibrate
-from jaxcal.dce.smece import smece
 from jaxcal.dce.smooth import smooth_ce
 from jaxcal.dce.table import Table
 
@@ -24,11 +22,8 @@ __all__ = [
     "interval_ce_test",
     "kernel_ce",
     "lower_distance",
-    "lower_distance_bounds",
     "recalibrate",
-    "smece",
     "smooth_ce",
-    "smooth_ce_test",
     "surrogate_interval_ce",
     "unbinned_ece",
 ]

@@ -15,8 +15,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxcal.dce.binned import BinnedECE, binned_ece, ece
 from jaxcal.dce.intervals import _best, _surrogate, smallest_width
 from jaxcal.dce.kernel import _laplace
-from jaxcal.dce.lower import lower_distance
-from jaxcal.dce.lower_bounds import CELLS, bounds_of
+from jaxcal.dce.lower import CELLS, bounds_of
 from jaxcal.dce.population import label_free_groups, moved
 from jaxcal.dce.predictions import Ordered, merged, ordered
 from jaxcal.dce.smooth import _smooth
@@ -50,6 +49,7 @@ class Bracket(NamedTuple):
         )
 
 
+TRACED_CELLS = 64  # of the lower distance under jit and vmap
 INTERVALS_MOST = 20_000  # most different predictions for which the best bins, O(m^2), are searched
 
 
@@ -82,13 +82,10 @@ class Measures(NamedTuple):
         return names | {"lower distance": jnp.asarray(sum(self.lower) / 2, self.smooth.dtype)}
 
 
-def measures_of(data: Ordered, accuracy: float | int, bins: int, solve: bool | None) -> Measures:
+def measures_of(data: Ordered, accuracy: float | int, bins: int) -> Measures:
     """Return all measures that bound the distance, from distinct predictions if some tie."""
     traced = any(isinstance(leaf, Tracer) for leaf in data)
-    solve = None if solve is None else checks.flag(solve, "solve")
     bins = checks.integer(bins, "bins")
-    if solve and traced:
-        raise ValueError("solve=True runs outside of jit and vmap only")
     distribution, atom = data, None
     if not traced:
         smaller, atom = merged(data)
@@ -96,11 +93,6 @@ def measures_of(data: Ordered, accuracy: float | int, bins: int, solve: bool | N
     v, y, w = distribution[:3]
     smooth = _smooth(distribution)
     surrogate = _surrogate(distribution, smallest_width(accuracy), False)
-    if traced or solve is False:
-        lower = bounds_of(distribution, CELLS)[:2]
-    else:
-        exact = lower_distance(v, y, weights=w, tol=1e-6)
-        lower = (exact.low, exact.high)
     return Measures(
         mean=jnp.abs(jnp.sum(w * (y - v))),
         ece=ece(distribution),
@@ -111,7 +103,7 @@ def measures_of(data: Ordered, accuracy: float | int, bins: int, solve: bool | N
         binned=binned_ece(v, y, weights=w, edges=bins),
         interval=_best(distribution).value if v.size <= INTERVALS_MOST else None,
         groups=moved(label_free_groups(data), distribution),
-        lower=lower,
+        lower=bounds_of(distribution, TRACED_CELLS if traced else CELLS)[:2],
         witness=smooth.witness if atom is None else data.back(smooth.witness[atom]),
     )
 

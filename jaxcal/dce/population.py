@@ -32,7 +32,7 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, Float, Int
 
 from jaxcal.dce.interior_point import ChainProgram, solve_chain
-from jaxcal.dce.lower_bounds import between, cell, feasible, places, shared
+from jaxcal.dce.lower import between, cell, feasible, places, shared
 from jaxcal.dce.predictions import Binary, Ordered, by_label, squares
 from jaxcal.dce.sorting import sums
 from jaxcal.numerics import at_least, at_most, largest

@@ -217,12 +217,3 @@ def merged(data: Binary | Ordered) -> tuple[Binary, Int[np.ndarray, " n"] | None
     extra = (1 << max(v.size - 1, 7).bit_length()) - v.size
     padded = np.pad(v, (0, extra), mode="edge"), *(np.pad(x, (0, extra)) for x in (y, w, labels))
     return Binary(*(jnp.asarray(x, data.v.dtype) for x in padded)), atom
-
-
-def positive(distribution: Atoms) -> Atoms:
-    """Return the atoms with mass as NumPy arrays in float64, outside of jit; observations without
-    weight are assigned to the previous atom."""
-    v, p0, p1 = (np.asarray(leaf, float) for leaf in distribution[:3])
-    has_mass = p0 + p1 > 0
-    moved = np.maximum(np.cumsum(has_mass) - 1, 0)
-    return Atoms(v[has_mass], p0[has_mass], p1[has_mass], moved[np.asarray(distribution.atom)])

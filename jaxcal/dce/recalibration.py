@@ -107,7 +107,7 @@ def recalibrate(
         `Recalibration`, a callable. It warns if the data do not reject calibration
         (nothing-to-repair), or if the ECE after may exceed the distance before.
 
-    Cost: that of `jaxcal.distance_from_calibration` without linear programs.
+    Cost: that of `jaxcal.distance_from_calibration`.
 
     Source: Blasiok et al. (2023), Lemma 4.7: mean labels of a partition are calibrated.
 
@@ -121,9 +121,7 @@ def recalibrate(
     """
     level = checks.level(level)
     test_key, noise_key = jax.random.split(checks.key(key))
-    before = distance_from_calibration(
-        test_key, predictions, targets, weights=weights, level=level, solve=False
-    )
+    before = distance_from_calibration(test_key, predictions, targets, weights=weights, level=level)
     data = ordered(binary(predictions, targets, weights))
     groups = before.population.groups
     low, high, expected = _error_of_map(noise_key, groups, data, level)

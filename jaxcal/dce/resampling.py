@@ -24,7 +24,6 @@ from jaxtyping import Array, Bool, Float
 from jaxcal.dce.intervals import boxcars
 from jaxcal.dce.kernel import sums
 from jaxcal.dce.predictions import Binary, Ordered, merged, one_by_one
-from jaxcal.dce.smooth import smooth_of_residuals
 from jaxcal.nulls.contract import p_value
 from jaxcal.numerics import at_least, largest, smallest
 from jaxcal.read import checks
@@ -95,11 +94,6 @@ def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
     """Return the squared Laplace kernel calibration error of sorted residuals, each pair once."""
     left, _ = sums(v, rho, jnp.ones((), v.dtype))
     return jnp.sum(rho * (2 * left - rho))
-
-
-def smooth_statistic(v: Vector, rho: Vector) -> Scalar:
-    """Return the smooth calibration error of sorted residuals."""
-    return smooth_of_residuals(v, rho).value
 
 
 class RandomIntervals(NamedTuple):

@@ -1,13 +1,36 @@
 """The weather table as a forecasting problem: today's numbers, tomorrow's temperatures."""
 
+import csv
+from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float32, Int, Shaped
-
-from jaxcal.data import Weather
+from jaxtyping import Float32, Float64, Int, Shaped
 
 SEASONS = ("winter", "spring", "summer", "autumn")
+
+
+class Weather(NamedTuple):
+    """One entry a day, in the order of time, without gaps; each of shape [n].
+
+    ``dates`` as ``datetime64[D]``; ``precipitation`` in mm; ``temp_max`` and ``temp_min`` in
+    degrees Celsius; ``wind``, the day's mean speed, in m/s.
+    """
+
+    dates: Shaped[np.ndarray, " n"]
+    precipitation: Float64[np.ndarray, " n"]
+    temp_max: Float64[np.ndarray, " n"]
+    temp_min: Float64[np.ndarray, " n"]
+    wind: Float64[np.ndarray, " n"]
+
+
+def seattle_weather() -> Weather:
+    """Read the table that ships with jaxcal: Seattle, every day of 2012 to 2015 (n = 1461)."""
+    table = resources.files("jaxcal") / "data" / "seattle_weather.csv"
+    days = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
+    dates = np.array([day["date"].replace("/", "-") for day in days], "datetime64[D]")
+    columns = ([float(day[name]) for day in days] for name in Weather._fields[1:])
+    return Weather(dates, *map(np.array, columns))
 
 
 class Days(NamedTuple):

@@ -16,8 +16,7 @@ from jaxcal import plots
 from jaxcal.calibration import kccsd_test
 from jaxcal.checking.plan import SCORES
 from jaxcal.checking.report import CheckReport
-from jaxcal.data import seattle_weather
-from jaxcal.demo.days import SEASONS, Days, forecasts, season
+from jaxcal.demo.days import SEASONS, Days, forecasts, season, seattle_weather
 from jaxcal.demo.forecasters import Energy, Regression, train
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.read import checks

@@ -9,7 +9,7 @@ from jaxcal.divergences.fisher import Fisher, GradientKernel, KernelFisher
 from jaxcal.divergences.gaussians import Bures, GaussianFisher, GaussianKernelFisher, Wasserstein
 from jaxcal.divergences.mmd import MMD
 from jaxcal.divergences.simplex import Euclidean, TotalVariation
-from jaxcal.divergences.transport import MixtureWasserstein, SlicedWasserstein
+from jaxcal.divergences.transport import MixtureWasserstein
 from jaxcal.divergences.vectors import Vectors
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "GradientKernel",
     "KernelFisher",
     "MixtureWasserstein",
-    "SlicedWasserstein",
     "TotalVariation",
     "Vectors",
     "Wasserstein",

@@ -118,18 +118,3 @@ def wasserstein(mean: Float[Array, "n d"], cov: Cov) -> Float[Array, "n q"]:
     if cov.ndim == 2:
         return jnp.concatenate([mean, safe_sqrt(cov)], axis=-1)
     return jnp.concatenate([mean, psd_root(cov).reshape(n, d * d)], axis=-1)
-
-
-def sliced_wasserstein(
-    samples: Float[Array, "n m d"], directions: Float[Array, "q d"]
-) -> Float[Array, "n qm"]:
-    r"""``phi(p) = (q m)^-1/2 sort(<theta_l, y_k>)``, sorted over k for each direction theta_l.
-
-    :math:`\|\phi(p) - \phi(q)\|^2` is the mean over directions of the squared 2-Wasserstein
-    distance of the projected samples, which pairs sorted values. In units of the
-    targets; cost O(n q m (d + log m)).
-    Source: Bonneel et al. (2015), Sliced and Radon Wasserstein barycenters of measures.
-    """
-    n, m, _ = samples.shape
-    projected = jnp.sort(jnp.einsum("nmd,qd->nqm", samples, directions), axis=-1)
-    return projected.reshape(n, -1) / jnp.sqrt(jnp.asarray(m * len(directions), samples.dtype))

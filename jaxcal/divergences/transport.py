@@ -1,4 +1,4 @@
-"""Optimal transport between the components of two mixtures, and between projected draws.
+"""Optimal transport between the components of two mixtures.
 
 Kernels on mixture distances need not be positive definite. Theorem D.1 of Widmann, Lindsten and
 Zachariah (2021) states that MW_s is a Hilbert space distance; its proof factorizes couplings that
@@ -16,12 +16,12 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.divergences import embeddings
-from jaxcal.divergences.vectors import NodeScores, _Euclidean
+from jaxcal.divergences.vectors import NodeScores
 from jaxcal.numerics import safe_sqrt
 from jaxcal.read import Standardized, convert
 from jaxcal.read.families import Laplaces, Mixtures, Normals, distribution_of
-from jaxcal.read.sampling import check_batch, check_n_draws, drawn
-from jaxcal.typing import Features, Key, PredictionsLike
+from jaxcal.read.sampling import check_batch
+from jaxcal.typing import Key, PredictionsLike
 
 TOGETHER = 64  # linear programs per call, which share its overhead
 TOLERANCE = 1e-10  # the smallest that HiGHS accepts
@@ -217,46 +217,3 @@ def _linear_programs(costs: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndar
             f"HiGHS found no coupling of the mixtures' components: {solution.message}"
         )
     return np.maximum(solution.x, 0).reshape(costs.shape)
-
-
-class SlicedWasserstein(_Euclidean, eqx.Module):
-    """Sliced 2-Wasserstein distance, from draws of each prediction.
-
-    Root mean square, over random directions, of the 2-Wasserstein distance of the projected draws;
-    in one dimension, the distance of the draws themselves. Equal predictions have a positive
-    distance of order n_draws^-1/2, since their draws differ.
-
-    Args:
-        n_draws: Number of draws of each prediction; None takes all draws of `jaxcal.Draws`.
-        n_projections: Number of directions.
-
-    Cost per pair: ``n_draws n_projections`` multiplications, the length of the features.
-
-    Source: Bonneel et al. (2015), Sliced and Radon Wasserstein barycenters of measures.
-
-    Example:
-        >>> import jaxcal
-        >>> divergence = jaxcal.divergences.SlicedWasserstein(n_draws=20)
-    """
-
-    n_draws: int | None = eqx.field(default=50, static=True)
-    n_projections: int = eqx.field(default=20, static=True)
-    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
-
-    def __check_init__(self):
-        check_n_draws(self.n_draws)
-        if not isinstance(self.n_projections, int) or self.n_projections < 1:
-            raise ValueError(
-                f"n_projections: wanted a positive number of directions, got {self.n_projections!r}"
-            )
-
-    def features(
-        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
-    ) -> Features:
-        draw_key, direction_key = jax.random.split(key)
-        samples = drawn(draw_key, predictions, self.n_draws)
-        d = samples.shape[-1]
-        number = self.n_projections if d > 1 else 1
-        directions = jax.random.normal(direction_key, (number, d), samples.dtype)
-        directions = directions / jnp.linalg.norm(directions, axis=-1, keepdims=True)
-        return embeddings.sliced_wasserstein(samples, directions)

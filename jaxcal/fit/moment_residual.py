@@ -9,8 +9,9 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal.fit.residuals import Featured, noted
 from jaxcal.fit.views import View
-from jaxcal.moments import Moment, evaluate, marginal_means, smooth
-from jaxcal.moments.support import edges
+from jaxcal.moments import Moment, marginal_means
+from jaxcal.moments.evaluation import evaluate
+from jaxcal.moments.support import edges, smooth
 from jaxcal.numerics import at_least, normals, not_finite
 from jaxcal.read import OwnUnits, Standardized
 from jaxcal.read.scores import each_density, is_distribution, signs_reversed, states_an_end

@@ -2,12 +2,10 @@
 
 from jaxcal.kernel_means import (
     classes,
-    counts,
     laplaces,
     mixtures,
     normals,
     particles,
-    quadrature,
     scale_mixtures,
     waves,
 )
@@ -16,7 +14,6 @@ from jaxcal.read.families import distribution
 
 __all__ = [
     "classes",
-    "counts",
     "distribution",
     "kernel_means",
     "laplaces",
@@ -24,7 +21,6 @@ __all__ = [
     "normals",
     "pair",
     "particles",
-    "quadrature",
     "scale_mixtures",
     "waves",
 ]

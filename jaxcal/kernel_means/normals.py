@@ -17,8 +17,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.kernel_means.dispatch import Averages, check_dimension, own_by_second, pair
-from jaxcal.kernels.points import Gaussian, by_rows
+from jaxcal.kernel_means.dispatch import (
+    Averages,
+    NoClosedForm,
+    check_dimension,
+    own_by_second,
+    pair,
+)
+from jaxcal.kernels.points import Gaussian, Product, by_rows
 from jaxcal.numerics import at_most
 from jaxcal.read.families import Normals
 from jaxcal.read.standardized import along_last
@@ -183,3 +189,15 @@ def gaussian_over_normals(kernel: Gaussian, distribution: Normals) -> Averages:
     return FullNormals(
         distribution.mean, distribution.cov, precision, -jnp.sum(roots, axis=-1)
     ), Full(squares)
+
+
+@pair(Product, Normals)
+def product_over_normals(kernel: Product, distribution: Normals) -> Averages:
+    """Return kernel means of a product of two Gaussian kernels, which is a Gaussian kernel."""
+    left, right = kernel.left, kernel.right
+    if not (isinstance(left, Gaussian) and isinstance(right, Gaussian)):
+        raise NoClosedForm("of products of kernels, those of two Gaussian ones have a closed form")
+    assert left.bandwidth is not None
+    assert right.bandwidth is not None
+    both = (left.bandwidth**-2 + right.bandwidth**-2) ** -0.5
+    return gaussian_over_normals(Gaussian(both), distribution)

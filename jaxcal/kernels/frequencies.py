@@ -40,23 +40,14 @@ def precisions(
     *,
     dtype: Any = None,
 ) -> Precisions:
-    """Draw the precisions of the Gaussian kernels of which a kernel on vectors is a mixture.
+    r"""Draw the precisions [count, d] of the Gaussian kernels of which a kernel on vectors is a
+    mixture.
 
-    Args:
-        kernel: `Gaussian`, `IMQ`, `RationalQuadratic`, `Matern52`, `Laplace`, `L1Laplace`,
-            `Constant`, their sums, products and multiples, with their bandwidths; or any radial
-            kernel with a method ``precisions(key, count)`` that draws S of
-            :math:`shape(u) = E e^{-S u / 2}`; or any kernel with k(x, x) = 1 and a method
-            ``frequencies(key, count, d)`` that draws [count, d] from its spectral density.
-            TypeError for others.
-        key: Random key.
-        count: Number of draws r.
-        d: Dimension of the points.
-        name: Name of the argument, for error messages.
-        dtype: Type of the results.
-
-    Returns:
-        `Precisions` of shape [r, d] and heights [r].
+    Of `Gaussian`, `IMQ`, `RationalQuadratic`, `Matern52`, `Laplace`, `L1Laplace`, `Constant`, their
+    sums, products and multiples, with their bandwidths; of any radial kernel with a method
+    ``precisions(key, count)`` that draws S of :math:`shape(u) = E e^{-S u / 2}`; and of any kernel
+    with k(x, x) = 1 and a method ``frequencies(key, count, d)`` that draws [count, d] from its
+    spectral density. TypeError with the ``name`` of the argument for others.
     """
     dtype = jnp.result_type(float) if dtype is None else dtype
 

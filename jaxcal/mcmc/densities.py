@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Shaped
 
 from jaxcal.read import Unnormalized, checks
-from jaxcal.read.scores import is_distribution
+from jaxcal.read.scores import is_distribution, on_whole_space
 from jaxcal.typing import PredictionsLike
 
 
@@ -90,14 +90,9 @@ def layout(
 
 
 def _on_all_of_space(predictions: Any) -> None:
-    from numpyro.distributions import constraints
-
-    support = predictions.support
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    if support not in (constraints.real, constraints.real_vector, constraints.real_matrix):
+    if not on_whole_space(predictions):
         raise ValueError(
-            f"predictions: {type(predictions).__name__} lives on {support}, and MCMC here walks "
-            f"all of space; numpyro distributions can be sampled directly, or transform the target "
-            f"to the whole line first"
+            f"predictions: {type(predictions).__name__} lives on {predictions.support}, and MCMC "
+            f"here walks all of space; numpyro distributions can be sampled directly, or transform "
+            f"the target to the whole line first"
         )

@@ -54,16 +54,8 @@ class MALA(eqx.Module):
 
     def kernel(self, potential: Potential) -> Any:
         """Return numpyro's kernel for a potential (minus a log density)."""
-        return _hamiltonian(
-            "HMC",
-            potential,
-            step_size=2**0.5 * self.step,
-            num_steps=1,
-            trajectory_length=None,
-            adapt_step_size=self.adapt,
-            adapt_mass_matrix=False,
-            target_accept_prob=self.target,
-        )
+        steps = {"step_size": 2**0.5 * self.step, "num_steps": 1, "trajectory_length": None}
+        return _hamiltonian("HMC", potential, self, adapt_mass_matrix=False, **steps)
 
 
 class HMC(eqx.Module):
@@ -91,16 +83,8 @@ class HMC(eqx.Module):
 
     def kernel(self, potential: Potential) -> Any:
         """Return numpyro's kernel for a potential (minus a log density)."""
-        return _hamiltonian(
-            "HMC",
-            potential,
-            step_size=self.step,
-            num_steps=self.leapfrogs,
-            trajectory_length=None,
-            adapt_step_size=self.adapt,
-            adapt_mass_matrix=self.adapt,
-            target_accept_prob=self.target,
-        )
+        steps = {"num_steps": self.leapfrogs, "trajectory_length": None}
+        return _hamiltonian("HMC", potential, self, **steps)
 
 
 class NUTS(eqx.Module):
@@ -134,18 +118,18 @@ class NUTS(eqx.Module):
 
     def kernel(self, potential: Potential) -> Any:
         """Return numpyro's kernel for a potential (minus a log density)."""
-        return _hamiltonian(
-            "NUTS",
-            potential,
-            step_size=self.step,
-            max_tree_depth=self.depth,
-            adapt_step_size=self.adapt,
-            adapt_mass_matrix=self.adapt,
-            target_accept_prob=self.target,
-        )
+        return _hamiltonian("NUTS", potential, self, max_tree_depth=self.depth)
 
 
-def _hamiltonian(name: str, potential: Potential, **settings: Any) -> Any:
+def _hamiltonian(
+    name: str, potential: Potential, sampler: MALA | HMC | NUTS, **settings: Any
+) -> Any:
     import numpyro.infer
 
-    return getattr(numpyro.infer, name)(potential_fn=potential, **settings)
+    shared = {
+        "step_size": sampler.step,
+        "adapt_step_size": sampler.adapt,
+        "adapt_mass_matrix": sampler.adapt,
+        "target_accept_prob": sampler.target,
+    }
+    return getattr(numpyro.infer, name)(potential_fn=potential, **(shared | settings))

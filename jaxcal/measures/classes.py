@@ -1,4 +1,4 @@
-"""Confidence against frequency: reliability and ECE."""
+"""Confidence and observed frequency: reliability and ECE."""
 
 from functools import partial
 from typing import ClassVar
@@ -13,22 +13,22 @@ from jaxcal.read import checks
 from jaxcal.results import Result, Sentences, recorded
 from jaxcal.typing import ArrayLike, Scalar
 
-Z = 1.959963984540054  # a normal variable is within this of 0 with probability .95
+Z = 1.959963984540054  # P(|normal variable| <= Z) = .95
 
 
 class Reliability(Result):
-    """Reliability of n confidences in b bins; empty bins hold NaN.
+    """Reliability of n confidences in b bins; NaN for empty bins.
 
     Attributes:
         edges: Edges of the bins, [b + 1].
         confidence: Mean confidence in each bin, [b].
-        accuracy: Share that came true in each bin, [b].
+        accuracy: Observed frequency in each bin, [b].
         count: Number of observations in each bin, [b].
         low: Lower end of the 95 % interval of Wilson (1927) for the frequency, [b].
         high: Upper end, [b].
-        ece: Mean of abs(accuracy - confidence) over observations, []; biased upwards where bins
-            hold few.
-        mce: Largest abs(accuracy - confidence) over bins, []; biased upwards where bins hold few.
+        ece: Mean of abs(accuracy - confidence) over observations, []; biased upwards for bins with
+            few observations.
+        mce: Largest abs(accuracy - confidence) over bins, []; biased in the same way.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("confidence", "accuracy", "count", "low", "high")
@@ -46,7 +46,7 @@ class Reliability(Result):
 
     @property
     def filled(self) -> Bool[Array, " b"]:
-        """Which bins hold observations."""
+        """Whether each bin has observations."""
         return self.count > 0
 
     def _sentences(self) -> Sentences:
@@ -74,15 +74,15 @@ class Reliability(Result):
 def reliability(
     confidence: ArrayLike, correct: ArrayLike, *, bins: int = 15, equal_mass: bool = False
 ) -> Reliability:
-    """Bin n confidences in [0, 1] and compare them with how often they came true.
+    """Compare n confidences in [0, 1] with observed frequencies, in bins.
 
-    A confidence on an edge belongs to the bin above it; the last bin holds its upper edge.
+    A confidence on an edge belongs to the bin above it; the last bin includes its upper edge.
 
     Args:
-        confidence: Probability of class 1, or of the class predicted (see `confidences`), [n].
+        confidence: Probability of class 1, or of the predicted class (see `confidences`), [n].
         correct: Whether it came true: booleans, or 0 and 1, [n].
         bins: Number of bins.
-        equal_mass: Bins of equal numbers of observations instead of equal width.
+        equal_mass: Whether bins have equal numbers of observations instead of equal widths.
 
     Returns:
         `Reliability`.
@@ -135,31 +135,31 @@ def _binned(
 def wilson(
     rate: Float[Array, "*b"], n: Float[Array, "*b"], *, z: float | Array = Z
 ) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
-    """Ends of the interval of Wilson (1927) for a probability, from the share of n cases.
+    """Return Wilson's (1927) interval for a probability, from the observed rate of n cases.
 
-    Unlike the normal interval it stays in [0, 1] and has width at 0 and 1; NaN gives NaN.
+    Unlike the normal interval it is inside [0, 1] and has positive width at rates 0 and 1.
     """
     z = jnp.asarray(z, rate.dtype)
     middle = (rate + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * jnp.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2))
-    # the ends of 0 and 1 are exact but for rounding
+    # exact at 0 and 1, without rounding errors
     return jnp.where(rate == 0, 0, middle - half), jnp.where(rate == 1, 1, middle + half)
 
 
 def confidences(
     predictions: ArrayLike, targets: ArrayLike
 ) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
-    """The confidence in the most likely class, and whether that class is the target.
+    """Return the confidence in the most likely class, and whether that class is the target.
 
-    Confidence calibration asks that P(correct | confidence) = confidence, a binary problem.
+    Confidence calibration means P(correct | confidence) = confidence, a binary problem.
 
     Args:
         predictions: Class probabilities, [n, m], or probabilities of class 1, [n].
         targets: Classes 0, .., m - 1, [n].
 
     Returns:
-        The confidences max p, [n], and whether the most likely class is the target, [n]. Of equal
-        probabilities the first counts.
+        The confidences max p, [n], and whether the most likely class is the target, [n]. With ties
+        the first class counts.
 
     Source: Widmann et al. (2021), Section 2.
 
@@ -176,16 +176,16 @@ def confidences(
 
 
 def ece(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Scalar:
-    r"""Expected calibration error (ECE) of the most likely class.
+    r"""Return the expected calibration error (ECE) of the most likely class.
 
     :math:`\sum_b \frac{n_b}{n} |accuracy_b - confidence_b|` over bins of equal width of the
-    largest probability. Biased upwards where bins hold few observations.
+    largest probability. Biased upwards for bins with few observations.
 
     Args:
         predictions: Class probabilities, [n, m], or probabilities of class 1, [n].
         targets: Classes 0, .., m - 1, [n].
-        bins: Number of bins. `reliability` gives them one by one, with intervals, and their
-            largest gap (MCE).
+        bins: Number of bins. `reliability` returns single bins with intervals, and their largest
+            gap (MCE).
 
     Returns:
         The error, [].

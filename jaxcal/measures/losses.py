@@ -13,15 +13,15 @@ from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 
 def nll(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
-    """Mean negative log likelihood (NLL) of n targets.
+    """Return the mean negative log likelihood (NLL) of n targets.
 
     Args:
         predictions: A numpyro distribution with batch shape [n], or anything with ``log_prob``.
             Unnormalized densities have no likelihood.
-        targets: Targets, [n] or [n, ...]; classes where those of the distribution are.
+        targets: Targets, [n] or [n, ...]; classes for distributions of classes.
 
     Returns:
-        The mean, []; infinite where a target was thought impossible.
+        The mean, []; infinite if a target has density 0.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -42,7 +42,7 @@ def nll(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
 def pinball_loss(
     predictions: PredictionsLike, targets: ArrayLike, *, levels: ArrayLike = LEVELS
 ) -> Scalar:
-    r"""Mean over levels and targets of :math:`(1-\tau)(q-y)_+ + \tau(y-q)_+` at the quantile q.
+    r"""Return the mean of :math:`(1-\tau)(q-y)_+ + \tau(y-q)_+` at the predicted quantiles q.
 
     Args:
         predictions: Predictions of numbers, as in `quantiles`.
@@ -73,7 +73,7 @@ def pinball_loss(
 
 
 def _matching(predictions: Any, targets: ArrayLike) -> Array:
-    """Targets of the shape that the distribution is about."""
+    """Return targets in the shape of the distribution."""
     ys = checks.numbers(targets, "targets")
     shape = (*predictions.batch_shape, *predictions.event_shape)
     if ys.shape != shape and not (predictions.batch_shape == () and ys.shape[1:] == shape):

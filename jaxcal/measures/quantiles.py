@@ -1,4 +1,4 @@
-"""Scalar targets: where in its prediction does each lie, and are predicted quantiles right?"""
+"""Probability integral transforms and quantiles of predictions of numbers."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -26,11 +26,11 @@ from jaxcal.results import (
 from jaxcal.typing import ArrayLike, DTypeLike, PredictionsLike, Scalar
 
 LEVELS = tuple(k / 20 for k in range(1, 20))  # .05, .10, .., .95
-HALVINGS = 64  # of a bracket: more than the digits of float64
+HALVINGS = 64  # bisection steps, more than the digits of float64
 
 
 class QuantileCalibration(JudgedResult):
-    """Shares of n targets below their predicted quantiles; calibrated quantiles hold their level.
+    """Shares of n targets below their predicted quantiles, equal to the levels if calibrated.
 
     Uniform transforms are necessary for calibration, not sufficient.
 
@@ -39,8 +39,8 @@ class QuantileCalibration(JudgedResult):
         observed: Share of targets at or below the quantile of each level, [q].
         pit: Probability integral transforms, [n].
         p_value: P-value [] of "transforms are uniform", valid for every n.
-        level: Probability of rejecting uniform transforms; it decides `verdict`.
-        draws: Number m of draws of each prediction; 0 of distributions.
+        level: Probability of rejecting uniform transforms, which determines `verdict`.
+        draws: Number m of draws of each prediction; 0 for distributions.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
@@ -83,14 +83,14 @@ class QuantileCalibration(JudgedResult):
 
 
 def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
-    """Probability integral transforms F_i(y_i), one a target.
+    """Return the probability integral transforms F_i(y_i), one per target.
 
-    For targets with atoms (counts) the transforms are not uniform even if the prediction is right.
+    For targets with atoms (counts) the transforms of correct predictions are not uniform.
 
     Args:
         predictions: A numpyro distribution of numbers with batch shape [n] that has a ``cdf``
             (also mixtures), or draws [n, m] of each prediction (`jaxcal.Draws` or
-            `McmcDraws`), of which r < y make (r + 1/2) / (m + 1).
+            `McmcDraws`): with r draws below y the transform is (r + 1/2) / (m + 1).
         targets: Targets, [n].
 
     Returns:
@@ -122,15 +122,15 @@ def quantile_calibration(
 ) -> QuantileCalibration:
     r"""Compare the share of targets below each predicted quantile with its level, with a p-value.
 
-    The curve is :math:`\tau \mapsto n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}`. From m draws a share is
-    unbiased at levels k / (m + 1), and the p-value is that of the largest gap at such levels;
-    otherwise of the largest gap anywhere.
+    The curve is :math:`\tau \mapsto n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}`. The p-value is that of
+    the largest gap; for m draws, of the largest gap at levels k / (m + 1), where shares are
+    unbiased.
 
     Args:
         predictions: Predictions of numbers, as in `pit`.
         targets: Targets, [n].
         levels: Levels tau of the curve; by default .05, .10, .., .95.
-        level: Probability of rejecting uniform transforms; it decides ``result.verdict``.
+        level: Probability of rejecting uniform transforms, which determines the verdict.
 
     Returns:
         `QuantileCalibration`.
@@ -173,16 +173,15 @@ def quantile_calibration(
 
 
 def _least(n: int) -> float:
-    """The least p-value of n transforms: that of the largest gap."""
+    """Return the least p-value of n transforms, that of the largest possible gap."""
     return float(massart(jnp.ones(()), n, sides=2))
 
 
 def quantiles(predictions: PredictionsLike, levels: ArrayLike = LEVELS) -> Float[Array, "n q"]:
-    """Quantiles of n predictions of numbers at q levels.
+    """Return quantiles of n predictions of numbers at q levels.
 
-    By the inverse cdf where there is one; for mixtures by halving the bracket between the smallest
-    and the largest quantile of the components, which holds the mixture's; empirical quantiles of
-    draws. Differentiable in the parameters.
+    By the inverse cdf; for mixtures by bisection between the smallest and the largest quantile of
+    the components; for draws, empirical quantiles. Differentiable in the parameters.
 
     Args:
         predictions: A numpyro distribution of numbers with batch shape [n], or draws [n, m] of
@@ -245,7 +244,7 @@ def _numbers(targets: ArrayLike) -> Float[Array, " n"]:
 
 
 def _samples(predictions: PredictionsLike, ys: Array | None) -> Float[Array, "n m"] | None:
-    """Draws [n, m], or None where the predictions are no draws."""
+    """Return draws [n, m], or None for other predictions."""
     draws = predictions.draws if isinstance(predictions, McmcDraws) else predictions
     if not isinstance(draws, Draws):
         return None
@@ -261,7 +260,7 @@ def _samples(predictions: PredictionsLike, ys: Array | None) -> Float[Array, "n 
 
 
 def _single(predictions: Any, n: int | None) -> Any:
-    """A distribution of numbers with batch shape [n]; wrappers that hide a cdf come off."""
+    """Return a distribution of numbers with batch shape [n], without wrappers that hide a cdf."""
     checks.of_jax(predictions)
     if not (hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")):
         raise TypeError(
@@ -315,7 +314,7 @@ def _inverse(single: PyTree, levels: Array) -> Array:
 
 
 def _value(single: PyTree, method: Callable[..., Array], at: Array, name: str) -> Array:
-    """What a method of a distribution returns, or TypeError where it has none of this name."""
+    """Return the value of a distribution's method, or raise TypeError if it has none."""
     value = value_if_any(method, at)
     if value is None:
         distribution = type(getattr(single, "base", single)).__name__
@@ -326,13 +325,13 @@ def _value(single: PyTree, method: Callable[..., Array], at: Array, name: str) -
 
 
 def _by_prediction(ends: Array, n: int) -> Float[Array, "q n k"]:
-    """Quantiles of the components; those that all predictions share are repeated."""
+    """Return quantiles of the components; those common to all predictions are repeated."""
     columns = ends[..., None] if ends.ndim == 2 else ends
     return jnp.broadcast_to(columns, (columns.shape[0], n, columns.shape[2]))
 
 
 def _components(single: PyTree) -> list[tuple[Any, bool]] | None:
-    """The components of a mixture, each with whether it has an axis of components of its own."""
+    """Return the components of a mixture, and whether each has an axis of components."""
     if hasattr(single, "component_distribution"):
         return [(single.component_distribution, True)]
     if hasattr(single, "component_distributions"):

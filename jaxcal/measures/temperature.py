@@ -1,7 +1,7 @@
 r"""Temperature scaling of any density: :math:`q \propto p^{1/T}` with respect to a measure.
 
-One number makes all predictions wider (T > 1) or narrower (T < 1) and leaves their means where they
-are. With respect to the Lebesgue measure for densities on space, the counting measure for classes,
+One number makes all predictions wider (T > 1) or narrower (T < 1); their means do not change. With
+respect to the Lebesgue measure for densities on space, the counting measure for classes,
 :math:`dx / (x (1 - x))` for Beta and :math:`\prod_i dx_i / x_i` for Dirichlet predictions.
 Source: Widmann et al. (2021), Appendix F.
 """
@@ -19,20 +19,20 @@ from jaxcal.read import checks
 from jaxcal.results import Result, Sentences, counted, recorded
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
-LAST = 20  # logarithms of temperatures go to it on both sides
+LAST = 20  # largest absolute logarithm of a temperature
 IMPOSSIBLE = -1e12  # the logarithm of probability 0; temperatures stay below 1e9
 
 
 class TemperatureFit(Result):
-    """The temperature of least negative log likelihood on n held-out targets.
+    """The temperature with the smallest negative log likelihood of n held-out targets.
 
     Attributes:
-        temperature: Fitted temperature T, []; infinite or 0 where the search went to its end.
+        temperature: Fitted temperature T, []; infinite or 0 if the search reached its limit.
         before: Mean negative log likelihood at T = 1, [].
         after: Mean negative log likelihood at the fitted T, [].
-        slope: Derivative of that mean in log T there, []; 0 at an optimum.
-        impossible: Number of targets whose probability was exactly 0, []. No temperature changes
-            that, so in the fit they count as the smallest positive number of their type.
+        slope: Derivative of the mean in log T at the fitted T, []; 0 at an optimum.
+        impossible: Number of targets with probability exactly 0 at every temperature, []. The fit
+            replaces these probabilities by the smallest positive number.
     """
 
     _scalar: ClassVar[str] = "temperature"
@@ -91,7 +91,7 @@ class TemperatureFit(Result):
 
 
 def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> Any:
-    r"""The same predictions at temperature T > 0: densities :math:`\propto p^{1/T}`.
+    r"""Return the predictions at temperature T > 0: densities :math:`\propto p^{1/T}`.
 
     =========================  ==========================
     class probabilities        softmax(log p / T)
@@ -106,7 +106,7 @@ def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> An
     predictions with respect to :math:`\prod_i dx_i / x_i`.
 
     Args:
-        predictions: Class probabilities [n, m], or a numpyro distribution of these kinds, also
+        predictions: Class probabilities [n, m], or a numpyro distribution of these classes, also
             inside ``.to_event`` and ``.expand``.
         temperature: Temperature T, above 0.
 
@@ -144,8 +144,8 @@ def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> An
 
 
 def _logits(p: Float[Array, "n m"]) -> Float[Array, "n m"]:
-    """Logarithms of probabilities, so low where these are 0 that they are 0 at any temperature, yet
-    finite: the slope by the temperature is 0 there, not NaN."""
+    """Return logarithms of probabilities. Those of 0 are finite, so that their derivative in the
+    temperature is 0 and not NaN, but low enough to give 0 at any temperature."""
     return jnp.where(p > 0, jnp.log(jnp.where(p > 0, p, 1)), IMPOSSIBLE)
 
 
@@ -186,8 +186,8 @@ def fit_temperature(
 ) -> TemperatureFit:
     """Fit a temperature T to held-out targets by maximum likelihood, with optax's L-BFGS on log T.
 
-    Apply the result by ``with_temperature(predictions, fit.temperature)``, to other data than
-    these. Probabilities of 0 stay 0 at every temperature; targets of probability 0 are counted in
+    Apply the result to other data by ``with_temperature(predictions, fit.temperature)``.
+    Probabilities of 0 are 0 at every temperature; targets with probability 0 are counted in
     ``impossible``.
 
     Args:
@@ -198,7 +198,7 @@ def fit_temperature(
     Returns:
         `TemperatureFit`.
 
-    Cost: some evaluations of the likelihood a step.
+    Cost: a few evaluations of the likelihood per step.
 
     Source: Guo et al. (2017), Section 4.2; Widmann et al. (2021), App. F.
 
@@ -218,8 +218,8 @@ def fit_temperature(
 
 
 def as_distribution(predictions: Any, targets: ArrayLike) -> tuple[Any, Array, Int[Array, ""]]:
-    """Class probabilities as a distribution, with the smallest positive number in the place of 0 at
-    targets; the targets; and how many these are."""
+    """Return class probabilities as a distribution, the targets, and the number of targets with
+    probability 0, which is replaced by the smallest positive number."""
     p = checks.probabilities(predictions)
     ys = checks.labels(targets, p.shape[0], p.shape[1])
     never = jax.nn.one_hot(ys, p.shape[1], dtype=bool) & (p == 0)
@@ -236,7 +236,7 @@ def most_likely(
     *,
     steps: int = 40,
 ) -> TemperatureFit:
-    """The fit for a distribution, with ``weights`` [n] of the targets."""
+    """Return the fit for a distribution, with ``weights`` [n] of the targets."""
     import optax
 
     def mean(predictions: Any) -> Scalar:

@@ -1,20 +1,15 @@
 """Moments: functions of a prediction and a target with mean zero under calibration."""
 
-from jaxcal.moments.balance import Balance, Exchangeable, Jumps
-from jaxcal.moments.evaluation import Moment, evaluate
-from jaxcal.moments.stein import Curvature, Linear, Score
-from jaxcal.moments.support import smooth
+from jaxcal.moments.balance import Balance, Exchangeable
+from jaxcal.moments.evaluation import Moment
+from jaxcal.moments.stein import Curvature, Score
 
 __all__ = [
     "Balance",
     "Curvature",
     "Exchangeable",
-    "Jumps",
-    "Linear",
     "Moment",
     "Score",
-    "evaluate",
-    "smooth",
 ]
 
 

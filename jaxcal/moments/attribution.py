@@ -10,8 +10,6 @@ For a Gaussian p with these moments both equal :math:`(y - c_p) / \sigma` for an
 then does an error of one coordinate not affect the others (`claims` checks this on the data). The
 mean of w is the marginal shift of a coordinate. The covariance of w and z about their means is that
 of the targets in claimed deviations, and its correlation depends on neither shifts nor spreads.
-With the diagonal of :math:`\Sigma_p^{-1}` instead of :math:`\sigma^{-2}` and :math:`-s_p` instead
-of :math:`-\Sigma_p s_p`, the same quantities describe a coordinate given the others.
 """
 
 from collections.abc import Callable
@@ -55,8 +53,6 @@ class Faults(NamedTuple):
     mean: Means
     spread: Means
     correlation: Means | None
-    conditional_mean: Means
-    conditional_spread: Means
 
 
 def claims(
@@ -139,17 +135,11 @@ def faults(
         pairs = (across + back) / 2
         claimed = covariances[:, i, j] / (deviations[:, i] * deviations[:, j])
         correlation = _correlation(pairs, variances[:, i], variances[:, j], claimed, means)
-    precisions = jnp.diagonal(jnp.linalg.inv(covariances), axis1=1, axis2=2)
-    alone, others = -scores / jnp.sqrt(precisions), (ys - centers) * jnp.sqrt(precisions)
     spread = means(_pseudo_values(_log_spreads(variances)))
-    given_others = means(_pseudo_values(_log_spreads(_covariances(alone, others))))
-    spread, correlation, given_others = jax.tree.map(
-        lambda part: jnp.where(gaussian, part, jnp.nan), (spread, correlation, given_others)
+    spread, correlation = jax.tree.map(
+        lambda part: jnp.where(gaussian, part, jnp.nan), (spread, correlation)
     )
-    mean, conditional = (
-        marginal_means.limited(means(-values), exact) for values in (implied, alone)
-    )
-    return Faults(mean, spread, correlation, conditional, given_others)
+    return Faults(marginal_means.limited(means(-implied), exact), spread, correlation)
 
 
 def _covariances(w: Float[Array, "n q"], z: Float[Array, "n q"]) -> Float[Array, "m q"]:

@@ -10,7 +10,7 @@ moves to p(y') = 0 count 0, so bounded supports need no transform.
 Source: detailed balance of Metropolis et al. (1953).
 """
 
-from typing import Any, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -68,59 +68,31 @@ class Balance(eqx.Module):
     smoothness: int = eqx.field(default=0, init=False, static=True)
 
     def __check_init__(self):
-        _check(self)
+        convert.integer(self.n_moves, "n_moves")
+        if not isinstance(self.lengths, tuple | list):
+            raise TypeError(f"lengths: wanted a tuple of numbers, got {convert.say(self.lengths)}")
+        for length in self.lengths:
+            convert.real(length, "lengths", above=0)
 
     def fitted(self, key: Key, dimension: int, dtype: DTypeLike) -> "Balance":
         """Return the moment with its random moves, if none were passed."""
-        return _fitted(self, key, dimension, dtype)
+        if self.moves is None:
+            moves = symmetric_moves(key, self.n_moves, dimension, self.lengths, dtype)
+        else:
+            moves = self.moves.astype(dtype)
+            if moves.shape[1] != dimension:
+                raise ValueError(f"moves: wanted shape [m, {dimension}], got {moves.shape}")
+        return Balance(moves, self.n_moves, self.lengths)
 
     def __call__(self, log_density: LogDensityOfOne, y: Point) -> dict[str, Array]:
         def flow(log_ratio: Array, move: Point) -> Array:
             return jnp.tanh(log_ratio / 2)[None]
 
-        return {"spread": _balance(log_density, y, self.moves, flow)}
+        return {"spread": balanced(log_density, y, self.moves, flow)}
 
 
-class Jumps(eqx.Module):
-    r"""Metropolis balance of the coordinates over big moves: :math:`\varphi = y' - y`, [d].
-
-    Detects wrong weights of modes, which scores do not see, and shifts. Needs no gradient.
-
-    Args:
-        moves: As in `Balance`, but in units common to all predictions, as large as the spread of
-            all targets, even if each prediction has its own units.
-        n_moves: As in `Balance`.
-        lengths: As in `Balance`.
-
-    Cost: 2 m log densities.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> standard_normal = lambda y: -jnp.sum(y**2) / 2
-        >>> jumps = jaxcal.moments.Jumps(jnp.ones((1, 1)))
-        >>> bool(jumps(standard_normal, jnp.array([2.0]))["weights"][0] < 0)  # back to the mass
-        True
-    """
-
-    moves: Nodes | None = eqx.field(default=None, converter=_moves)
-    n_moves: int = eqx.field(default=24, static=True)
-    lengths: tuple[float, ...] = eqx.field(default=(3.0, 0.8), static=True)
-    common: bool = eqx.field(default=True, init=False, static=True)
-    whole_space: bool = eqx.field(default=False, init=False, static=True)
-    smoothness: int = eqx.field(default=0, init=False, static=True)
-
-    def __check_init__(self):
-        _check(self)
-
-    def fitted(self, key: Key, dimension: int, dtype: DTypeLike) -> "Jumps":
-        """Return the moment with its random moves, if none were passed."""
-        return _fitted(self, key, dimension, dtype)
-
-    def __call__(self, log_density: LogDensityOfOne, y: Point) -> dict[str, Array]:
-        return {"weights": _balance(log_density, y, self.moves, lambda _, move: move)}
-
-
-def _balance(log_density: LogDensityOfOne, y: Point, moves: Nodes | None, flow: Any) -> Array:
+def balanced(log_density: LogDensityOfOne, y: Point, moves: Nodes | None, flow: Any) -> Array:
+    """Return the mean over moves of min(1, ratio) flow(log ratio, move), which has mean zero."""
     if moves is None:
         raise ValueError("moves: give them, or draw them by .fitted(key, dimension, dtype)")
     here = log_density(y)
@@ -153,27 +125,6 @@ def symmetric_moves(
     places = np.linspace(0, len(lengths) - 1, n_moves)
     through = np.exp(np.interp(places, np.arange(len(lengths)), np.log(lengths)))
     return (jnp.asarray(through, exact)[:, None] * directions).astype(dtype)
-
-
-Moving = TypeVar("Moving", Balance, Jumps)
-
-
-def _fitted(balance: Moving, key: Key, dimension: int, dtype: DTypeLike) -> Moving:
-    if balance.moves is None:
-        moves = symmetric_moves(key, balance.n_moves, dimension, balance.lengths, dtype)
-    else:
-        moves = balance.moves.astype(dtype)
-        if moves.shape[1] != dimension:
-            raise ValueError(f"moves: wanted shape [m, {dimension}], got {moves.shape}")
-    return type(balance)(moves, balance.n_moves, balance.lengths)
-
-
-def _check(balance: "Balance | Jumps") -> None:
-    convert.integer(balance.n_moves, "n_moves")
-    if not isinstance(balance.lengths, tuple | list):
-        raise TypeError(f"lengths: wanted a tuple of numbers, got {convert.say(balance.lengths)}")
-    for length in balance.lengths:
-        convert.real(length, "lengths", above=0)
 
 
 class Exchangeable(eqx.Module):

@@ -55,35 +55,13 @@ def evaluate(
     scales: Float[Array, "#n d d"],
     *rows: Any,
 ) -> dict[str, Float[Array, "n q"]]:
-    """Evaluate a moment at n targets, in the units of each prediction.
+    r"""Return the values [n, q] of a moment at n targets by name, in the units of each prediction.
 
-    The units of a prediction are :math:`u = M^{-1}(y - c)`. Log densities are evaluated at the raw
-    points, so that targets lose no digits. Where a log density is NaN, such as log(y) at y < 0, the
-    density counts as 0.
-
-    Args:
-        moment: A `Moment`.
-        predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
-        targets: Targets, [n, *event].
-        centers: Centres c, [n, d], or [1, d] for all; functions of the predictions alone, with
-            which every moment keeps its mean zero.
-        scales: Scales M, [n, d, d], or [1, d, d] for all; functions of the predictions alone.
-        *rows: Further arguments of the moment, [n, ...], one per target.
-
-    Returns:
-        Values [n, q] by name; "moment" if the moment gives no names.
-
-    Cost: n times that of the moment.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> predictions, targets = dist.Normal(jnp.zeros(3), 1.0), jnp.array([-1.0, 0.0, 2.0])
-        >>> units = jnp.zeros((1, 1)), jnp.ones((1, 1, 1))
-        >>> moment = jaxcal.moments.Score()
-        >>> values = jaxcal.moments.evaluate(moment, predictions, targets, *units)
-        >>> (0 - values["shift"]).ravel().tolist()
-        [-1.0, 0.0, 2.0]
+    The units of a prediction are :math:`u = M^{-1}(y - c)`, with centres c [n, d] and scales M [n,
+    d, d] (or one of each for all) that are functions of the predictions alone. ``rows`` are further
+    arguments of the moment, one row per target. Log densities are evaluated at the raw points, so
+    that targets lose no digits; where one is NaN, such as log(y) at y < 0, the density counts as 0.
+    Values without names are called "moment".
     """
     n, event = targets.shape[0], targets.shape[1:]
     flat = targets.reshape(n, -1)

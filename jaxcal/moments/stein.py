@@ -48,41 +48,6 @@ class Score(eqx.Module):
         return {"shift": jax.grad(log_density)(y)}
 
 
-class Linear(eqx.Module):
-    r"""The moment :math:`s_p y^\top + I`: detects wrong spread (diagonal) and correlation.
-
-    The Stein moment of f = y, with the symmetric part of the off-diagonal entries. It measures
-    spread about the origin of the units, over all modes together. Needs one gradient of a
-    continuous density with p y -> 0 at every boundary: networks with kinks (ReLU) are allowed.
-
-    Args:
-        form: "full", the d (d + 1) / 2 different entries; "diagonal" or "correlation", those on
-            or off the diagonal; or "trace", one number.
-        whole_space: Leave the moment out if a density has a boundary; False keeps it.
-
-    Cost: one gradient.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> standard_normal = lambda y: -jnp.sum(y**2) / 2
-        >>> values = jaxcal.moments.Linear()(standard_normal, jnp.array([2.0, 1.0]))
-        >>> values["spread"].tolist(), values["correlation"].shape
-        ([-3.0, 0.0], (1,))
-    """
-
-    form: Form = eqx.field(default="full", static=True)
-    whole_space: bool = eqx.field(default=True, static=True)
-    smoothness: int = eqx.field(default=1, init=False, static=True)
-
-    def __check_init__(self):
-        convert.choice(self.form, "form", FORMS)
-
-    def __call__(self, log_density: LogDensityOfOne, y: Point) -> dict[str, Array]:
-        score = jax.grad(log_density)(y)
-        eye = jnp.eye(y.size, dtype=y.dtype)
-        return _entries(score[:, None] * y[None] + eye, self.form)
-
-
 class Curvature(eqx.Module):
     r"""The information-matrix moment :math:`s_p s_p^\top + \nabla^2 \log p`.
 

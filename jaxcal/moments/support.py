@@ -40,25 +40,7 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
     :math:`\alpha > 1`. An edge is abrupt if the slope is below .9 and the density beside the edge
     is above :math:`e^{-12}` times that at the target.
 
-    Args:
-        key: Random key of the directions.
-        predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
-        targets: Targets, [n, *event].
-
-    Returns:
-        `Edges`.
-
     Cost: 9 log densities per target; 26 more if it has an edge.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> from jaxcal.moments.support import edges
-        >>> def log_density(rate, y):
-        ...     return jnp.where(y > 0, -rate * y, -jnp.inf)
-        >>> predictions = jaxcal.Unnormalized(log_density, jnp.ones(50))
-        >>> ends = edges(jax.random.key(0), predictions, jnp.linspace(0.1, 4.0, 50))
-        >>> bool(ends.seen), bool(ends.abrupt)
-        (True, True)
     """
     nowhere = jnp.zeros((), bool)
     if is_distribution(predictions) and on_whole_space(predictions):
@@ -113,33 +95,14 @@ def smooth(
     centers: Float[Array, "#n d"],
     scales: Float[Array, "#n d d"],
 ) -> Bool[Array, ""]:
-    r"""Check that second derivatives explain the scores, in all but 1 % of n segments.
+    r"""Return whether second derivatives explain the scores, in all but 1 % of n segments.
 
     Compares :math:`s(b) - s(a)` with :math:`\int_a^b \nabla^2 \log p`, by Gauss's rule of two
-    points, on a segment from each target in a random direction, .3 times as long as a prediction
-    is typically wide (one over the root mean square of the scores). Across a kink (of a ReLU
-    network or a Laplace density) the left side jumps, which automatic differentiation misses.
-
-    Args:
-        key: Random key of the directions.
-        predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
-        targets: Targets, [n, *event].
-        centers: Centres, [n, d] or [1, d], as in `evaluate`.
-        scales: Scales, [n, d, d] or [1, d, d], as in `evaluate`.
-
-    Returns:
-        Whether the densities appear twice differentiable, [] of bool.
-
-    Cost: 3 gradients and 2 Hessian-vector products per target.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> targets = jax.random.normal(jax.random.key(0), (50,))
-        >>> units = jnp.zeros((1, 1)), jnp.ones((1, 1, 1))
-        >>> kinked = dist.Laplace(jnp.zeros(50), 1.0)
-        >>> bool(jaxcal.moments.smooth(jax.random.key(1), kinked, targets, *units))
-        False
+    points, on a segment from each target in a random direction, .3 times as long as a prediction is
+    typically wide (one over the root mean square of the scores). Across a kink (of a ReLU network
+    or a Laplace density) the left side jumps, which automatic differentiation misses. ``centers``
+    and ``scales`` are those of `evaluate`. Cost: 3 gradients and 2 Hessian-vector products per
+    target.
     """
     n, d = targets.shape[0], centers.shape[1]
     scores = evaluate(_score, predictions, targets, centers, scales)["moment"]

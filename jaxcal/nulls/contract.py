@@ -38,12 +38,6 @@ class Needs(NamedTuple):
             None. Unused if the statistic has finite rank: its eigenvalues are exact.
         redraws: Keys [b] of data sets with targets redrawn from the predictions, each of which is
             estimated, or None.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> needs = jaxcal.nulls.Wild(99).needs(jax.random.key(0), jnp.zeros((20, 1)))
-        >>> needs.weights.shape, needs.squares
-        ((20, 99), False)
     """
 
     weights: Float[Array, "n b"] | HadamardSigns | None = None
@@ -70,14 +64,6 @@ class Outcome(NamedTuple):
         stretches: Estimated number of independent pieces of a series, []; None for other nulls.
         p_error: Error bounds of the p-values, [r], for an approximation with a known error; None
             for other nulls.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> h = jnp.zeros((1, 20))
-        >>> sums = jaxcal.nulls.Sums(20, h[:, :1], h, h, h.T[:, :0], h[:, :0], h[:, 0])
-        >>> outcome = sums.outcome(jnp.array([1.0]), jnp.array([0.3]))
-        >>> round(float(outcome.p_value[0]), 2), outcome.contributions.shape
-        (0.3, (1, 20))
     """
 
     estimate: Float[Array, " r"]
@@ -105,14 +91,6 @@ class Sums(NamedTuple):
         eigenvalues: The largest eigenvalues of H without its diagonal, [r, k], if requested.
         redrawn: `unbiased` of data sets with targets redrawn from the predictions, [r, b], if
             requested.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> zeros, ones = jnp.zeros((1, 20)), jnp.ones((1, 20))
-        >>> none = zeros[:, :0]
-        >>> sums = jaxcal.nulls.Sums(20, zeros[:, :1], ones, zeros, none.T, none, zeros[:, 0])
-        >>> sums.n, float(sums.unbiased[0]), round(float(sums.biased[0]), 2)
-        (20, 0.0, 0.05)
     """
 
     size: int
@@ -215,12 +193,10 @@ class Sums(NamedTuple):
         p: Float[Array, " r"],
         samples: Float[Array, "r b"] | None = None,
     ) -> Outcome:
-        """Return the `Outcome` with a statistic and p-value that the null computed.
+        """Return the `Outcome` of statistics [r] and p-values [r] that the null computed.
 
-        Args:
-            statistic: Statistics, [r].
-            p: Their p-values, [r]; NaN where the statistic or one of its draws is not finite.
-            samples: Draws of the statistics under calibration, [r, b]; none by default.
+        ``samples`` [r, b]: draws of the statistics under calibration, none by default. A p-value is
+        NaN where the statistic or one of its draws is not finite.
         """
         if samples is None:
             samples = jnp.zeros((statistic.shape[0], 0), statistic.dtype)

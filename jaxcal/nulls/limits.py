@@ -173,13 +173,9 @@ def p_value_of_spectrum(
 ) -> tuple[Scalar, Scalar]:
     r"""Return the p-value of (n - 1) U and its error.
 
-    Args:
-        statistic: (n - 1) U.
-        values: The largest eigenvalues of H / n without its diagonal, in ascending order.
-        trace: The mean of :math:`h_{ii}`.
-        norm: Sum of :math:`h_{ij}^2 / n^2` over i != j.
-        lengths: Variance of :math:`h_{ii}` over the observations.
-        n: Observations.
+    ``values``: the largest eigenvalues of H / n without its diagonal, ascending; ``trace``: the
+    mean of :math:`h_{ii}`; ``norm``: the sum of :math:`h_{ij}^2 / n^2` over i != j; ``lengths``:
+    the variance of :math:`h_{ii}`.
     """
     # well above rounding: compilers may evaluate one expression twice with different results
     least = 1000 * jnp.finfo(statistic.dtype).eps

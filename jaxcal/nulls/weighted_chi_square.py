@@ -37,26 +37,11 @@ class Tail(NamedTuple):
 def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | None = None) -> Tail:
     """Return the probability that a weighted sum of chi-square variables exceeds ``x``, [].
 
-    Args:
-        x: Threshold, [].
-        weights: The weights [k], at least one of them positive; negative ones count as 0.
-        degrees: Degrees of freedom [k], positive and not necessarily integers; 1 by default.
-
-    Returns:
-        `Tail`: p, log p and its slopes. In float64 relative errors of p are below 1e-9 for
-        p < 0.9 and absolute errors below 1e-5 otherwise; in float32 below 2e-4. If a small weight
-        has more than 10^4 degrees, relative errors are below 1e-3. p = 1 for x <= 0. NaN if x or a
-        weight is, or if no weight is positive.
-
-    Cost: 1,700 k complex logarithms.
-
-    Source: Imhof (1961), eq. 3.2; the contour after Rice (1980).
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from jaxcal.nulls.weighted_chi_square import tail
-        >>> round(float(tail(jnp.array(3.841459), jnp.ones(1)).p), 4)
-        0.05
+    Weights [k], at least one positive, negative ones count as 0; ``degrees`` [k] of freedom, 1 by
+    default. In float64 relative errors of p are below 1e-9 for p < 0.9 and absolute errors below
+    1e-5 otherwise, in float32 below 2e-4; below 1e-3 if a small weight has more than 10^4 degrees.
+    p = 1 for x <= 0. NaN if x or a weight is, or if no weight is positive. Cost: 1,700 k complex
+    logarithms. Source: Imhof (1961), eq. 3.2; the contour after Rice (1980).
     """
     degrees = jnp.ones_like(weights) if degrees is None else degrees
     bad = jnp.isnan(x) | jnp.any(jnp.isnan(weights)) | ~jnp.any(weights > 0)

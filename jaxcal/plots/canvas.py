@@ -1,11 +1,11 @@
-"""What all figures share: greys, axes without a box, a legend above, a sentence instead of data."""
+"""Shared parts of figures: greys, axes without a box, legends, tables, means over groups."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from jaxcal.read import checks
 
@@ -19,7 +19,7 @@ opened: list["ref[Figure]"] = []
 
 
 def one(result: object, leaf: str, name: str = "result", kind: str = "result") -> None:
-    """TypeError for what has no such leaf, ValueError for a batch: a figure shows one result."""
+    """Raise TypeError for an object without this attribute and ValueError for a batch."""
     if not hasattr(result, leaf) or isinstance(result, type):
         raise TypeError(f"{name}: wanted a {kind} of jaxcal, got {checks.say(result)}")
     if np.ndim(getattr(result, leaf)):
@@ -31,10 +31,10 @@ def one(result: object, leaf: str, name: str = "result", kind: str = "result") -
 
 
 def axes(ax: "Axes | None", size: tuple[float, float] = (6.4, 4)) -> "Axes":
-    """The axes given, or those of a new figure of pyplot of this size in inches; no box.
+    """Return the axes, without a box, or those of a new pyplot figure of this size in inches.
 
-    The new figure is the current one, as `matplotlib.pyplot.savefig` expects. Of these figures the
-    last `KEPT` stay with pyplot, so that long loops keep no more; the older ones it forgets.
+    The new figure is the current one, as `matplotlib.pyplot.savefig` expects. Pyplot keeps only the
+    last `KEPT` of these figures.
     """
     if ax is not None and not hasattr(ax, "spines"):
         raise TypeError(f"ax: wanted the axes of a matplotlib figure, got {checks.say(ax)}")
@@ -51,7 +51,7 @@ def axes(ax: "Axes | None", size: tuple[float, float] = (6.4, 4)) -> "Axes":
 
 
 def legend_above(ax: "Axes", *, columns: int = 3) -> None:
-    """A legend above the axes that never covers the data."""
+    """Add a legend above the axes, where it covers no data."""
     ax.legend(
         frameon=False,
         fontsize="small",
@@ -64,7 +64,7 @@ def legend_above(ax: "Axes", *, columns: int = 3) -> None:
 
 
 def say(ax: "Axes", text: str) -> "Axes":
-    """Axes that hold a sentence, where there is nothing to draw."""
+    """Write a sentence in the axes if there is nothing to draw."""
     ax.set_xticks([])
     ax.set_yticks([])
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center")
@@ -72,14 +72,14 @@ def say(ax: "Axes", text: str) -> "Axes":
 
 
 def beside(ax: "Axes", text: str, x: Any, y: Any, **style: Any) -> None:
-    """A text just to the right of a point."""
+    """Write a text just to the right of a point."""
     ax.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", va="center", **style)
 
 
 def bars(
     ax: "Axes", names: Sequence[str], sizes: np.ndarray, p: np.ndarray, greys: Sequence[str]
 ) -> None:
-    """Horizontal bars from the top, as the rows of a table, each with its p-value beside it."""
+    """Draw horizontal bars from top to bottom, each with its p-value beside it."""
     count = len(names)
     ax.barh(range(count), sizes, height=0.6, color=greys)
     ax.set_yticks(range(count), names)
@@ -89,7 +89,7 @@ def bars(
 
 
 def dots(ax: "Axes", x: Any, y: Any, up: Any, across: Any, *, label: str) -> None:
-    """Dots with error bars in both directions."""
+    """Draw dots with error bars in both directions."""
     bars = {"linestyle": "none", "elinewidth": 1, "label": label}
     ax.errorbar(x, y, up, across, color=BLACK, marker="o", markersize=4.5, **bars)
 
@@ -102,7 +102,7 @@ def cells(
     texts: np.ndarray,
     framed: np.ndarray,
 ) -> None:
-    """A table of grey cells, 0 white and 1 black, each with its text; some in bold and framed."""
+    """Draw a table of grey cells (0 white, 1 black) with texts, some in bold and framed."""
     ax.imshow(shade, cmap="Greys", vmin=0, vmax=1, aspect="auto")
     ax.set_xticks(range(len(columns)), columns)
     ax.set_yticks(range(len(rows)), rows)
@@ -119,3 +119,31 @@ def cells(
             color="white" if shade[row, column] > 0.8 else BLACK,
             bbox={"facecolor": "none", "edgecolor": BLACK if clear else "none", "pad": 2},
         )
+
+
+class Parts(NamedTuple):
+    """Values over k groups of observations: mean, its standard error, number; each [k]."""
+
+    mean: Float[np.ndarray, " k"]
+    error: Float[np.ndarray, " k"]
+    number: Int[np.ndarray, " k"]
+
+
+def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int) -> Parts:
+    """Return the mean and its standard error in each of k groups; NaN for too few values."""
+    number = np.bincount(group, minlength=k)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.bincount(group, parts, minlength=k) / number
+        squares = np.bincount(group, (parts - mean[group]) ** 2, minlength=k)
+        error = np.sqrt(squares / (number - 1.0) / number)
+    return Parts(mean, np.where(number > 1, error, np.nan), number)
+
+
+def quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the bin of each value, and the median of each bin with its distances to both ends."""
+    starts = np.unique(np.sort(where)[np.arange(bins) * where.size // bins])
+    group = np.searchsorted(starts, where, side="right") - 1
+    members = [where[group == k] for k in range(len(starts))]
+    at = np.asarray([np.median(values) for values in members])
+    ends = np.asarray([[values.min(), values.max()] for values in members]).T
+    return group, at, np.abs(ends - at)

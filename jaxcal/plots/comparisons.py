@@ -1,4 +1,4 @@
-"""Models compared by CKCE, and estimators of the squared error compared by their risk."""
+"""Figures of compared models, and of estimators of the squared error."""
 
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """Draw each model's calibration error, with its interval, best calibrated on top.
 
-    0 is the value of a calibrated model. Filled dots: no other model is shown to be
-    better; open ones: worse than some. On the right, of predictions that are no class
-    probabilities, the shift that is as wrong, in standard deviations of the targets.
-    Intervals of two models may overlap although their difference is clear: see `differences`.
+    A calibrated model has error 0. A filled dot means that no other model is significantly better.
+    For other predictions than class probabilities, the right axis shows the shift of the targets
+    that is equally wrong, in their standard deviations. Intervals of two models may overlap
+    although their difference is significant: see `differences`.
 
     Args:
         result: Result of `jaxcal.compare`.
@@ -67,7 +67,7 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
 def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the adjusted p-values of all pairs of models.
 
-    Dark where the model of the row is better calibrated than that of the column.
+    Dark cells: the model of the row is better calibrated than that of the column.
 
     Args:
         result: Result of `jaxcal.compare`.
@@ -104,10 +104,10 @@ def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw each estimator's calibration error with its one-step interval, and its folds' estimates.
+    """Draw the calibration error of each estimator with its one-step interval and fold estimates.
 
-    Estimators are ordered by validation risk, the selected one at the top in black; the risk is
-    in the label. kkr has no interval.
+    Estimators are ordered by validation risk, which is in the label; the selected one is at the top
+    in black. kkr has no interval.
 
     Args:
         report: Report of `jaxcal.calibration_error`.

@@ -1,4 +1,4 @@
-"""Shares of targets inside highest-density regions, or below predicted quantiles."""
+"""Figure of coverage: of highest-density regions, or of predicted quantiles."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class _Curve(NamedTuple):
-    """Names of both axes, the observed curve, its band and what is written beside it."""
+    """Axis labels, the observed curve, its band and a text beside it."""
 
     level: str
     share: str
@@ -28,13 +28,13 @@ class _Curve(NamedTuple):
 
 
 def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw the share of targets inside regions, or below quantiles, of growing level, with a band.
+    """Draw the share of targets inside regions, or below quantiles, against their level.
 
-    Of highest-density regions the band holds a single share of a calibrated model with confidence
-    1 - ``result.level``. Below the diagonal regions are too small (overconfident); above it they
-    are too large, which is called conservative. Of quantiles it holds the whole curve with that
-    probability at least, and p is below the level where the curve leaves it; the curve of m draws
-    is known, and tested, at levels k / (m + 1), and lines join these.
+    For highest-density regions the band is pointwise: it contains the share of a calibrated model
+    at one level with confidence 1 - ``result.level``. Below the diagonal regions are too small
+    (overconfident), above it too large (conservative). For quantiles the band contains the whole
+    curve with at least that probability, and p is below the level if the curve leaves the band.
+    From m draws the curve is known at levels k / (m + 1), which are joined by lines.
 
     Args:
         result: Result of `jaxcal.coverage.coverage` or `jaxcal.measures.quantile_calibration`.

@@ -1,4 +1,4 @@
-"""Shift, spread and correlation with limits, a row each: what is off, and which way."""
+"""Rows with limits for shifts, spreads and correlations."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +20,7 @@ KINDS = {
 
 
 class Row(NamedTuple):
-    """A mean with its limits, its p-value after Holm, and the marker of its kind."""
+    """A mean with its limits, its Holm-adjusted p-value, and the marker of its kind."""
 
     label: str
     size: float
@@ -31,19 +31,19 @@ class Row(NamedTuple):
 
 
 def shifts(means: Means, names: list[str]) -> list[Row]:
-    """A row a coordinate."""
+    """Return one row per coordinate."""
     return _rows(means, [f"shift of {name}" for name in names], "o")
 
 
 def spreads(means: Means | None, names: list[str]) -> list[Row]:
-    """A row a coordinate, as logarithms to base 2; none where the spread is not known."""
+    """Return one row per coordinate, in logarithms to base 2; none if spreads are unknown."""
     if means is None or not np.all(np.isfinite(np.asarray(means.estimate))):
         return []
     return _rows(means, [f"spread of {name}" for name in names], "s", 1 / np.log(2))
 
 
 def pairs(means: Means | None, names: list[str]) -> list[Row]:
-    """A row a pair (0, 1), (0, 2), .., (1, 2), ..; none where correlations are not known."""
+    """Return one row per pair (0, 1), (0, 2), .., (1, 2), ..; none if correlations are unknown."""
     if means is None or not np.all(np.isfinite(np.asarray(means.estimate))):
         return []
     i, j = np.triu_indices(len(names), 1)
@@ -61,7 +61,7 @@ def _rows(means: Means, labels: list[str], marker: str, factor: float = 1.0) -> 
 
 
 def draw(rows: list[Row], level: float, ax: "Axes") -> None:
-    """Rows from the top, with a line at 0; filled where p is at most the level."""
+    """Draw the rows from top to bottom with a line at 0; filled if p is at most the level."""
     for at, row in enumerate(rows):
         ends = np.clip([row.low, row.high], -FARTHEST, FARTHEST)
         ax.plot(ends, [at, at], color=DARK, linewidth=1)

@@ -33,18 +33,18 @@ def rejections(
     label: str = "number of observations n",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw the share of data sets on which each test rejects, from p-values, over k settings.
+    """Draw the rejection rate of each test over k settings, from p-values.
 
-    With exact binomial intervals, those of Clopper and Pearson; series are moved aside a little so
-    that intervals stay apart. Positive settings that span a factor of 4 or more get a logarithmic
-    axis.
+    With exact binomial intervals (Clopper and Pearson). Series are shifted slightly so that their
+    intervals do not overlap. The axis is logarithmic for positive settings that span a factor of 4
+    or more.
 
     Args:
         x: Settings, [k].
-        p_values: For each name an array [k, trials], one row a setting; NaN does not reject, and
-            is counted as a trial.
+        p_values: An array [k, trials] for each name, one row per setting; NaN counts as a trial
+            that does not reject.
         level: Level of the tests, drawn as a dashed line.
-        coverage: Each interval holds the true rate with at least this probability.
+        coverage: Least probability with which each interval contains the true rate.
         label: Name of x and its unit.
         ax: Axes to draw on; new ones by default.
 
@@ -110,7 +110,7 @@ def _p_values(rows: Any, name: str, settings: int) -> Float[np.ndarray, "k trial
 def interval(
     counts: Any, trials: Any, coverage: float
 ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-    """Ends of the exact interval of a binomial rate, at least ``coverage`` for every true rate.
+    """Return the exact interval of a binomial rate, of at least this coverage for every rate.
 
     Source: Clopper and Pearson (1934): the rates that a one-sided test of size
     (1 - coverage) / 2 does not reject, which are quantiles of beta distributions.

@@ -1,4 +1,4 @@
-"""How often what was announced came true, the witness of errors, the bounds of the distance."""
+"""Figures of reliability, of the witness of errors, and of bounds of the distance."""
 
 from typing import TYPE_CHECKING
 
@@ -23,20 +23,19 @@ def reliability(
     label: str = "confidence",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw the observed frequency over the mean confidence in each bin that holds observations.
+    """Draw the observed frequency against the mean confidence of each non-empty bin.
 
-    Bars are 95 % intervals of Wilson.
+    Error bars are 95 % Wilson intervals.
 
     Args:
         result: Result of `jaxcal.measures.reliability`.
-        counts: Show by grey columns from the bottom how many observations each bin holds, the
-            fullest being a fifth of the height.
-        label: Name of what was announced.
+        counts: Show the number of observations of each bin as grey columns; the largest has a
+            fifth of the height.
+        label: Label of the confidence axis.
         ax: Axes to draw on; new ones by default.
 
     Returns:
-        The axes, with both scales from 0 to 1, so that other curves of confidence can be drawn on
-        them.
+        The axes, with both scales from 0 to 1, on which other curves can be drawn.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -88,12 +87,11 @@ def reliability(
 
 
 def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw the rate of label 1 against the prediction, and below it the weight that sees the error.
+    """Draw the rate of label 1 against the prediction, with the witness of the smooth error.
 
-    Dots are mean labels of groups of equal mass. The witness (grey band, on the right axis) is the
-    weight whose mean product with (label - prediction) is the smooth calibration error: it falls
-    from predictions that are too low to those that are too high, and stays on one side of 0 where
-    all of them err to one side.
+    Dots are mean labels of groups of equal mass. The witness (grey band, right axis) is the weight
+    whose mean product with (label - prediction) is the smooth calibration error: positive where
+    predictions are too low and negative where they are too high.
 
     Args:
         result: Result of `jaxcal.distance_from_calibration`.
@@ -138,8 +136,8 @@ def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None
 def groups(
     v: np.ndarray, y: np.ndarray, w: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sorted predictions in groups of about equal mass, ties kept together: mean prediction, mean
-    label and mass of each."""
+    """Return mean prediction, mean label and mass of groups of about equal mass of sorted
+    predictions, with ties together."""
     before = np.cumsum(w) - w / 2
     group = np.minimum((before * count).astype(int), count - 1)
     first = np.concatenate([[True], v[1:] != v[:-1]])
@@ -152,7 +150,7 @@ def groups(
 
 
 def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw the bounds of the true distance from below and from above, and what they leave.
+    """Draw the lower and upper bounds of the true distance, and the interval between them.
 
     Args:
         result: Result of `jaxcal.distance_from_calibration`.

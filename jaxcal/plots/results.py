@@ -1,4 +1,4 @@
-"""Figures of one test result: its null, its contributions, its coordinates."""
+"""Figures of one test result: null, contributions, coordinates, parts, table."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,10 +16,11 @@ from jaxcal.plots.canvas import (
     cells,
     dots,
     legend_above,
+    mean_parts,
     one,
+    quantile_bins,
     say,
 )
-from jaxcal.plots.groups import mean_parts, quantile_bins
 from jaxcal.read import checks, convert
 from jaxcal.results import TestResult, confidence, tells
 from jaxcal.typing import ArrayLike
@@ -29,10 +30,9 @@ if TYPE_CHECKING:
 
 
 def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw where the statistic lies among its draws under calibration, with the critical value.
+    """Draw a histogram of the null's draws with the observed statistic and the critical value.
 
-    A null that is a formula has no draws, and a result that is not a number has no place among
-    them: the figure then says so.
+    For a null without draws, or a statistic that is not finite, the figure says so instead.
 
     Args:
         result: Result of a test.
@@ -77,19 +77,18 @@ def contributions(
     label: str = "observation, in the order given",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw each observation's part of the estimate over an input or time, or the means of groups.
+    """Draw the contribution of each observation to the estimate, or the means of groups of them.
 
-    The parts are multiplied by n, so that their mean is the estimate, except those of
-    `jaxcal.calibration_test`: changes of its statistic to first order, whose mean is no estimate.
-    Where the running mean (over a tenth of the observations, nearest in ``x``) is far above 0, the
-    model is off there. Bars of groups are two standard errors of the mean of that group alone: they
-    say which parts stand out, and are no test of them (run the test on those observations).
+    Contributions are multiplied by n, so that their mean is the estimate; for
+    `jaxcal.calibration_test` they are first-order changes of its statistic. The model is wrong
+    where the running mean (over the nearest tenth of the observations) is far above 0. Error bars
+    of groups are two standard errors. They do not test a group: run the test on its observations.
 
     Args:
         result: Result of a test of n observations.
-        x: Numbers or dates (``datetime64``), [n]; by default the order of the observations. Text or
-            truth values make one bar a group.
-        bins: Draw means in so many bins of equally many observations instead of every observation.
+        x: Numbers or dates (``datetime64``), [n]; by default the index of the observation. Text or
+            booleans: one bar per group.
+        bins: Draw the means of this many bins with equally many observations.
         label: Name of x and its unit.
         ax: Axes to draw on; new ones by default.
 
@@ -128,7 +127,7 @@ def contributions(
 
 
 def _every_one(ax: "Axes", parts: Float[np.ndarray, " n"], where: np.ndarray) -> None:
-    """Single observations with a running mean over a tenth of them."""
+    """Draw single observations with a running mean over a tenth of them."""
     order = np.argsort(where, kind="stable")
     parts, where, width = parts[order], where[order], max(1, parts.size // 10)
     low, high, outside = _crowd(parts)
@@ -146,7 +145,7 @@ def _every_one(ax: "Axes", parts: Float[np.ndarray, " n"], where: np.ndarray) ->
 
 
 def _means(ax: "Axes", parts: Float[np.ndarray, " n"], where: np.ndarray, bins: int | None) -> None:
-    """Means of groups of equal text, or of bins of numbers, with two standard errors."""
+    """Draw means of groups of equal text, or of bins of numbers, with two standard errors."""
     if bins is None or where.dtype.kind in "USTb":
         names, group = np.unique(where, return_inverse=True)
         at, reach, label = np.arange(len(names), dtype=float), None, "mean of a group"
@@ -164,10 +163,10 @@ def coordinates(
 ) -> "Axes":
     """Draw shift and spread of each target coordinate, and the correlation of pairs, with limits.
 
-    By itself, whatever the other coordinates do; filled where p after Holm is at most the level of
-    the test, to which the limits belong. Spreads and correlations are left out where the result
-    does not have them. Where it has no limits of ``marginal_mean``, as of predictions that are not
-    Gaussian, bars show the parts of the estimate given the other coordinates; the axis says which.
+    Filled markers: the Holm-adjusted p-value is at most the level of the test. Spreads and
+    correlations are omitted if the result has none. If it has no limits of ``marginal_mean``, as
+    for predictions that are not Gaussian, bars show the parts of the estimate given the other
+    coordinates.
 
     Args:
         result: Result of a test that ran with ``coordinates=True``.
@@ -205,10 +204,9 @@ def coordinates(
 
 
 def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw how the evidence of a `jaxcal.calibration_test` is shared among what may be off.
+    """Draw the share of each alternative in the evidence of a `jaxcal.calibration_test`.
 
-    A bar an alternative with the p-value that it has by itself, black for the strongest where the
-    test rejects.
+    One bar per alternative, with its own p-value; the strongest is black if the test rejects.
 
     Args:
         result: Result of `jaxcal.calibration_test`.
@@ -239,11 +237,12 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw what is off, and where: the effects in the table of a `jaxcal.calibration_test`.
+    """Draw the table of a `jaxcal.calibration_test`: shifts and spreads along each feature.
 
-    A row a shift or a spread, a column a feature that it may vary with; in each cell the effect in
-    claimed deviations, or for spreads the logarithm of claimed over actual, shaded by its size in
-    standard errors, with a frame where its adjusted p-value is at most the level.
+    One row per shift or spread, one column per feature. Cells hold the effect, in claimed
+    deviations for shifts and as the logarithm of claimed over actual deviation for spreads. They
+    are shaded by its size in standard errors and framed if the adjusted p-value is at most the
+    level.
 
     Args:
         result: Result of `jaxcal.calibration_test`.
@@ -269,7 +268,7 @@ def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def along(x: ArrayLike, n: int, name: str = "x") -> np.ndarray:
-    """One number or date an observation, to show others over."""
+    """Return one number, date or text per observation, checked."""
     first = x[0] if isinstance(x, list | tuple) and x else x
     kind = "U" if isinstance(first, str | bool) else getattr(first, "dtype", np.dtype(float)).kind
     where = np.asarray(x if kind in "MUSTb" else checks.array(x, name))
@@ -283,14 +282,14 @@ def along(x: ArrayLike, n: int, name: str = "x") -> np.ndarray:
 
 
 def _running_mean(values: Float[np.ndarray, " n"], width: int) -> Float[np.ndarray, " n"]:
-    """Mean of ``width`` neighbours in the given order, of fewer at the ends."""
+    """Return the mean of ``width`` neighbours, fewer at the ends."""
     window = np.ones(width)
     counts = np.convolve(np.ones(values.size), window, mode="same")
     return np.convolve(values, window, mode="same") / counts
 
 
 def _crowd(values: Float[np.ndarray, " n"]) -> tuple[float, float, int]:
-    """Limits that keep all but a few extremes readable, and how many values lie outside them."""
+    """Return limits that exclude a few extreme values, and how many are outside."""
     low, high = np.quantile(values, [0.005, 0.995])
     low, high = float(low - 0.4 * (high - low)), float(high + 0.4 * (high - low))
     return low, high, int(np.sum((values < low) | (values > high)))

@@ -1,4 +1,4 @@
-"""One figure of a posterior: ranks, coverage, which parameter is off and how, and where in x."""
+"""Figures of a posterior: ranks, coverage, errors of parameters, and where in x."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +21,10 @@ STYLES = ("-", "--", ":", "-.")
 def posterior_figure(report: Any) -> "Figure":
     """Draw the four panels of a posterior's check.
 
-    Ranks of each parameter against the band that holds them where the posterior is right; coverage
-    of highest-density regions; shift, spread and correlation with limits; and the contributions of
+    (a) Ranks of each parameter with the band of a correct posterior; (b) coverage of
+    highest-density regions; (c) shift, spread and correlation with limits; (d) contributions of
     the pairs to the test given x, over the feature of x along which errors change most. Without
-    ranks the null draws of the two tests stand in the place of the first two.
+    ranks, (a) and (b) show the null draws of the two tests.
 
     Args:
         report: A `PosteriorReport`.
@@ -68,10 +68,10 @@ def posterior_figure(report: Any) -> "Figure":
 
 
 def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
-    """Share of parameters below each rank less the rank, with the band of all curves together.
+    """Draw the share of parameters below each rank minus the rank, with a simultaneous band.
 
-    A posterior that lies too high gives an arch above 0, one that is too narrow falls below it
-    on the right after rising on the left. Black: outside of the band.
+    A posterior that is too high gives an arch above 0; one that is too narrow rises on the left
+    and falls below 0 on the right. Black: outside of the band.
     """
     ax = axes(ax)
     values, names = np.asarray(ranks.ranks), ranks.statistics
@@ -105,7 +105,7 @@ def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
 
 
 def evidence(monitored: Any, ax: "Axes | None" = None) -> "Axes":
-    """Evidence against a posterior after each pair, with the line at which it is rejected."""
+    """Draw the evidence against a posterior after each pair, with the level of rejection."""
     ax = axes(ax)
     logs = np.asarray(monitored.log_evidence) / np.log(10)
     ax.plot(np.arange(1, len(logs) + 1), logs, color=BLACK, linewidth=1.4)
@@ -118,7 +118,7 @@ def evidence(monitored: Any, ax: "Axes | None" = None) -> "Axes":
 
 
 def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
-    """The coverage of highest-density regions from ranks of the density; None without densities."""
+    """Return the coverage of highest-density regions from ranks of the density, or None."""
     import jax.numpy as jnp
 
     from jaxcal.coverage import Coverage, massart
@@ -143,11 +143,11 @@ def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
 
 
 def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
-    """Shift and spread of every parameter and correlation of every pair, with limits.
+    """Draw shift and spread of each parameter and correlation of each pair, with limits.
 
-    By itself, spread as the logarithm to base 2 of claimed over actual standard deviation. Filled:
-    p at most the level after Holm. Empty where scores of posteriors that are not Gaussian are all
-    there is: they name no parameter.
+    Spreads are logarithms to base 2 of claimed over actual deviation. Filled: the Holm-adjusted
+    p-value is at most the level. Empty if only scores of posteriors that are not Gaussian are
+    known, which do not identify a parameter.
     """
     ax = axes(ax)
     diagnosis, names = report.diagnosis(), list(report.names)
@@ -161,8 +161,8 @@ def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":
-    """Contributions of the pairs to the test given x, over the feature along which errors of one
-    parameter change most; over the first where none was looked for."""
+    """Draw contributions of the pairs to the test given x, over the feature along which errors
+    change most, or over the first feature."""
     diagnosis, result = report.diagnosis(), report.conditional
     k, j = (0, 0) if diagnosis.strongest is None else map(int, np.asarray(diagnosis.strongest))
     ax = contributions(result.test, np.asarray(result.features)[:, j], label=f"x[{j}]", ax=ax)

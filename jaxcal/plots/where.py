@@ -1,4 +1,4 @@
-"""Where along an input predictions are off: shift and spread in parts of it, from ranks."""
+"""Figure of the shift or spread of predictions along an input, from ranks."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -8,8 +8,7 @@ import scipy.stats
 from jaxtyping import Float, Int
 from scipy.special import ndtri
 
-from jaxcal.plots.canvas import DARK, cells, dots, legend_above, say
-from jaxcal.plots.groups import quantile_bins
+from jaxcal.plots.canvas import DARK, cells, dots, legend_above, quantile_bins, say
 from jaxcal.plots.results import _axes
 from jaxcal.read import checks
 from jaxcal.results import TestResult, confidence
@@ -24,8 +23,8 @@ LEAST = 3  # of a part that has limits
 
 
 class Effects(NamedTuple):
-    """An effect in each of k parts of the observations, [k] all: with its limits, which hold in all
-    parts together, and the number of observations."""
+    """An effect in each of k groups of observations, with simultaneous limits and the number of
+    observations; each [k]."""
 
     effect: Float[np.ndarray, " k"]
     low: Float[np.ndarray, " k"]
@@ -43,22 +42,21 @@ def where(
     label: str | Sequence[str] = "input",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw where along an input predictions are off: the shift or the spread of one coordinate.
+    """Draw the shift or the spread of one target coordinate along an input.
 
-    In bins of about equally many observations, with limits that hold in all bins together with
-    probability 1 - ``result.level`` if calibrated. Over two inputs a map, whose cells are framed
-    where their limits leave out 0. Effects are those of normal scores of ranks: of a Gaussian
-    prediction, of errors in claimed deviations.
+    In bins of about equally many observations, with simultaneous limits of confidence 1 -
+    ``result.level``. For two inputs a map, with frames around cells whose limits exclude 0.
+    Effects are those of normal scores of ranks; for Gaussian predictions these are errors in
+    claimed deviations.
 
     Args:
         result: Result of `jaxcal.calibration_test`.
-        x: What to look along: numbers [n], or [n, 2] for a map. What the test was not given as
-            inputs may be taken too.
-        coordinate: Which coordinate of the targets.
+        x: Numbers [n], or [n, 2] for a map; not necessarily inputs of the test.
+        coordinate: Index of the target coordinate.
         effect: "shift", claimed minus actual in claimed deviations, or "spread", the logarithm of
             claimed over actual deviation.
-        bins: Number of bins, along each input of a map; by default about 30 observations or more
-            in each, at most 10.
+        bins: Number of bins, for a map along each input; by default at most 10, with about 30
+            observations or more in each.
         label: Name of the input, or of the two.
         ax: Axes to draw on; new ones by default.
 
@@ -101,8 +99,8 @@ def where(
 def effects(
     z: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int, effect: str, level: float
 ) -> Effects:
-    """Of normal scores in k groups: limits by Student's t or by chi squared, with Bonferroni's
-    correction for the groups that have any."""
+    """Return effects of normal scores in k groups, with limits by Student's t or chi squared and
+    Bonferroni's correction."""
     number = np.bincount(group, minlength=k)
     enough = number >= LEAST
     count = np.where(enough, number, LEAST)

@@ -111,13 +111,8 @@ def distribution(*names: str) -> Callable[[Reader], Reader]:
 def distribution_of(predictions: PredictionsLike) -> PyTree:
     """Return the closed form of n predictions, or None if they can only be sampled.
 
-    Args:
-        predictions: A numpyro distribution with batch shape [n], or any object whose class has a
-            registered reader.
-
-    Returns:
-        A named tuple of arrays with leading axis n, such as mean and covariance of normals or
-        weights and components of mixtures; None for distributions without a reader.
+    A named tuple of arrays with leading axis n, such as mean and covariance of normals or weights
+    and components of mixtures, by the reader registered for the class of the predictions.
     """
     if isinstance(predictions, Standardized):
         closed_form = distribution_of(predictions.predictions)
@@ -138,15 +133,10 @@ def bare(predictions: Any) -> Any:
 
 
 def gaussian_moments(predictions: PredictionsLike) -> Normals:
-    """Return mean and covariance of n Gaussian predictions; TypeError for others.
+    """Return mean [n, d] and variances [n, d] or covariances [n, d, d] of Gaussian predictions.
 
-    Args:
-        predictions: numpyro's ``Normal``, ``Normal(...).to_event(...)`` or
-            ``MultivariateNormal`` with batch shape [n]. Further batch axes are kept: components
-            [n, k] of mixtures have means [n, k, d].
-
-    Returns:
-        A named tuple: ``mean`` [n, d], and ``cov``, variances [n, d] or covariances [n, d, d].
+    TypeError for others. Further batch axes are kept: components [n, k] of mixtures have means
+    [n, k, d].
     """
     closed_form = distribution_of(predictions)
     if isinstance(closed_form, Normals):

@@ -38,16 +38,10 @@ def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Ar
 
 
 def draws(key: KeyLike, predictions: PredictionsLike, m: int) -> Float[Array, "n m *event"]:
-    """Return m draws from each prediction; TypeError without a sampler.
+    """Return m draws from each prediction, [n, m, ...event]; TypeError without a sampler.
 
-    Args:
-        key: Random key: typed, legacy or an integer seed.
-        predictions: A numpyro distribution with batch shape [n], which is sampled, or `Draws`, of
-            which the first m are used (ValueError for fewer).
-        m: Number of draws from each prediction.
-
-    Returns:
-        Draws, [n, m, ...event]; [n, m, 1] for a sampled distribution over numbers.
+    ``event`` is [1] for a sampled distribution over numbers. Of `Draws` the first m are used
+    (ValueError for fewer).
     """
     m = convert.integer(m, "m")
     if isinstance(predictions, Standardized):

@@ -17,9 +17,7 @@ def along_last(vector: Point, points: Float[Array, "*batch d"]) -> Float[Array, 
 class Units(eqx.Module):
     """The affine change of units ``t = (y - center) / scale``, with one scale per coordinate.
 
-    Args:
-        center: Centre, [d], in the units of the data.
-        scale: Scale, [d], in the units of the data.
+    ``center`` and ``scale`` [d] are in the units of the data.
     """
 
     center: Point
@@ -72,14 +70,9 @@ class Units(eqx.Module):
 
 
 class OwnUnits(eqx.Module):
-    """Units of each prediction: ``u = M^-1 (t - center)`` of targets t in common units.
+    """Units of each prediction: ``u = M^-1 (t - center)`` of targets t in common ``units``.
 
-    Points and scores have a leading axis n.
-
-    Args:
-        units: `Units` common to all predictions.
-        center: Centre of each prediction in common units, [n, d].
-        scale: Scale M of each prediction in common units, [n, d, d].
+    ``center`` [n, d] and ``scale`` M [n, d, d]; points and scores have a leading axis n.
     """
 
     units: Units
@@ -114,14 +107,9 @@ class OwnUnits(eqx.Module):
 
 
 class Standardized(eqx.Module):
-    """Predictions over targets of any shape as predictions over vectors [d] in other units.
+    """Predictions over targets of shape ``event`` as predictions over vectors [d] in other units.
 
     Scores, moments and draws of the predictions are in these units.
-
-    Args:
-        predictions: Predictions in the units of the data.
-        units: `Units` common to all predictions, or `OwnUnits` of each.
-        event: Shape of one target.
     """
 
     predictions: PredictionsLike

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -15,7 +15,7 @@ from jaxcal.results import saved, shown
 from jaxcal.results.notes import pointer
 from jaxcal.results.parts import plain
 from jaxcal.results.saved import SOURCE, provenance
-from jaxcal.results.verdicts import Judged, first_that_holds, judge
+from jaxcal.results.verdicts import first_that_holds, judge
 from jaxcal.typing import Contents
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class JudgedResult(Result):
         "rejected" if p <= level, "not rejected" if p > level, and "cannot tell" if there is no
         p-value or the test could not have rejected any model; `reason` says why.
         """
-        return judge(cast(Judged, self))
+        return judge(self)
 
     def _no_verdict(self) -> Sentences:
         raise NotImplementedError("a judged result says when it has no verdict")

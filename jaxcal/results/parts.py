@@ -18,12 +18,6 @@ class Estimate(NamedTuple):
     Attributes:
         unbiased: U-statistic, []; may be negative.
         biased: V-statistic, []; never negative, for positive definite kernels.
-
-    Example:
-        >>> import jaxcal
-        >>> estimate = jaxcal.Estimate(unbiased=-0.01, biased=0.02)
-        >>> estimate.biased
-        0.02
     """
 
     unbiased: Scalar
@@ -59,9 +53,9 @@ def tells(means: Means | None) -> TypeGuard[Means]:
 
 
 class Coordinates(NamedTuple):
-    r"""Attribution to d target coordinates and pairs: marginal, and given the others.
+    r"""Attribution to d target coordinates and pairs.
 
-    The five `Means` measure errors that predictions have in common: a shift that changes its sign
+    The three `Means` measure errors that predictions have in common: a shift that changes its sign
     between predictions counts as spread. Each has its own Holm correction. Spreads and correlations
     are corrected for shifts, and correlations for spreads (`jaxcal.moments.attribution`).
 
@@ -90,9 +84,6 @@ class Coordinates(NamedTuple):
             negative if predictions are too narrow. NaN unless they are Gaussian.
         correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..;
             None in one dimension. NaN unless predictions are Gaussian.
-        conditional_mean: As ``marginal_mean``, for each coordinate **given the others**, in claimed
-            conditional deviations; an error of one coordinate affects those correlated with it.
-        conditional_spread: As ``marginal_spread``, for each coordinate **given the others**.
     """
 
     estimate: Float[Array, " d"]
@@ -102,8 +93,6 @@ class Coordinates(NamedTuple):
     marginal_mean: Means | None = None
     marginal_spread: Means | None = None
     correlation: Means | None = None
-    conditional_mean: Means | None = None
-    conditional_spread: Means | None = None
 
     def pairs(self) -> list[tuple[int, int]]:
         """Return the two coordinates of each entry of ``correlation``."""

@@ -54,14 +54,6 @@ class TestResult(JudgedResult):
         level: Level of the test: the probability of rejecting a calibrated model. Limits have
             confidence 1 - level.
         too_few: Why this null cannot reject any data of this size; empty if it can.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> result = jaxcal.kccsd_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise)
-        >>> result.verdict, bool(result.p_value <= result.level), result.contributions.shape
-        ('rejected', True, (100,))
     """
 
     _plots: ClassVar[tuple[str, ...]] = ("null_histogram", "contributions")

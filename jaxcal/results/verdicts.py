@@ -1,23 +1,11 @@
 """Verdicts "rejected", "not rejected" or "cannot tell" of every result with a p-value."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
 ENDLESS = 10**6  # so many observations that only its draws limit a null
-
-
-@runtime_checkable
-class Judged(Protocol):
-    """Protocol of results with a p-value, one or a batch, that have a verdict at a level."""
-
-    @property
-    def _decides(self) -> Any: ...
-    @property
-    def level(self) -> float: ...
-    @property
-    def reason(self) -> Any: ...
 
 
 def first_that_holds(cases: Sequence[tuple[str, Any]], shape: tuple[int, ...]) -> Any:
@@ -28,7 +16,7 @@ def first_that_holds(cases: Sequence[tuple[str, Any]], shape: tuple[int, ...]) -
     return texts if shape else str(texts)
 
 
-def judge(result: Judged) -> Any:
+def judge(result: Any) -> Any:
     """Return "rejected", "not rejected" or "cannot tell"; an array for a batch."""
     p = np.asarray(result._decides)
     decided = np.where(p <= np.asarray(result.level, p.dtype), "rejected", "not rejected")
@@ -36,7 +24,7 @@ def judge(result: Judged) -> Any:
     return verdicts if p.ndim else str(verdicts)
 
 
-def count_verdicts(result: Judged) -> str:
+def count_verdicts(result: Any) -> str:
     """Return how many results of a batch have which verdict, in words."""
     verdicts = np.asarray(judge(result))
     shares = [
@@ -67,7 +55,7 @@ def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: flo
     )
 
 
-def in_words(result: Judged) -> str:
+def in_words(result: Any) -> str:
     """Return the verdict on one result, or why there is none."""
     at = f"at level {result.level:g}"
     match judge(result):

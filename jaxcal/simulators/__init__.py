@@ -1,22 +1,9 @@
-"""Simulators with priors: the problems on which posteriors of simulation are usually compared."""
+"""Simulators with priors: problems on which posteriors of simulation are compared."""
 
-from jaxcal.simulators.dynamics import lotka_volterra, sir
-from jaxcal.simulators.gaussians import gaussian_linear, gaussian_linear_uniform, gaussian_mixture
-from jaxcal.simulators.glm import bernoulli_glm
-from jaxcal.simulators.multimodal import slcp, two_moons
+from jaxcal.simulators.problems import gaussian_linear, lotka_volterra, two_moons
 from jaxcal.simulators.simulator import Simulator
 
-__all__ = [
-    "Simulator",
-    "bernoulli_glm",
-    "gaussian_linear",
-    "gaussian_linear_uniform",
-    "gaussian_mixture",
-    "lotka_volterra",
-    "sir",
-    "slcp",
-    "two_moons",
-]
+__all__ = ["Simulator", "gaussian_linear", "lotka_volterra", "two_moons"]
 
 
 def __dir__() -> list[str]:

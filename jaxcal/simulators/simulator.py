@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
@@ -101,21 +100,3 @@ class Simulator(eqx.Module):
             The log density, [].
         """
         return self.prior.log_prob(theta) + self.log_likelihood(theta, x)
-
-
-def box(low: float, high: float, d: int) -> Distribution:
-    """The uniform distribution over [low, high]^d."""
-    import numpyro.distributions as dist
-
-    d = convert.integer(d, "d")
-    return dist.Uniform(jnp.full(d, low), jnp.full(d, high)).to_event(1)
-
-
-def numbered(d: int) -> tuple[str, ...]:
-    """Names theta_1, .., theta_d."""
-    return tuple(f"theta_{i + 1}" for i in range(d))
-
-
-def normal_log_density(z: Array) -> Array:
-    """log N(z; 0, 1), with its constant."""
-    return -(z**2 + jnp.log(2 * jnp.pi)) / 2

@@ -40,17 +40,8 @@ class Frequencies(NamedTuple):
 
 
 class Draw(eqx.Module):
-    """Reproducible random frequencies for the statistic of a test.
-
-    Attributes:
-        key: Random key; every call returns the same frequencies.
-        kernel: Kernel on the vectors of the predictions.
-        target_kernel: Kernel on targets, with its bandwidth.
-        count: Number of frequencies r.
-        dimension: Length q of the vectors of the predictions.
-        orthogonal: Whether frequencies are orthogonal in blocks.
-        dtype: Type of the results.
-    """
+    """Random frequencies, the same at every call: ``count`` of them, for a ``kernel`` on vectors of
+    length ``dimension`` of the predictions and a ``target_kernel`` with its bandwidth."""
 
     key: Key
     kernel: KernelLike

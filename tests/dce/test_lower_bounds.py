@@ -1,20 +1,23 @@
 """The lower distance of fixed shape: its program against SciPy's, its ends against the exact."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from distance_laws import LAWS
+from reference.lower_distance import chain_program
 from reference.partitions import upper_distance
 
 from jaxcal import dce
 from jaxcal.dce.interior_point import ChainProgram, solve_chain
-from jaxcal.dce.lower import chain_program
 from jaxcal.dce.population import label_free_groups, moved
 from jaxcal.dce.predictions import binary, ordered
 
 SOLVE = jax.jit(solve_chain)
-BOUNDS = jax.jit(dce.lower_distance_bounds)
+coarse = partial(dce.lower_distance, cells=64)
+BOUNDS = jax.jit(coarse)
 M = 33
 
 
@@ -46,6 +49,15 @@ def test_the_ends_of_fixed_shape_hold_the_exact_lower_distance(measured):
         assert float(ends.low) >= wanted["lower"] - 1e-3
 
 
+def test_a_finer_grid_gives_the_lower_distance_itself(measured):
+    fine = jax.jit(dce.lower_distance)
+    for (v, y, w), wanted in zip(LAWS, measured, strict=True):
+        ends = fine(v, y, weights=w)
+        assert float(ends.low) <= wanted["lower"] + 1e-7
+        assert float(ends.high) >= wanted["lower"] - 1e-7
+        assert float(ends.high - ends.low) <= 3e-6
+
+
 def test_the_ends_meet_for_predictions_about_a_few_centres():
     """They were .06 apart where the masses of the coupling were not those of the data."""
     rng = np.random.default_rng(0)
@@ -55,7 +67,7 @@ def test_the_ends_meet_for_predictions_about_a_few_centres():
         v[k] = np.clip(rng.choice(centres, 60) + width * rng.normal(size=60), 0, 1)
         y[k] = rng.random(60) < v[k] ** rng.uniform(0.2, 4)
     for dtype, apart in ((np.float64, 5e-4), (np.float32, 1e-2)):
-        ends = jax.jit(jax.vmap(dce.lower_distance_bounds))(v.astype(dtype), y.astype(dtype))
+        ends = jax.jit(jax.vmap(coarse))(v.astype(dtype), y.astype(dtype))
         assert float(jnp.min(ends.high - ends.low)) >= 0
         assert float(jnp.max(ends.high - ends.low)) < apart
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import wasserstein_distance
 
 from jaxcal import dce
-from jaxcal.dce.lower_bounds import _carried
+from jaxcal.dce.lower import _carried
 from jaxcal.dce.sorting import LEAST, ascending, host_order, order
 
 

@@ -12,6 +12,7 @@ import scipy.linalg
 import scipy.optimize
 import scipy.stats
 from quick import quick_first
+from reference.sliced import SlicedWasserstein
 
 from jaxcal import calibration
 from jaxcal.divergences import (
@@ -22,7 +23,6 @@ from jaxcal.divergences import (
     GaussianKernelFisher,
     GradientKernel,
     KernelFisher,
-    SlicedWasserstein,
     Wasserstein,
     gaussians,
     mmd,

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats
 
-from jaxcal.kernel_means import counts, kernel_means
+from jaxcal.kernel_means import kernel_means, particles
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.nulls import Wild
@@ -54,7 +54,7 @@ def test_averages_are_finite_sums(name):
     first, second = averages(probabilities(frozen))
     means = kernel_means(Laplace(1.7), predictions)
     assert means.route == "sums over counts, error below 1e-06"
-    error = counts.ERROR if name in ("BetaBinomial", "NegativeBinomial2") else 4e-9
+    error = particles.ERROR if name in ("BetaBinomial", "NegativeBinomial2") else 4e-9
     close(means.first(means.features, YS), first, atol=error)
     close(means.second(means.features, means.features), second, atol=error)
     close(means.own(means.features), np.diag(second), atol=error)

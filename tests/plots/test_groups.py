@@ -10,7 +10,7 @@ import pytest
 
 import jaxcal
 from jaxcal.plots import contributions
-from jaxcal.plots.groups import mean_parts
+from jaxcal.plots.canvas import mean_parts
 
 N = 120
 

@@ -10,9 +10,10 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
+from reference.simulators import gaussian_linear_uniform
 
 import jaxcal
-from jaxcal import sbi, simulators
+from jaxcal import sbi
 from jaxcal.read import Scores
 from jaxcal.results import Means, Table, tells
 from jaxcal.sbi.diagnosis import cross_fitted_means, diagnose
@@ -354,7 +355,7 @@ def uniform_posterior(theta, x):
 
 @pytest.fixture(scope="module")
 def in_a_box():
-    return simulators.gaussian_linear_uniform(2).pairs(jax.random.key(8), 400)
+    return gaussian_linear_uniform(2).pairs(jax.random.key(8), 400)
 
 
 def test_a_bounded_prior_is_transformed_and_said(in_a_box):

@@ -8,30 +8,28 @@ import scipy.stats
 
 from jaxcal import dce
 
-TESTS = {"smooth": dce.smooth_ce_test, "interval": dce.interval_ce_test}
-MEASURES = {"smooth": dce.smooth_ce, "interval": dce.surrogate_interval_ce}
+TESTS = {"distance": dce.distance_from_calibration, "interval": dce.interval_ce_test}
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_the_statistic_is_the_measure_and_draws_have_its_distribution(name):
+def test_the_statistic_is_the_measure_and_draws_have_its_distribution():
     rng = np.random.default_rng(0)
     v = rng.integers(1, 8, 60) / 8
     y = (rng.random(60) < v**2).astype(float)
-    result = TESTS[name](0, v, y, n_draws=199)
-    assert float(result.statistic) == pytest.approx(float(MEASURES[name](v, y).value), abs=1e-12)
+    result = dce.interval_ce_test(0, v, y, n_draws=199)
+    value = float(dce.surrogate_interval_ce(v, y).value)
+    assert float(result.statistic) == pytest.approx(value, abs=1e-12)
     labels = (rng.random((200, 60)) < v).astype(float)
-    drawn = jax.jit(jax.vmap(lambda y: MEASURES[name](v, y).value))(labels)
+    drawn = jax.jit(jax.vmap(lambda y: dce.surrogate_interval_ce(v, y).value))(labels)
     assert scipy.stats.ks_2samp(drawn, result.null_samples)[1] > 1e-4
     assert (result.n, result.null, result.null_samples.shape) == (60, "redraw", (199,))
 
 
-@pytest.mark.parametrize("name", TESTS)
-def test_a_test_by_a_distance_keeps_its_level_and_has_power(name):
+def test_a_test_by_a_distance_keeps_its_level_and_has_power():
     """Rare labels too: half of the data sets hold one label 1 or none."""
 
     @jax.jit
     def p_values(keys, v, y):
-        return jax.vmap(lambda k, v, y: TESTS[name](k, v, y, n_draws=19).p_value)(keys, v, y)
+        return jax.vmap(lambda *data: dce.interval_ce_test(*data, n_draws=19).p_value)(keys, v, y)
 
     place, label = jax.random.split(jax.random.key(3))
     u = jax.random.uniform(place, (400, 40))
@@ -48,11 +46,11 @@ def test_a_test_by_a_distance_keeps_its_level_and_has_power(name):
 
 def test_means_get_random_signs_and_nan_gives_nan():
     v = jnp.linspace(0.1, 0.9, 40)
-    means = dce.smooth_ce_test(0, v, v**3)
+    means = dce.interval_ce_test(0, v, v**3)
     assert (means.null, means.verdict) == ("signs", "rejected")
     with pytest.raises(ValueError, match="null='redraw' draws labels"):
-        dce.smooth_ce_test(0, v, v**3, null="redraw")
-    lost = jax.jit(lambda v: dce.smooth_ce_test(0, v, v > 0.5))(v.at[3].set(jnp.nan))
+        dce.interval_ce_test(0, v, v**3, null="redraw")
+    lost = jax.jit(lambda v: dce.interval_ce_test(0, v, v > 0.5))(v.at[3].set(jnp.nan))
     assert np.isnan(float(lost.p_value))
     assert lost.verdict == "cannot tell"
     few = dce.interval_ce_test(0, v, v > 0.5, n_draws=9)
@@ -60,10 +58,10 @@ def test_means_get_random_signs_and_nan_gives_nan():
     assert "too-few-draws" in few.reason
 
 
-@pytest.mark.parametrize("name", ["distance", *TESTS])
+@pytest.mark.parametrize("name", TESTS)
 def test_too_few_labels_to_reject_give_no_verdict(name):
     """Labels 1 at p = .5: all and none of n share the largest statistic, of probability 2 / 2^n."""
-    test = TESTS.get(name, dce.distance_from_calibration)
+    test = TESTS[name]
     four, six = (test(0, np.full(n, 0.5), np.ones(n)) for n in (4, 6))
     assert float(four.least_p_value) == pytest.approx(1 / 8)
     assert (four.verdict, "too-few-observations" in four.reason) == ("cannot tell", True)
@@ -72,9 +70,9 @@ def test_too_few_labels_to_reject_give_no_verdict(name):
     assert rare.verdict == "not rejected"
 
 
-@pytest.mark.parametrize("name", ["distance", *TESTS])
+@pytest.mark.parametrize("name", TESTS)
 def test_means_under_jit_have_no_p_value_unless_signs_are_asked_for(name):
-    test = TESTS.get(name, dce.distance_from_calibration)
+    test = TESTS[name]
     v = jnp.linspace(0.1, 0.9, 40)
     means = jax.jit(lambda y: test(0, v, y, n_draws=39))(v**3)
     assert (means.verdict, "labels are means" in means.reason) == ("cannot tell", True)
@@ -82,9 +80,9 @@ def test_means_under_jit_have_no_p_value_unless_signs_are_asked_for(name):
     assert labels.verdict == "rejected"
 
 
-@pytest.mark.parametrize("name", ["distance", *TESTS])
+@pytest.mark.parametrize("name", TESTS)
 def test_groups_of_labels_are_their_labels_one_by_one(name):
-    test = TESTS.get(name, dce.distance_from_calibration)
+    test = TESTS[name]
     v, ones, counts = np.array([0.2, 0.5, 0.8]), [4, 1, 30], [10, 1, 40]
     grouped = test(0, v, ones, counts=counts, n_draws=39)
     labels = np.repeat([1.0, 0, 1, 0], [4, 6, 31, 10])

@@ -6,11 +6,12 @@ With X the symmetric gap of two points about z, the distance of their centres, a
           + \int_0^\infty p(z + y) [k(y) + k(2z + y)]\,dy,
 
 so that the kinks of p at 0 and of k at z are endpoints. Nodes of each integral are uniform in the
-logarithm of the distance to its endpoints (`grids`), which resolves every scale: the rule does not
+logarithm of the distance to its endpoints, which resolves every scale: the rule does not
 depend on the bandwidths. All terms are positive, so float32 loses only a few roundings.
 
 Absolute error for kernels of height 1 in float64, for all ratios of scales, bandwidth and distance:
-`ERROR`. Predictions of several coordinates use draws.
+`ERROR`. `jaxcal.kernel_means.pair` registers `radial_over_laplaces` in the place of random
+quantiles.
 """
 
 from collections.abc import Callable
@@ -19,26 +20,30 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 
-from jaxcal.kernel_means import grids
-from jaxcal.kernel_means.dispatch import (
-    Averages,
-    NoClosedForm,
-    check_dimension,
-    own_by_second,
-    pair,
-)
+from jaxcal.kernel_means.dispatch import Averages, NoClosedForm, check_dimension, own_by_second
 from jaxcal.kernel_means.laplaces import e1
-from jaxcal.kernel_means.normals import gaussian_over_normals
+from jaxcal.kernel_means.scale_mixtures import Grid, below, log_node, slope
 from jaxcal.kernels import points
-from jaxcal.kernels.points import IMQ, Gaussian, Matern52, Product, RationalQuadratic
 from jaxcal.read.families import Laplaces, Normals
 from jaxcal.typing import ArrayFunction, KernelLike, Scalar
 
 ERROR = 3e-7
-BETWEEN = grids.both_sides(1e-10, 89)
-BEYOND = grids.below(1e-10, 30.0, 59)  # in units of the density's scale
+
+
+def both_sides(low: float, size: int) -> Grid:
+    """Return ``size`` nodes from ``low`` < 1 to 1 / low, sparse towards 0 and infinity."""
+    wide = np.linspace(-40, 40, 80001)
+    end = np.interp(-np.log(low), log_node(wide) - log_node(-wide) - wide, wide)
+    x = np.linspace(-end, end, size)
+    weights = (x[1] - x[0]) * (slope(x) + slope(-x) - 1)
+    return Grid(np.exp(log_node(x) - log_node(-x) - x), weights)
+
+
+BETWEEN = both_sides(1e-10, 89)
+BEYOND = below(1e-10, 30.0, 59)  # in units of the density's scale
 
 Density = Callable[[Array], Array]
 
@@ -66,7 +71,7 @@ def integral(kernel: ArrayFunction, density: Density, scale: Array, z: Array) ->
     return _sum(between, BETWEEN, z) + _sum(beyond, BEYOND, z)
 
 
-def _sum(at: Callable[[Scalar], Array], grid: grids.Grid, like: Array) -> Array:
+def _sum(at: Callable[[Scalar], Array], grid: Grid, like: Array) -> Array:
     @jax.checkpoint
     def step(total: Array, node: tuple[Scalar, Scalar]) -> tuple[Array, None]:
         return total + node[1] * at(node[0]), None
@@ -154,25 +159,12 @@ def over_the_line(
     return (centre, spread), OnTheLine(single, gap)
 
 
-@pair(Product, Normals)
-def product_over_normals(kernel: Product, distribution: Normals) -> Averages:
-    """Return kernel means of products: Gaussian in closed form, others by quadrature for d = 1."""
-    left, right = kernel.left, kernel.right
-    if isinstance(left, Gaussian) and isinstance(right, Gaussian):
-        assert left.bandwidth is not None
-        assert right.bandwidth is not None
-        both = (left.bandwidth**-2 + right.bandwidth**-2) ** -0.5
-        return gaussian_over_normals(Gaussian(both), distribution)
-    return over_the_line(
-        kernel, distribution.mean, distribution.cov.reshape(distribution.mean.shape), normal_gap
-    )
+def radial_over_normals(kernel: KernelLike, distribution: Normals) -> Averages:
+    """Return kernel means of radial kernels by quadrature, in one dimension."""
+    variance = distribution.cov.reshape(distribution.mean.shape)
+    return over_the_line(kernel, distribution.mean, variance, normal_gap)
 
 
-@pair(Product, Laplaces)
-@pair(Gaussian, Laplaces)
-@pair(IMQ, Laplaces)
-@pair(RationalQuadratic, Laplaces)
-@pair(Matern52, Laplaces)
 def radial_over_laplaces(kernel: KernelLike, distribution: Laplaces) -> Averages:
     """Return kernel means of radial kernels by quadrature, in one dimension."""
     return over_the_line(kernel, distribution.loc, distribution.scale, laplace_gap)

@@ -12,6 +12,7 @@ Source: Blasiok and Nakkiran, Smooth ECE (2023), and its package relplot.
 
 from functools import partial
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -19,13 +20,12 @@ from jaxtyping import Array, Float
 from jaxcal.dce.predictions import Binary, binary
 from jaxcal.numerics import at_most
 from jaxcal.read import checks
-from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike, Scalar
 
 HALVINGS = 45
 
 
-class SmoothECE(Result):
+class SmoothECE(eqx.Module):
     """SmoothECE and its width.
 
     Attributes:
@@ -41,11 +41,7 @@ class SmoothECE(Result):
     error: Scalar
     curve: Float[Array, " g"]
 
-    def _lines(self) -> list[str]:
-        return [f"smECE {float(self.value):.6g} (grid error at most {float(self.error):.1e})"]
 
-
-@recorded
 def smece(
     predictions: ArrayLike,
     targets: ArrayLike,
@@ -72,12 +68,6 @@ def smece(
     Cost: O(n + cells log cells).
 
     Source: Blasiok and Nakkiran, Smooth ECE (2023), and its package relplot.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> result = jaxcal.dce.smece(jnp.full(4, 0.7), jnp.array([0, 0, 1, 1]))
-        >>> round(float(result.value), 2)
-        0.2
     """
     cells = checks.integer(cells, "cells", least=2)
     width = None if width is None else checks.number(width, "width", above=0)

@@ -1,0 +1,220 @@
+"""Three problems on which posteriors of simulation are compared, one with edges and exact draws."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxcal.read import convert
+from jaxcal.simulators.simulator import Simulator
+from jaxcal.typing import Distribution
+
+VARIANCE = 0.1  # of the prior and of the noise of the linear problem
+YEARS_APART, NOISE = 2.1, 0.1  # of observed populations
+POINTS = 10  # observed times, the first at the start
+RADIUS, WIDTH, OFFSET = 0.1, 0.01, 0.25  # of the moons
+
+
+def gaussian_linear(d: int = 10) -> Simulator:
+    """Linear Gaussian problem: theta ~ N(0, 0.1 I), x ~ N(theta, 0.1 I).
+
+    The posterior is N(x / 2, 0.05 I).
+
+    Args:
+        d: Number of parameters.
+
+    Returns:
+        `Simulator` with exact draws of the posterior.
+
+    Source: Lueckmann et al. (2021), task T.1.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> simulator = jaxcal.simulators.gaussian_linear(d=2)
+        >>> pairs = simulator.pairs(0, 5)
+        >>> simulator.draw_posterior(jax.random.key(1), pairs.xs[0], 3).shape
+        (3, 2)
+    """
+    import numpyro.distributions as dist
+
+    d = convert.integer(d, "d")
+    prior = dist.Normal(jnp.zeros(d), VARIANCE**0.5).to_event(1)
+    return Simulator(
+        "Gaussian linear",
+        prior,
+        _draw_linear,
+        _linear_log_likelihood,
+        numbered(d),
+        _draw_linear_posterior,
+    )
+
+
+def _draw_linear(key: Array, theta: Array) -> Array:
+    return theta + VARIANCE**0.5 * jax.random.normal(key, theta.shape, theta.dtype)
+
+
+def _linear_log_likelihood(theta: Array, x: Array) -> Array:
+    return jnp.sum(normal_log_density((x - theta) / VARIANCE**0.5) - jnp.log(VARIANCE) / 2)
+
+
+def _draw_linear_posterior(key: Array, x: Array, m: int) -> Array:
+    return x[None] / 2 + (VARIANCE / 2) ** 0.5 * jax.random.normal(key, (m, *x.shape), x.dtype)
+
+
+def lotka_volterra() -> Simulator:
+    """Lotka-Volterra dynamics of prey X and predators Y, with rates alpha, beta, gamma, delta.
+
+    dX = alpha X - beta X Y, dY = delta X Y - gamma Y from (30, 1), seen at ten times 2.1 apart
+    with log-normal errors of standard deviation 0.1: x is [20], first prey then predators. All
+    rates are log-normal with deviation 0.5; logarithmic means -0.125 (alpha, gamma) and -3 (beta,
+    delta).
+
+    Returns:
+        `Simulator`.
+
+    Source: Lueckmann et al. (2021), task T.10.
+
+    Example:
+        >>> import jaxcal
+        >>> jaxcal.simulators.lotka_volterra().names
+        ('alpha', 'beta', 'gamma', 'delta')
+    """
+    import numpyro.distributions as dist
+
+    prior = dist.LogNormal(jnp.asarray([-0.125, -3.0, -0.125, -3.0]), jnp.full(4, 0.5))
+    return Simulator(
+        "Lotka-Volterra",
+        prior.to_event(1),
+        _draw_lotka_volterra,
+        _lotka_volterra_log_likelihood,
+        ("alpha", "beta", "gamma", "delta"),
+    )
+
+
+def runge_kutta(
+    slope: Callable[[Array], Array], start: Float[Array, " k"], spacing: float, steps: int
+) -> Float[Array, "10 k"]:
+    """The solution of dy = slope(y) dt at 10 times ``spacing`` apart, the first at the start.
+
+    The classical method of fourth order with ``steps`` equal steps between two of them.
+    """
+    h = spacing / steps
+
+    def step(y: Array, _: None) -> tuple[Array, None]:
+        a = slope(y)
+        b = slope(y + h / 2 * a)
+        c = slope(y + h / 2 * b)
+        return y + h / 6 * (a + 2 * b + 2 * c + slope(y + h * c)), None
+
+    def between(y: Array, _: None) -> tuple[Array, Array]:
+        return jax.lax.scan(step, y, None, length=steps)[0], y
+
+    return jax.lax.scan(between, start, None, length=POINTS)[1]
+
+
+def _log_populations(theta: Array) -> Float[Array, "20"]:
+    alpha, beta, gamma, delta = theta
+
+    def slope(y: Array) -> Array:
+        return jnp.stack([alpha - beta * jnp.exp(y[1]), delta * jnp.exp(y[0]) - gamma])
+
+    start = jnp.log(jnp.asarray([30.0, 1.0], theta.dtype))
+    return runge_kutta(slope, start, YEARS_APART, 42).T.reshape(-1)
+
+
+def _draw_lotka_volterra(key: Array, theta: Array) -> Array:
+    center = _log_populations(theta)
+    return jnp.exp(center + NOISE * jax.random.normal(key, center.shape, theta.dtype))
+
+
+def _lotka_volterra_log_likelihood(theta: Array, x: Array) -> Array:
+    errors = (jnp.log(x) - _log_populations(theta)) / NOISE
+    return jnp.sum(normal_log_density(errors) - jnp.log(NOISE) - jnp.log(x))
+
+
+def two_moons() -> Simulator:
+    """Two moons: x = crescent + (-|theta_1 + theta_2|, theta_2 - theta_1) / sqrt 2.
+
+    theta ~ U(-1, 1)^2. The crescent is r (cos a, sin a) + (0.25, 0) with r ~ N(0.1, 0.01^2),
+    a ~ U(-pi/2, pi/2). Its density jumps to 0 at both ends, so the exact posterior has edges
+    inside the prior's box and no Stein test applies to it; neural posteriors, which are smooth,
+    can be tested.
+
+    Returns:
+        `Simulator` with exact draws of the posterior.
+
+    Source: Lueckmann et al. (2021), task T.8; Greenberg et al. (2019).
+
+    Example:
+        >>> import jaxcal
+        >>> simulator = jaxcal.simulators.two_moons()
+        >>> simulator.pairs(0, 5).xs.shape, bool(simulator.edge)
+        ((5, 2), True)
+    """
+    return Simulator(
+        "two moons",
+        box(-1.0, 1.0, 2),
+        _moons_draw,
+        _moons_log_likelihood,
+        numbered(2),
+        _moons_draw_posterior,
+        edge="the ends of the moons are edges of the exact posterior, where its density jumps to "
+        "0: Stein tests do not apply to it, only to smooth approximations",
+    )
+
+
+def _moons_draw(key: Array, theta: Array) -> Array:
+    return _crescent(key, (), theta.dtype) + _shift(theta)
+
+
+def _crescent(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
+    angle_key, radius_key = jax.random.split(key)
+    a = jax.random.uniform(angle_key, shape, dtype, -jnp.pi / 2, jnp.pi / 2)
+    r = RADIUS + WIDTH * jax.random.normal(radius_key, shape, dtype)
+    return jnp.stack([r * jnp.cos(a) + OFFSET, r * jnp.sin(a)], axis=-1)
+
+
+def _shift(theta: Array) -> Array:
+    total, difference = theta[..., 0] + theta[..., 1], theta[..., 1] - theta[..., 0]
+    return jnp.stack([-jnp.abs(total), difference], axis=-1) / jnp.sqrt(2.0)
+
+
+def _moons_log_likelihood(theta: Array, x: Array) -> Array:
+    u, v = (x - _shift(theta)) - jnp.asarray([OFFSET, 0.0], theta.dtype)
+    r = jnp.sqrt(u**2 + v**2)
+    inside = normal_log_density((r - RADIUS) / WIDTH) - jnp.log(WIDTH) - jnp.log(jnp.pi * r)
+    return jnp.where(u > 0, inside, -jnp.inf)
+
+
+def _moons_draw_posterior(key: Array, x: Array, m: int) -> Array:
+    """m draws by rejection: crescents that x can have, either sign, inside the box.
+
+    Makes 64 m proposals; draws repeat where fewer than m of them are possible.
+    """
+    crescent_key, sign_key = jax.random.split(key)
+    p = _crescent(crescent_key, (64 * m,), x.dtype)
+    first, second = jnp.moveaxis((x[None] - p) * jnp.sqrt(2.0), -1, 0)  # -|total|, difference
+    total = jax.random.rademacher(sign_key, first.shape, x.dtype) * first
+    thetas = jnp.stack([total - second, total + second], axis=-1) / 2
+    possible = (first <= 0) & jnp.all(jnp.abs(thetas) <= 1, axis=-1)
+    chosen = jnp.argsort(~possible, stable=True)[:m]
+    return thetas[chosen[jnp.arange(m) % jnp.maximum(jnp.sum(possible), 1)]]
+
+
+def box(low: float, high: float, d: int) -> Distribution:
+    """The uniform distribution over [low, high]^d."""
+    import numpyro.distributions as dist
+
+    d = convert.integer(d, "d")
+    return dist.Uniform(jnp.full(d, low), jnp.full(d, high)).to_event(1)
+
+
+def numbered(d: int) -> tuple[str, ...]:
+    """Names theta_1, .., theta_d."""
+    return tuple(f"theta_{i + 1}" for i in range(d))
+
+
+def normal_log_density(z: Array) -> Array:
+    """log N(z; 0, 1), with its constant."""
+    return -(z**2 + jnp.log(2 * jnp.pi)) / 2
