@@ -53,7 +53,7 @@ def specifications(
     names: tuple[str, ...],
     models: list[PredictionsLike],
     targets: ArrayLike,
-    prediction_kernel: KernelLike | None,
+    prediction_kernel: KernelLike,
 ) -> tuple[list[PredictionsLike], Array, list[Specification]]:
     """Checked models and targets, and one choice of statistic for all."""
     by_scores = any(isinstance(model, (Unnormalized, Scores)) for model in models)
@@ -74,18 +74,17 @@ def specifications(
 def _specification(
     model: PredictionsLike,
     targets: ArrayLike,
-    prediction_kernel: KernelLike | None,
+    prediction_kernel: KernelLike,
     *,
     by_scores: bool,
     same: bool,
 ) -> tuple[PredictionsLike, Array, Specification]:
-    kernel = Gaussian() + Constant() if prediction_kernel is None else prediction_kernel
     if not by_scores:
         return mean_specification(
             model,
             targets,
             divergence=None if same else MMD(of_targets=True),
-            prediction_kernel=kernel,
+            prediction_kernel=prediction_kernel,
             target_kernel=Gaussian(),
         )
     ys = checks.targets(targets)
@@ -94,7 +93,7 @@ def _specification(
     length = float(np.sqrt(2 * d) * (1 - 2 / (9 * d)) ** 1.5)
     spec = stein_specification(
         ys,
-        prediction_kernel=kernel,
+        prediction_kernel=prediction_kernel,
         target_kernel=Gaussian(length),
         whiten=Regression(),
         n_nodes=checks.nodes(None, d),
@@ -112,8 +111,9 @@ def ckce(
 ) -> CKCE:
     """`jaxcal.ckce.ckce` of predictions that are no class probabilities."""
     by_scores = isinstance(predictions, (Unnormalized, Scores))
+    kernel = Gaussian() + Constant() if prediction_kernel is None else prediction_kernel
     predictions, ys, spec = _specification(
-        predictions, targets, prediction_kernel, by_scores=by_scores, same=True
+        predictions, targets, kernel, by_scores=by_scores, same=True
     )
     dtype = floating(ys)
     if bandwidth is not None:
@@ -169,6 +169,7 @@ def compared(
     names: tuple[str, ...],
     models: list[PredictionsLike],
     targets: ArrayLike,
+    measure: str,
     n_draws: int,
     level: float,
     *,
@@ -184,12 +185,16 @@ def compared(
             raise ValueError(f"{name}: an option for class probabilities alone")
     if isinstance(bandwidth, str) and bandwidth == "own":
         raise ValueError("bandwidth: 'own' is an option for class probabilities alone")
-    models, ys, specs = specifications(names, models, targets, prediction_kernel)
+    kernel = prediction_kernel
+    if kernel is None:
+        kernel = Gaussian() + Constant() if measure == "ckce" else Gaussian()
+    models, ys, specs = specifications(names, models, targets, kernel)
     n, dtype = ys.shape[0], floating(ys)
     if n < 3:
         raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
     fit_key, draws_key = jax.random.split(key)
     strength, width = ridge_at(ridge, n, dtype), jnp.ones((), dtype)
+    used = strength if measure == "ckce" else None
     if bandwidth is not None and not isinstance(bandwidth, str):
         width = checks.number(bandwidth, "bandwidth", above=0).astype(dtype)
     elif points.needs_bandwidth(specs[0].prediction_kernel):
@@ -198,7 +203,7 @@ def compared(
         width = kernels.weighted_by_itself(medians)
     keys, specs = (fit_key, draws_key), [_at_bandwidth(spec, width) for spec in specs]
     each = [
-        _error(keys, model, ys, spec, strength, n_draws)
+        _error(keys, model, ys, spec, used, n_draws)
         for model, spec in zip(models, specs, strict=True)
     ]
     errors, curves = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
@@ -208,11 +213,10 @@ def compared(
         "effect": Effect(*(jax.vmap(_shift)(curves, end) for end in ends)),
         "skill": log_scores(models, ys),
         "bandwidths": jnp.full(len(models), width),
-        "ridge": strength,
+        "ridge": jnp.zeros((), dtype) if used is None else used,
         "left_out": jnp.zeros(len(models), dtype),
         "nonfinite_kernel": jnp.zeros(len(models), jnp.int32),
         "n": n,
-        "unit": "squared norm",
     }
 
 
@@ -230,21 +234,21 @@ def _error(
     predictions: PredictionsLike,
     ys: Array,
     spec: Specification,
-    ridge: Scalar,
+    ridge: Scalar | None,
     n_draws: int,
 ) -> tuple[Error, Float[Array, " g"]]:
-    """The error of one model, and what CKCE would be of targets moved by each of `SHIFTS`."""
+    """The error of one model, and what it would be of targets moved by each of `SHIFTS`; SKCE
+    without a ridge."""
     fit_keys, error_key = (split := jax.random.split(keys[0], 3))[:2], split[2]
     prepared, featured = spec.fit(fit_keys, predictions, ys)
     pairwise, features = prepared.pairwise, featured.features
     assert isinstance(pairwise, Weighted)
     with jax.default_matmul_precision("highest"):
         gram, products = _gram_and_products(prepared, features)
-        # CKCE of residuals with products D is <A^-1 K A^-1, D>
         error, weights = by_products((error_key, keys[1]), gram, products, ridge, n_draws)
 
         def shifted(size: Scalar) -> Scalar:
-            """CKCE of what a shift of the targets adds to the residuals."""
+            """The error of what a shift of the targets adds to the residuals."""
             moved_ys = ys + size * spread
             there = prepared.features(fit_keys, predictions, moved_ys).features
             across = _products(pairwise, features, there)
@@ -257,7 +261,7 @@ def _error(
 
 
 def _shift(curve: Float[Array, " g"], value: Scalar) -> Scalar:
-    """The shift with this value of CKCE; 0 for one that is not positive, infinite beyond the
+    """The shift with this value; 0 for one that is not positive, infinite beyond the
     largest that was tried."""
     roots, root = jnp.sqrt(jax.lax.cummax(curve)), jnp.sqrt(at_least(value, 0))
     size = jnp.interp(root, roots, jnp.asarray(SHIFTS, root.dtype))

@@ -20,6 +20,7 @@ from jaxcal.divergences.vectors import Vectors
 from jaxcal.engine.batching import one_at_a_time
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
+from jaxcal.kernels.points import Gaussian
 from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, Contents, KernelLike, Key, Scalar
 
@@ -104,6 +105,7 @@ def default_rank(n: int, m: int) -> int:
 
 def by_kernel(
     problem: Problem,
+    measure: str,
     *,
     rank: int | None,
     prediction_kernel: KernelLike | None,
@@ -111,10 +113,13 @@ def by_kernel(
     ridge: Ridge,
     bandwidth: ArrayLike | str | None,
 ) -> ByKernel:
-    """The measure "ckce", with arguments as in `compare`; the bandwidth of groups is theirs."""
+    """The measure "ckce" or "skce", with arguments as in `compare`; the bandwidth of groups is
+    theirs."""
     count, n, m = problem.stack.shape
     dtype, models = problem.stack.dtype, problem.things == "models"
-    kernel = kernels.simplex_kernel() if prediction_kernel is None else prediction_kernel
+    kernel = prediction_kernel
+    if kernel is None:
+        kernel = kernels.simplex_kernel() if measure == "ckce" else Gaussian()
     kernel = points.as_kernel(kernel, "prediction_kernel")
     kernels.check_bandwidth(kernel, m)
     width = None  # the median of each model's predictions; groups are of one
@@ -125,7 +130,7 @@ def by_kernel(
     return ByKernel(
         kernel,
         class_root(similarity, m, dtype),
-        ridge_at(ridge, n if models else n // count, dtype),
+        ridge_at(ridge, n if models else n // count, dtype) if measure == "ckce" else None,
         width,
         default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
     )
@@ -174,7 +179,7 @@ def compared(
         errors, others = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)
     else:
         errors, others = _errors(stack, weights, shared, n_draws)
-    fields = others | {"ridge": others["ridge"][0], "n": n, "unit": measure.unit}
+    fields = others | {"ridge": others["ridge"][0], "n": n}
     return judged(draws_key, errors, level, measure.largest) | fields
 
 

@@ -1,4 +1,4 @@
-r"""The squared errors of CKCE, in the expansion of `jaxcal.ckce.errors`.
+r"""The squared errors of CKCE and SKCE, in the expansion of `jaxcal.ckce.errors`.
 
 With features phi of the kernel and the ridge and kernel held fixed, the fitted regression moves by
 
@@ -15,6 +15,10 @@ exactly, with :math:`\hat A = \frac1n \sum_i \phi_i \phi_i^\top + \lambda`. So
 of which the products of an observation with itself are taken away. The rest comes from
 :math:`\hat A - A`: in a calibrated model it is nothing given the predictions, elsewhere it is
 smaller than the first sum by a factor n^(-1/2).
+
+SKCE is the squared norm of the mean :math:`\mu` of :math:`\phi_i r_i^\top`, which is the limit of
+:math:`\lambda^2` CKCE for large ridges: with 1 in the place of A and no fit,
+:math:`\xi_i = \phi_i r_i^\top - \mu`, and there is no rest.
 """
 
 from collections.abc import Callable
@@ -58,23 +62,22 @@ class Noise(NamedTuple):
 
 
 class ByKernel(eqx.Module):
-    """The measure "ckce" of class probabilities, by a Gram matrix of low rank.
+    """The measures "ckce" and "skce" of class probabilities, by a Gram matrix of low rank.
 
     Attributes:
         kernel: Kernel on predictions.
         root: Root of the Gram matrix of the classes; None is identity.
-        ridge: Ridge, [].
+        ridge: Ridge of CKCE, []; None for SKCE.
         width: Bandwidth where the kernel has none; None takes the median of each model.
         rank: Largest rank.
 
     Cost 3 n rank^2 and b min(n, 1024) rank m multiplications.
     """
 
-    unit: ClassVar[str] = "squared norm"
     largest: ClassVar[float] = float("inf")
     kernel: KernelLike
     root: Float[Array, "m m"] | None
-    ridge: Scalar
+    ridge: Scalar | None
     width: Scalar | None
     rank: int = eqx.field(static=True)
 
@@ -110,7 +113,7 @@ class ByKernel(eqx.Module):
         lost = jnp.sum(~jnp.isfinite(q).all(axis=1))
         return error._replace(nonfinite=lost), {
             "bandwidths": bandwidths.get("prediction", jnp.ones((), q.dtype)),
-            "ridge": self.ridge,
+            "ridge": jnp.zeros((), q.dtype) if self.ridge is None else self.ridge,
             "left_out": at_least(1 - kept / jnp.sum(weights * diagonal), 0),
             "nonfinite_kernel": jnp.sum(~jnp.isfinite(first)) + jnp.sum(~jnp.isfinite(diagonal)),
         }
@@ -122,11 +125,11 @@ def by_features(
     points: Float[Array, "n m"],
     residuals: Float[Array, "n p"],
     noise: Noise,
-    ridge: Scalar,
+    ridge: Scalar | None,
     weights: Float[Array, " n"],
     n_draws: int,
 ) -> tuple[Error, Scalar]:
-    r"""The error for the kernel F F^T, and its trace.
+    r"""The error for the kernel F F^T, and its trace; CKCE, or SKCE without a ridge.
 
     Features are made twice: for F^T F, and, once its eigenvectors V are known, as F V, in which A
     is diagonal, so that an observation's product with itself costs O(r). ``keys``: of blocks and
@@ -138,17 +141,26 @@ def by_features(
     deal_key, null_key = jax.random.split(keys[0])
     with jax.default_matmul_precision("highest"):
         sums = normal_equations(features, points, residuals, weights, side=min(n, TILE))
-        values, vectors = jnp.linalg.eigh((sums.products + sums.products.T) / 2)
-        inverse = 1 / (at_least(values, 0) + jnp.sum(weights) * ridge)
-        theta = inverse[:, None] * (vectors.T @ sums.moments)
-        along = inverse[:, None] * theta
-        turned = features.turned(vectors)
+        total = jnp.sum(weights)
+        if ridge is None:
+            turned, inverse = (
+                features,
+                jnp.full(len(sums.moments), 1 / jnp.sqrt(total * (total - 1))),
+            )
+            fit, along = jnp.zeros_like(sums.moments), sums.moments / total**2
+            estimate = jnp.sum((sums.moments / total) ** 2)
+        else:
+            values, vectors = jnp.linalg.eigh((sums.products + sums.products.T) / 2)
+            inverse = 1 / (at_least(values, 0) + total * ridge)
+            fit = inverse[:, None] * (vectors.T @ sums.moments)
+            along, turned = inverse[:, None] * fit, features.turned(vectors)
+            estimate = jnp.sum(fit**2)
 
         def parts(x: Array, r: Array, added: Array, weight: Array) -> tuple[Array, ...]:
             """F V A^-1, residuals with noise, the first influence, the products with themselves
             of the residuals and of those with noise, and weights."""
             f = turned(x) * weight[:, None]
-            e = r - f @ theta + added
+            e = r - f @ fit + added
             pulled = f * inverse[None]
             sizes = jnp.sum(pulled**2, axis=1)
             alone = (sizes * jnp.sum(a**2, axis=1) for a in (r, e))
@@ -164,11 +176,11 @@ def by_features(
             of_each, second, of_null = _in_blocks(
                 deal_key, parts, (points, residuals, noise.added, drawn, weights)
             )
-            v = jax.random.normal(draw_key, (n_draws, BLOCKS), theta.dtype)
+            v = jax.random.normal(draw_key, (n_draws, BLOCKS), fit.dtype)
             null = _draws(v, without_diagonal(of_null))
         first, alone, alone_with_noise, sizes = of_each
-        estimate = jnp.sum(theta**2)
-        value, share = estimate - jnp.sum(alone), sizes / jnp.sum(weights)
+        every = estimate if ridge is not None else estimate * (total / (total - 1))
+        value, share = every - jnp.sum(alone), sizes / total
         noise_in = jnp.sum(alone_with_noise)
         error = _error(keys[1], estimate, value, noise_in, first, second, share, null)
     return error, sums.kept
@@ -204,30 +216,36 @@ def by_products(
     keys: tuple[Key, Key],
     gram: Float[Array, "n n"],
     products: Float[Array, "n n"],
-    ridge: Scalar,
+    ridge: Scalar | None,
     n_draws: int,
 ) -> tuple[Error, Float[Array, "n n"]]:
-    r"""The error where only the products D = R R^T of the residuals are known, and A^-1 K A^-1.
+    r"""The error where only the products D = R R^T of the residuals are known, and the matrix W
+    whose inner product with D is the estimate: A^-1 K A^-1 by CKCE, K / n^2 by SKCE.
 
-    A calibrated model has these residuals with random signs. Cost 4 n^3 multiplications, memory
-    O(n^2).
+    A calibrated model has these residuals with random signs. Cost 4 n^3 multiplications by CKCE,
+    O(n^2) by SKCE, memory O(n^2).
     """
     n = gram.shape[0]
     block_key, sign_key, null_key = jax.random.split(keys[0], 3)
     with jax.default_matmul_precision("highest"):
-        low = solvers.factor(gram, ridge)
-        s = solvers.solve(low, solvers.solve(low, products).T)
-        s = (s + s.T) / 2
-        along = solvers.solve(low, gram)
-        w = solvers.solve(low, along.T)
-        w = (w + w.T) / 2
-        scale = n * ridge
-        first = 2 * scale * jnp.sum(along.T * s, axis=1)
-        plain = w * products
-        estimate, alone = jnp.sum(plain), jnp.trace(plain)
+        if ridge is None:
+            w, pairs = gram / n**2, n / (n - 1)
+            second = pairs * w * products
+            first = 2 * jnp.sum(w * products, axis=1)
+        else:
+            low, scale, pairs = solvers.factor(gram, ridge), n * ridge, 1.0
+            s = solvers.solve(low, solvers.solve(low, products).T)
+            s = (s + s.T) / 2
+            along = solvers.solve(low, gram)
+            w = solvers.solve(low, along.T)
+            w = (w + w.T) / 2
+            second = w * scale**2 * s
+            first = 2 * scale * jnp.sum(along.T * s, axis=1)
+        estimate = jnp.sum(w * products)
+        plain = pairs * w * products
         sign = jax.random.rademacher(sign_key, (n,), dtype=gram.dtype)
+        value, sizes = pairs * estimate - jnp.trace(plain), jnp.ones(n, gram.dtype)
         plain = without_diagonal(plain) * sign[:, None] * sign[None]
-        second, sizes = w * scale**2 * s, jnp.ones(n, gram.dtype)
         noise = jnp.trace(second)
         if n > BLOCKS:
             block = jax.random.permutation(block_key, jnp.arange(n) % BLOCKS)
@@ -235,8 +253,7 @@ def by_products(
             first, sizes = summed(first), summed(sizes)
             second, plain = (summed(summed(a).T) for a in (second, plain))
         null = _draws(signs(null_key, n_draws, len(plain), gram.dtype), without_diagonal(plain))
-        value, share = estimate - alone, sizes / n
-        error = _error(keys[1], estimate, value, noise, first, second, share, null)
+        error = _error(keys[1], estimate, value, noise, first, second, sizes / n, null)
     return error, w
 
 

@@ -73,7 +73,6 @@ class Probability(eqx.Module):
     Cost O(n m (r + m)) and b min(n, 1024) r m multiplications, memory O(n (r + m)).
     """
 
-    unit: ClassVar[str] = "probability"
     largest: ClassVar[float] = 1.0
     rank: int = eqx.field(static=True)
 

@@ -170,8 +170,8 @@ class Comparison(Result):
         n: Number of observations.
         n_draws: Number of draws behind intervals and p-values.
         level: Up to it a p-value counts, and intervals have confidence 1 - level.
-        unit: "probability": roots of values are errors of probabilities. "squared norm": CKCE,
-            which has no unit.
+        measure: "probability": roots of values are errors of probabilities. "ckce" and "skce":
+            squared norms, without a unit.
         things: What is compared: "models", or "groups" of observations of one model.
         effect: Of predictions that are no class probabilities, the shift that scores as much as
             each model; see `Effect`.
@@ -206,7 +206,7 @@ class Comparison(Result):
     n: int = eqx.field(static=True)
     n_draws: int = eqx.field(static=True)
     level: float = eqx.field(static=True)
-    unit: str = eqx.field(static=True)
+    measure: str = eqx.field(static=True)
     things: str = eqx.field(static=True)
     effect: Effect | None = None
     says: Says | None = None

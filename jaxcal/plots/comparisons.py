@@ -33,7 +33,7 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """
     names, order = _one(result), result.order()
     ax = axes(ax, (6.4, 1.2 + 0.4 * len(names)))
-    in_probability = result.unit == "probability"
+    in_probability = result.measure == "probability"
     label = "calibration error (root mean square, in units of probability)"
     ax.set(xlabel=label if in_probability else "CKCE without label noise (squared norm, no unit)")
     if not np.all(np.isfinite(np.asarray(result.corrected))):
