@@ -212,7 +212,7 @@ def without_noise(q, right, width, *, n, m):
 @partial(jax.jit, static_argnames=("n", "m"))
 def regressed(q, right, width, *, n, m):
     """Half the mean square of the linear regression of the mean residuals of many on q."""
-    f = basis(q, jnp.ones(len(q)), n_components(n, m))
+    f = basis(q, jnp.ones(len(q)), n_components(n, m))(q)
     return jnp.sum((f.T @ (right - q)) ** 2) / (2 * len(q))
 
 

@@ -134,11 +134,9 @@ def by_features(
     Features are made twice: for F^T F, and, once its eigenvectors V are known, as F V, in which A
     is diagonal, so that an observation's product with itself costs O(r). ``keys``: of blocks and
     draws, and of the signs. Observations count with ``weights`` 0 or 1; the ridge is that of the
-    sum of them. Up to `BLOCKS` observations each is a block; more are dealt out at random, and
-    labels are drawn once. Memory 2 k r p + 2 k^2 beyond the data.
+    sum of them.
     """
     n = points.shape[0]
-    deal_key, null_key = jax.random.split(keys[0])
     with jax.default_matmul_precision("highest"):
         sums = normal_equations(features, points, residuals, weights, side=min(n, TILE))
         total = jnp.sum(weights)
@@ -166,18 +164,9 @@ def by_features(
             alone = (sizes * jnp.sum(a**2, axis=1) for a in (r, e))
             return pulled, e, 2 * jnp.sum((f @ along) * e, axis=1), *alone, weight
 
-        if n <= BLOCKS:
-            pulled, e, *of_each = parts(points, residuals, noise.added, weights)
-            second = (pulled @ pulled.T) * (e @ e.T)
-            null = redrawn_values(null_key, pulled, noise.drawn, n_draws)
-        else:
-            label_key, draw_key = jax.random.split(null_key)
-            drawn = noise.drawn(label_key)
-            of_each, second, of_null = _in_blocks(
-                deal_key, parts, (points, residuals, noise.added, drawn, weights)
-            )
-            v = jax.random.normal(draw_key, (n_draws, BLOCKS), fit.dtype)
-            null = _draws(v, without_diagonal(of_null))
+        rows = points, residuals, noise.added, weights
+        block_key, null_key = jax.random.split(keys[0])
+        of_each, second, null = summed((block_key, null_key), parts, rows, noise.drawn, n_draws)
         first, alone, alone_with_noise, sizes = of_each
         every = estimate if ridge is not None else estimate * (total / (total - 1))
         value, share = every - jnp.sum(alone), sizes / total
@@ -186,8 +175,34 @@ def by_features(
     return error, sums.kept
 
 
+def summed(
+    keys: tuple[Key, Key],
+    parts: Callable[..., tuple[Array, ...]],
+    rows: tuple[Array, ...],
+    drawn: Callable[[Key], Array],
+    n_draws: int,
+) -> tuple[list[Array], Float[Array, "k k"], Float[Array, " b"]]:
+    r"""Sums over k blocks, products of their sums of the second influence, and draws of the value.
+
+    ``parts(*rows)``: vectors w [n, r] and residuals e [n, p] whose second influence is w e^T, and
+    what is summed over blocks, [n] each. ``rows``: points, residuals, added residuals, weights.
+    ``drawn``: residuals of a calibrated model from a random key. ``keys``: of blocks and of draws.
+    Up to `BLOCKS` observations each is a block; more are dealt out at random, and labels are drawn
+    once. Memory 2 k r p + 2 k^2 beyond the data.
+    """
+    deal_key, null_key = keys
+    if rows[0].shape[0] <= BLOCKS:
+        pulled, e, *of_each = parts(*rows)
+        null = redrawn_values(null_key, pulled, drawn, n_draws)
+        return of_each, (pulled @ pulled.T) * (e @ e.T), null
+    label_key, draw_key = jax.random.split(null_key)
+    of_each, second, of_null = _in_blocks(deal_key, parts, rows, drawn(label_key))
+    v = jax.random.normal(draw_key, (n_draws, BLOCKS), second.dtype)
+    return of_each, second, draws(v, without_diagonal(of_null))
+
+
 def _in_blocks(
-    key: Key, parts: Callable[..., tuple[Array, ...]], rows: tuple[Array, ...]
+    key: Key, parts: Callable[..., tuple[Array, ...]], rows: tuple[Array, ...], drawn: Array
 ) -> tuple[list[Array], Array, Array]:
     """Sums over random blocks: of what there is of each observation, and the products of the sums
     of the second influence, as it is and with drawn residuals."""
@@ -197,19 +212,19 @@ def _in_blocks(
 
     def chunk(of: tuple[Array, Array]) -> tuple[Array, ...]:
         place, real = (a.reshape(-1) for a in of)
-        x, r, added, drawn, weight = (a[place] for a in rows)
+        x, r, added, weight = (a[place] for a in rows)
         pulled, e, *of_each = parts(x, r, added, weight * real.astype(weight.dtype))
         pulled = pulled.reshape(tile, side, -1)
         sums = [
             jnp.einsum("bir,bip->brp", pulled, a.reshape(tile, side, -1)).reshape(tile, -1)
-            for a in (e, drawn)
+            for a in (e, drawn[place])
         ]
         return *(jnp.sum(a.reshape(tile, side), axis=1) for a in of_each), *sums
 
     chunks = tuple(a.reshape(BLOCKS // tile, tile, side) for a in (places, real))
     per_block = (a.reshape(BLOCKS, *a.shape[2:]) for a in jax.lax.map(chunk, chunks))
-    *of_each, errors, drawn = per_block
-    return of_each, errors @ errors.T, drawn @ drawn.T
+    *of_each, errors, of_null = per_block
+    return of_each, errors @ errors.T, of_null @ of_null.T
 
 
 def by_products(
@@ -252,7 +267,7 @@ def by_products(
             summed = partial(jax.ops.segment_sum, segment_ids=block, num_segments=BLOCKS)
             first, sizes = summed(first), summed(sizes)
             second, plain = (summed(summed(a).T) for a in (second, plain))
-        null = _draws(signs(null_key, n_draws, len(plain), gram.dtype), without_diagonal(plain))
+        null = draws(signs(null_key, n_draws, len(plain), gram.dtype), without_diagonal(plain))
         error = _error(keys[1], estimate, value, noise, first, second, sizes / n, null)
     return error, w
 
@@ -281,9 +296,10 @@ def _error(
     slope = jnp.sum(plain**2) + 4 * jnp.sum(second**2)
     total = at_least(value, 0) + 2 * noise
     slope = slope / jnp.where(total > 0, total, 1)
-    terms = _draws(signs(key, len(null), len(first), first.dtype), second)
+    terms = draws(signs(key, len(null), len(first), first.dtype), second)
     return Error(estimate, value, slope, first, second, terms, null, jnp.zeros((), jnp.int32))
 
 
-def _draws(v: Float[Array, "b k"], second: Float[Array, "k k"]) -> Float[Array, " b"]:
+def draws(v: Float[Array, "b k"], second: Float[Array, "k k"]) -> Float[Array, " b"]:
+    """Quadratic forms of ``second``, one for each row of factors."""
     return jnp.sum((v @ second) * v, axis=1)
