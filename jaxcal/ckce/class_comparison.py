@@ -29,13 +29,15 @@ Measure = Probability | ByKernel
 
 
 class Problem(NamedTuple):
-    """What is compared: names, predictions, weights 0 or 1 of the observations, and labels."""
+    """What is compared: names, predictions, weights 0 or 1 of the observations, labels, and the
+    fewest observations that one of the names has."""
 
     names: tuple[str, ...]
     stack: Float[Array, "M n m"]
     weights: Float[Array, "M n"]
     labels: Int[Array, " n"]
     things: str  # "models" or "groups"
+    smallest: int
 
 
 def of_models(models: Any, targets: ArrayLike) -> Problem:
@@ -45,7 +47,7 @@ def of_models(models: Any, targets: ArrayLike) -> Problem:
     if n < 3:
         raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
     weights = jnp.ones(stack.shape[:2], stack.dtype)
-    return Problem(names, stack, weights, checks.labels(targets, n, m), "models")
+    return Problem(names, stack, weights, checks.labels(targets, n, m), "models", n)
 
 
 def of_groups(predictions: Any, targets: ArrayLike, groups: Any) -> Problem:
@@ -58,7 +60,8 @@ def of_groups(predictions: Any, targets: ArrayLike, groups: Any) -> Problem:
     labels = checks.labels(targets, n, m)
     names, weights = grouped(groups, n)
     stack = jnp.broadcast_to(q, (len(names), n, m))
-    return Problem(names, stack, jnp.asarray(weights, q.dtype), labels, "groups")
+    smallest = int(np.min(np.sum(weights, axis=1)))
+    return Problem(names, stack, jnp.asarray(weights, q.dtype), labels, "groups", smallest)
 
 
 def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g n"]]:
@@ -87,10 +90,7 @@ def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g 
 
 def by_probability(problem: Problem) -> Probability:
     """The measure "probability", with as many components as the smallest group has."""
-    smallest = problem.stack.shape[1]
-    if problem.things == "groups":
-        smallest = int(np.min(np.sum(np.asarray(problem.weights), axis=1)))
-    return Probability(n_components(smallest, problem.stack.shape[2]))
+    return Probability(n_components(problem.smallest, problem.stack.shape[2]))
 
 
 def default_rank(n: int, m: int) -> int:

@@ -42,7 +42,10 @@ def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[Predict
             f"[M, n, m] of class probabilities, got {checks.say(models)}"
         )
     if len(each) < least:
-        raise ValueError(f"models: wanted at least {least} models, got {len(each)}")
+        raise ValueError(
+            f"models: wanted at least {least} models, got {len(each)}; of one model, "
+            f"`jaxcal.calibration_error` estimates the error and `jaxcal.skce_test` tests it"
+        )
     return tuple(names), each
 
 

@@ -177,7 +177,7 @@ def test_rows_without_weight_do_not_count():
     some, _ = Probability(3)(jax.random.key(0), jax.random.key(1), q, weights, y, 9)
     np.testing.assert_allclose(some.value, of_one(q[:120], y[:120]).value, rtol=1e-9)
     groups = np.where(np.arange(N) < 120, "a", "b")
-    both = compare(0, q, y, groups=groups, n_draws=99)
+    both = jax.jit(lambda q: compare(0, q, y, groups=groups, n_draws=99))(q)
     np.testing.assert_allclose(both.corrected[0], some.value, rtol=1e-9)
     assert both.names == ("a", "b")
     assert "Calibration errors of 2 groups" in str(both)
@@ -238,7 +238,7 @@ def test_level_and_power():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="at least 2 models"):
+    with pytest.raises(ValueError, match="at least 2 models, got 1; of one model"):
         compare(0, {"one": TRUTH}, Y)
     with pytest.raises(ValueError, match="at least 3 observations"):
         compare(0, [TRUTH[:2], TRUTH[:2]], Y[:2])
