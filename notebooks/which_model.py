@@ -110,8 +110,8 @@ forest = jaxcal.repair(keys[3], digits["random forest"], digits_labels)
 print(forest)
 
 # %% [markdown]
-# With a temperature of .27 the forest's log score falls from .307 to .074, below the .108 of logistic
-# regression: the recalibrated forest is the one to use.
+# With a temperature of .27 the forest's log score falls from .307 to .074, below the .108 of
+# logistic regression: the recalibrated forest is the one to use.
 #
 # ## The same by kernels
 #

@@ -27,7 +27,7 @@ MEASURED = ("rejected", "zero_covered")
 
 @dataclass(frozen=True)
 class Config:
-    measures: tuple[tuple[str, int], ...] = (("probability", 1000), ("ckce", 200))
+    measures: tuple[tuple[str, int], ...] = (("probability", 500), ("ckce", 100))
     n: int = 200
     n_draws: int = 199
     seed: int = 20261123

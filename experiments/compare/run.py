@@ -40,8 +40,7 @@ MEASURED = (
 @dataclass(frozen=True)
 class Config:
     measures: tuple[tuple[str, int, tuple[int, ...]], ...] = (
-        ("probability", 500, (20, 100)),
-        ("probability", 500, (400,)),
+        ("probability", 500, (20, 100, 400)),
         ("ckce", 200, (20, 100)),
         ("skce", 200, (100,)),
         ("probability", 200, (2000,)),

@@ -39,7 +39,7 @@ from jaxcal.whitening import Regression
 
 
 def are_classes(models: list[PredictionsLike]) -> bool:
-    """Whether all models give class probabilities."""
+    """Return whether all models give class probabilities."""
     return all(
         isinstance(model, (np.ndarray, jax.Array, list, tuple))
         or hasattr(model, "detach")
@@ -128,17 +128,17 @@ def _at_bandwidth(spec: Specification, width: Scalar) -> Specification:
 
 
 def floating(ys: Array) -> DTypeLike:
-    """The floating type of the targets; classes have the default one."""
+    """Return the floating type of the targets; classes have the default one."""
     return ys.dtype if jnp.issubdtype(ys.dtype, jnp.inexact) else jnp.result_type(float)
 
 
 def _products(pairwise: Weighted, rows: WeightedFeatures, cols: WeightedFeatures) -> Array:
-    """Inner products of the residuals of some observations with those of others, [r, c]."""
+    """Return inner products of the residuals of some observations with those of others, [r, c]."""
     return jnp.sum(pairwise.statistic.block(rows.residual, cols.residual), axis=0)
 
 
 def _gram_and_products(prepared: Fitted, features: WeightedFeatures) -> tuple[Array, Array]:
-    """K and D, [n, n] each."""
+    """Return K and D, [n, n] each."""
     assert isinstance(prepared.pairwise, Weighted)
     kernel, divergence = prepared.prediction_kernel, prepared.embedding.divergence
     gram = gram_block(kernel, divergence, features.predictions, features.predictions)
@@ -179,7 +179,7 @@ def compared(
     ridge: Ridge,
     bandwidth: ArrayLike | str | None,
 ) -> Contents:
-    """The fields of a `Comparison`, with arguments as in `jaxcal.compare`."""
+    """Return the fields of a `Comparison`, with arguments as in `jaxcal.compare`."""
     for name, value in (("rank", rank), ("similarity", similarity)):
         if value is not None:
             raise ValueError(f"{name}: an option for class probabilities alone")
@@ -222,7 +222,7 @@ def compared(
 
 @jax.jit
 def _median(key: Key, predictions: PredictionsLike, ys: Array, spec: Specification) -> Scalar:
-    """The median distance of two predictions of one model; 0 where all agree."""
+    """Return the median distance of two predictions of one model; 0 where all agree."""
     prepared, _ = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
     median = prepared.bandwidths["prediction"]
     return jnp.where(prepared.notes["identical-predictions"] | ~jnp.isfinite(median), 0, median)
@@ -237,8 +237,8 @@ def _error(
     ridge: Scalar | None,
     n_draws: int,
 ) -> tuple[Error, Float[Array, " g"]]:
-    """The error of one model, and what it would be of targets moved by each of `SHIFTS`; SKCE
-    without a ridge."""
+    """Return the error of one model, and what it would be of targets moved by each of `SHIFTS`;
+    SKCE without a ridge."""
     fit_keys, error_key = (split := jax.random.split(keys[0], 3))[:2], split[2]
     prepared, featured = spec.fit(fit_keys, predictions, ys)
     pairwise, features = prepared.pairwise, featured.features
@@ -248,7 +248,7 @@ def _error(
         error, weights = by_products((error_key, keys[1]), gram, products, ridge, n_draws)
 
         def shifted(size: Scalar) -> Scalar:
-            """The error of what a shift of the targets adds to the residuals."""
+            """Return the error of what a shift of the targets adds to the residuals."""
             moved_ys = ys + size * spread
             there = prepared.features(fit_keys, predictions, moved_ys).features
             across = _products(pairwise, features, there)
@@ -261,7 +261,7 @@ def _error(
 
 
 def _shift(curve: Float[Array, " g"], value: Scalar) -> Scalar:
-    """The shift with this value; 0 for one that is not positive, infinite beyond the
+    """Return the shift with this value; 0 for one that is not positive, infinite beyond the
     largest that was tried."""
     roots, root = jnp.sqrt(jax.lax.cummax(curve)), jnp.sqrt(at_least(value, 0))
     size = jnp.interp(root, roots, jnp.asarray(SHIFTS, root.dtype))
@@ -269,7 +269,8 @@ def _shift(curve: Float[Array, " g"], value: Scalar) -> Scalar:
 
 
 def log_scores(models: list[PredictionsLike], ys: Array) -> dict[str, Array]:
-    """Mean negative log densities, in nats [M], where some model has one; NaN for the others."""
+    """Return mean negative log densities, in nats [M], where some model has one; NaN for the
+    others."""
     if not any(is_distribution(model) for model in models):
         return {}
     return {"log": jnp.stack([_log_score(model, ys) for model in models])}

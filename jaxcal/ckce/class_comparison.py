@@ -41,7 +41,7 @@ class Problem(NamedTuple):
 
 
 def of_models(models: Any, targets: ArrayLike) -> Problem:
-    """Models of the same observations, or an error."""
+    """Return models of the same observations, or an error."""
     names, stack = stacked(models)
     _, n, m = stack.shape
     if n < 3:
@@ -51,7 +51,7 @@ def of_models(models: Any, targets: ArrayLike) -> Problem:
 
 
 def of_groups(predictions: Any, targets: ArrayLike, groups: Any) -> Problem:
-    """The groups of the observations of one model, or an error."""
+    """Return the groups of the observations of one model, or an error."""
     try:
         q = checks.probabilities(predictions, binary=True)
     except (TypeError, ValueError) as error:
@@ -65,7 +65,7 @@ def of_groups(predictions: Any, targets: ArrayLike, groups: Any) -> Problem:
 
 
 def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g n"]]:
-    """Names of the groups of n observations and their weights, 1 of its own; or an error."""
+    """Return names of the groups of n observations and their weights, 1 of its own; or an error."""
     if isinstance(groups, Tracer):
         raise TypeError("groups: inside jit or vmap close over them, as they decide shapes")
     try:
@@ -89,12 +89,12 @@ def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g 
 
 
 def by_probability(problem: Problem) -> Probability:
-    """The measure "probability", with as many components as the smallest group has."""
+    """Return the measure "probability", with as many components as the smallest group has."""
     return Probability(n_components(problem.smallest, problem.stack.shape[2]))
 
 
 def default_rank(n: int, m: int) -> int:
-    r"""The rank of `compare` for n predictions of m classes: 2 m + 20 n^(1/4), at least 128.
+    r"""Return the rank of `compare` for n predictions of m classes: 2 m + 20 n^(1/4), at least 128.
 
     Of a Gram matrix with trace at most 2 n no more than :math:`20 n^{1/4}` eigenvalues reach a
     tenth of n^(-1/4) n, the default ridge; smaller ones are shrunk to nothing by the ridge. The
@@ -113,8 +113,8 @@ def by_kernel(
     ridge: Ridge,
     bandwidth: ArrayLike | str | None,
 ) -> ByKernel:
-    """The measure "ckce" or "skce", with arguments as in `compare`; the bandwidth of groups is
-    theirs."""
+    """Return the measure "ckce" or "skce", with arguments as in `compare`; the bandwidth of groups
+    is theirs."""
     count, n, m = problem.stack.shape
     dtype, models = problem.stack.dtype, problem.things == "models"
     kernel = prediction_kernel
@@ -138,7 +138,7 @@ def by_kernel(
 
 @jax.jit
 def pooled(models: Float[Array, "M n m"]) -> Scalar:
-    r"""One bandwidth for all models: the mean of their medians, each weighted by itself.
+    r"""Return one bandwidth for all models: the mean of their medians, each weighted by itself.
 
     :math:`\gamma = \sum_k m_k^2 / \sum_k m_k` with m_k the median distance of two different
     predictions of model k, 0 where all are equal or one is NaN; 1 where that is so of all models.
@@ -160,7 +160,7 @@ def pooled(models: Float[Array, "M n m"]) -> Scalar:
 def compared(
     key: Key, problem: Problem, measure: Measure, n_draws: int, level: float | Scalar
 ) -> Contents:
-    """The fields of a `Comparison`.
+    """Return the fields of a `Comparison`.
 
     Where that takes more than a few seconds a bar on stderr counts the models or groups.
     """
@@ -187,7 +187,7 @@ def compared(
 def _errors(
     stack: Array, weights: Array, shared: tuple[PyTree, ...], n_draws: int
 ) -> tuple[PyTree, Contents]:
-    """Errors of models, one at a time on a CPU, and the other fields of a `Comparison`."""
+    """Return errors of models, one at a time on a CPU, and the other fields of a `Comparison`."""
 
     @one_at_a_time
     def one(q: Array, weight: Array, shared: tuple[PyTree, ...]) -> tuple[PyTree, Contents]:

@@ -32,7 +32,7 @@ def compare(
     ridge: Ridge = None,
     bandwidth: ArrayLike | str | None = None,
 ) -> Comparison:
-    r"""Which of M models is calibrated best: values, every difference, and the best ones.
+    r"""Compare how well M models are calibrated: values, every difference, and the best ones.
 
     By the measure "probability" the error of class probabilities is in units of probability: the
     residuals, one-hot targets minus predictions, are regressed on the predictions, and the error is
@@ -86,11 +86,6 @@ def compare(
     Returns:
         `Comparison`. Values do not depend on the order of the observations; the draws do.
 
-    Raises:
-        ValueError: Shapes disagree, an option belongs to another measure, or there are fewer than
-            2 models or 3 observations.
-        TypeError: An argument has the wrong type, named.
-
     Cost: M n m (r + m) multiplications by "probability", with r at most 30, and M min(n, 1024)
     (min(n, 1024) + n_draws) r m for draws. By the others M (n r^2 + min(n, 1024)^2 n_draws)
     multiplications and M min(n, 1024)^2 memory, for rank r; other predictions than class
@@ -143,7 +138,7 @@ def compare(
 
 
 def _measure(measure: object, classes: bool) -> str:
-    """The name of a measure that these predictions have."""
+    """Return the name of a measure that these predictions have."""
     if measure is None:
         return "probability" if classes else "ckce"
     if not isinstance(measure, str) or measure not in MEASURES:

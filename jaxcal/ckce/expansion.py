@@ -90,7 +90,7 @@ class ByKernel(eqx.Module):
         labels: Int[Array, " n"],
         n_draws: int,
     ) -> tuple[Error, dict[str, Array]]:
-        """The error of one model, with the fields of a `Comparison` that only this measure has."""
+        """Return the error of one model, and the fields of a `Comparison` of this measure."""
         deal_key, noise_key = jax.random.split(key)
         (n, m), root = q.shape, self.root
         kernel, bandwidths = kernels.fill(self.kernel, q, self.width)
@@ -129,7 +129,7 @@ def by_features(
     weights: Float[Array, " n"],
     n_draws: int,
 ) -> tuple[Error, Scalar]:
-    r"""The error for the kernel F F^T, and its trace; CKCE, or SKCE without a ridge.
+    r"""Return the error for the kernel F F^T, and its trace; CKCE, or SKCE without a ridge.
 
     Features are made twice: for F^T F, and, once its eigenvectors V are known, as F V, in which A
     is diagonal, so that an observation's product with itself costs O(r). ``keys``: of blocks and
@@ -155,8 +155,8 @@ def by_features(
             estimate = jnp.sum(fit**2)
 
         def parts(x: Array, r: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-            """F V A^-1, residuals with noise, the first influence, the products with themselves
-            of the residuals and of those with noise, and weights."""
+            """Return F V A^-1, residuals with noise, the first influence, the products of an
+            observation with itself by plain and by noisy residuals, and weights."""
             f = turned(x) * weight[:, None]
             e = r - f @ fit + added
             pulled = f * inverse[None]
@@ -182,7 +182,7 @@ def summed(
     drawn: Callable[[Key], Array],
     n_draws: int,
 ) -> tuple[list[Array], Float[Array, "k k"], Float[Array, " b"]]:
-    r"""Sums over k blocks, products of their sums of the second influence, and draws of the value.
+    r"""Return sums over k blocks, products of their second influences, and draws of the value.
 
     ``parts(*rows)``: vectors w [n, r] and residuals e [n, p] whose second influence is w e^T, and
     what is summed over blocks, [n] each. ``rows``: points, residuals, added residuals, weights.
@@ -204,8 +204,8 @@ def summed(
 def _in_blocks(
     key: Key, parts: Callable[..., tuple[Array, ...]], rows: tuple[Array, ...], drawn: Array
 ) -> tuple[list[Array], Array, Array]:
-    """Sums over random blocks: of what there is of each observation, and the products of the sums
-    of the second influence, as it is and with drawn residuals."""
+    """Return sums over random blocks: of what there is of each observation, and the products of the
+    sums of the second influence, as it is and with drawn residuals."""
     places, real = deal(key, rows[0].shape[0])
     side = places.shape[1]
     tile = 2 ** max(0, min(TILE // side, BLOCKS).bit_length() - 1)  # blocks at a time
@@ -234,8 +234,9 @@ def by_products(
     ridge: Scalar | None,
     n_draws: int,
 ) -> tuple[Error, Float[Array, "n n"]]:
-    r"""The error where only the products D = R R^T of the residuals are known, and the matrix W
-    whose inner product with D is the estimate: A^-1 K A^-1 by CKCE, K / n^2 by SKCE.
+    r"""Return the error where only the products D = R R^T of the residuals are known, and W.
+
+    The estimate is the inner product of D with W: A^-1 K A^-1 by CKCE, K / n^2 by SKCE.
 
     A calibrated model has these residuals with random signs. Cost 4 n^3 multiplications by CKCE,
     O(n^2) by SKCE, memory O(n^2).
@@ -282,7 +283,7 @@ def _error(
     share: Array,
     null: Array,
 ) -> Error:
-    """Centred; no observation meets itself in the second term, nor in the estimate of the first.
+    """Build an `Error`: centred, without products of observations with themselves.
 
     The variances of the first term's estimate and of the value both hold label noise twice: once
     in the data, and once on average, so that their ratio is bounded by the noise where the value
@@ -301,5 +302,5 @@ def _error(
 
 
 def draws(v: Float[Array, "b k"], second: Float[Array, "k k"]) -> Float[Array, " b"]:
-    """Quadratic forms of ``second``, one for each row of factors."""
+    """Return quadratic forms of ``second``, one for each row of factors."""
     return jnp.sum((v @ second) * v, axis=1)

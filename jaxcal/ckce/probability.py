@@ -44,7 +44,7 @@ COMPONENTS = 30  # at most so many columns of the basis
 
 
 def n_components(n: int, m: int) -> int:
-    """Columns of the basis for n predictions of m classes: five observations each, at most m."""
+    """Return how many columns the basis has: one for five observations, at most m."""
     return max(1, min(m, n // 5, COMPONENTS))
 
 
@@ -61,7 +61,7 @@ class Basis(NamedTuple):
 
 
 def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) -> Basis:
-    """A constant and the leading components of the predictions that have a weight.
+    """Return a constant and the leading components of the predictions that have a weight.
 
     Components with a standard deviation that rounding explains are 0.
     """
@@ -93,7 +93,7 @@ class Probability(eqx.Module):
         labels: Int[Array, " n"],
         n_draws: int,
     ) -> tuple[Error, dict[str, Array]]:
-        """The error of one model, and the fields of a `Comparison` that only a kernel fills.
+        """Return the error of one model, and the fields of a `Comparison` that only a kernel fills.
 
         Observations count with ``weights`` 0 or 1.
         """
@@ -104,7 +104,7 @@ class Probability(eqx.Module):
             functions = basis(q, weights, self.rank)
 
             def columns(x: Array, weight: Array) -> tuple[Array, Array, Array, Array]:
-                """F, the leverages, 1 / (1 - leverage), and F with its root and 1 / sqrt(2 n)."""
+                """Return F, leverages h, 1 / (1 - h), and F divided by the root of 2 n (1 - h)."""
                 f = functions(x) * weight[:, None]
                 leverage = jnp.sum(f**2, axis=1)
                 inflation = 1 / at_least(1 - leverage, 0.25)
@@ -119,8 +119,8 @@ class Probability(eqx.Module):
             coefficients, sums = jnp.split(moments, 2)
 
             def parts(x: Array, d: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-                """The vectors a without and with noise, as their two factors; the first influence,
-                the products of the vectors with themselves, and weights."""
+                """Return the vectors a without and with noise, as their two factors; the first
+                influence, the products of the vectors with themselves, and weights."""
                 f, leverage, inflation, pulled = columns(x, weight)
                 fitted = f @ coefficients
                 without = (fitted - leverage[:, None] * d) * inflation[:, None]
@@ -149,7 +149,7 @@ class Probability(eqx.Module):
 
 
 def says(q: Float[Array, "n m"], labels: Int[Array, " n"], weights: Float[Array, " n"]) -> Says:
-    """Of every class, the regression of its occurrence on its probability, a deviation either
+    """Return what the regression of each class on its probability gives one deviation either
     side of the mean."""
     total = jnp.sum(weights)
     y = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype)

@@ -13,7 +13,7 @@ PAIRS_SHOWN = 28  # of 8 models; the arrays hold all
 
 
 def lines(comparison: Any) -> list[str]:
-    """Values and skill, what they mean, which may be the best, and every pair."""
+    """Return values and skill, what they mean, which may be the best, and every pair."""
     order = comparison.order()
     wide = max(5, *(len(name) for name in comparison.names))
     effect = _says_lines if comparison.says is not None else _effect_lines
@@ -77,7 +77,7 @@ def _pairs(comparison: Any, order: np.ndarray) -> list[str]:
 
 
 def _says_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
-    """Of every model, the class whose probability is furthest from what comes true."""
+    """Return the class of every model whose probability is furthest from what comes true."""
     assert comparison.says is not None
     said, true = (np.asarray(a) for a in comparison.says)
     p = np.asarray(comparison.p_calibrated)
@@ -98,14 +98,14 @@ def _says_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
 
 
 def _fault(above: float, below: float) -> str:
-    """The name of an error: how much too large the high and the low probability are."""
+    """Return the name of an error: how much too large the high and the low probability are."""
     if above * below <= 0:
         return "overconfident" if above > below else "underconfident"
     return "says too much" if above > 0 else "says too little"
 
 
 def _effect_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
-    """The shift that is as wrong as each model, in the report's order."""
+    """Return the shift that is as wrong as each model, in the report's order."""
     assert comparison.effect is not None
     lines = ["  as wrong as by a shift, in standard deviations of the targets, of:"]
     p = np.asarray(comparison.p_calibrated)
