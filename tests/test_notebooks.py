@@ -55,7 +55,9 @@ def test_every_executed_notebook_is_that_of_its_source(source):
 
 
 def packages(source):
-    return ["torch", "sbi"] if "import torch" in source.read_text() else []
+    text = source.read_text()
+    names = ["torch", "sbi"] if "import torch" in text else []
+    return [*names, *["sklearn"] * ("from sklearn" in text)]
 
 
 @pytest.mark.slow

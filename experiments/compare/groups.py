@@ -1,4 +1,4 @@
-"""Comparing groups by CKCE: how often is one of two equally calibrated groups accused?"""
+"""Comparing groups of different size: how often is one of two equally calibrated groups accused?"""
 
 import sys
 from collections.abc import Sequence
@@ -27,22 +27,27 @@ MEASURED = ("rejected", "zero_covered")
 
 @dataclass(frozen=True)
 class Config:
-    data_sets: int = 1000
+    measures: tuple[tuple[str, int], ...] = (("probability", 500), ("ckce", 100))
     n: int = 200
     n_draws: int = 199
     seed: int = 20261123
 
 
-QUICK = Config(data_sets=4, n=40, n_draws=19)
+QUICK = Config(measures=(("probability", 4), ("ckce", 4)), n=40, n_draws=19)
 
 
 def make(config: Config) -> runner.Study:
     """Two groups of three classes; with certain_labels the second group's labels are nearly so."""
-    cells = [{"design": design, "n": config.n, "data_sets": config.data_sets} for design in DESIGNS]
+    cells = [
+        {"design": design, "n": config.n, "measure": measure, "data_sets": sets}
+        for measure, sets in config.measures
+        for design in DESIGNS
+    ]
     place = (jnp.arange(config.n) >= SMALL * config.n).astype(int)
 
     def measure(cell, key):
         temperatures = jnp.asarray(DESIGNS[cell["design"]])[place][:, None]
+        options = {"bandwidth": 0.6} if cell["measure"] == "ckce" else {}
         sharpness = jnp.where((place == 1) & (cell["design"] == "certain_labels"), 4.0, 1.5)
 
         @runner.spread
@@ -56,16 +61,16 @@ def make(config: Config) -> runner.Study:
                 labels,
                 groups=place,
                 n_draws=config.n_draws,
-                measure="ckce",
-                bandwidth=0.6,
+                measure=cell["measure"],
+                **options,
             )
             d = result.differences
             return d.p_adjusted[0, 1] <= 0.05, (d.low[0, 1] <= 0) & (d.high[0, 1] >= 0)
 
-        rates = every(jax.random.split(key, config.data_sets))
+        rates = every(jax.random.split(key, cell["data_sets"]))
         return {name: jnp.mean(rate) for name, rate in zip(MEASURED, rates, strict=True)}
 
-    return runner.Study(cells, MEASURED, measure, config.seed)
+    return runner.Study(cells, MEASURED, measure, config.seed, paired=("data_sets", "measure"))
 
 
 def main(arguments: Sequence[str] | None = None) -> Path:

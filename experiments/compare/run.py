@@ -14,6 +14,7 @@ from jaxcal.ckce.class_comparison import default_rank, pooled
 from jaxcal.ckce.features import NystroemFeatures, pivots, primal_fit
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.probability import basis, n_components
+from jaxcal.kernels import Gaussian
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
@@ -39,9 +40,10 @@ MEASURED = (
 @dataclass(frozen=True)
 class Config:
     measures: tuple[tuple[str, int, tuple[int, ...]], ...] = (
-        ("probability", 500, (20, 100)),
-        ("probability", 300, (400,)),
+        ("probability", 500, (20, 100, 400)),
         ("ckce", 200, (20, 100)),
+        ("skce", 200, (100,)),
+        ("probability", 200, (2000,)),
     )
     laws: tuple[str, ...] = (
         "calibrated_3",
@@ -212,11 +214,21 @@ def without_noise(q, right, width, *, n, m):
 @partial(jax.jit, static_argnames=("n", "m"))
 def regressed(q, right, width, *, n, m):
     """Half the mean square of the linear regression of the mean residuals of many on q."""
-    f = basis(q, jnp.ones(len(q)), n_components(n, m))
+    f = basis(q, jnp.ones(len(q)), n_components(n, m))(q)
     return jnp.sum((f.T @ (right - q)) ** 2) / (2 * len(q))
 
 
-TRUTH = {"ckce": without_noise, "probability": regressed}
+@partial(jax.jit, static_argnames=("n", "m"))
+def averaged(q, right, width, *, n, m):
+    """SKCE of the mean residuals of many."""
+    kernel = Gaussian(width)
+    rank = 2 * default_rank(n, m)
+    chosen, used = pivots(kernel, q[: 4 * rank], rank, 1e-4)
+    f = NystroemFeatures.at(kernel, q[chosen], used)(q)
+    return jnp.sum((f.T @ (right - q)) ** 2) / len(q) ** 2
+
+
+TRUTH = {"ckce": without_noise, "skce": averaged, "probability": regressed}
 
 
 def true_values(measure, models, right, width, n):
@@ -242,7 +254,7 @@ def drawn(keys, law, n):
 @partial(jax.jit, static_argnames=("n_draws", "measure"))
 def compared(keys, models, labels, width, *, n_draws, measure):
     """One comparison a data set, compiled once for all laws of a shape."""
-    options = {"bandwidth": width} if measure == "ckce" else {}
+    options = {} if measure == "probability" else {"bandwidth": width}
 
     def one(of):
         return compare(*of, n_draws=n_draws, measure=measure, **options)

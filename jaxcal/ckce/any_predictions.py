@@ -39,7 +39,7 @@ from jaxcal.whitening import Regression
 
 
 def are_classes(models: list[PredictionsLike]) -> bool:
-    """Whether all models give class probabilities."""
+    """Return whether all models give class probabilities."""
     return all(
         isinstance(model, (np.ndarray, jax.Array, list, tuple))
         or hasattr(model, "detach")
@@ -53,7 +53,7 @@ def specifications(
     names: tuple[str, ...],
     models: list[PredictionsLike],
     targets: ArrayLike,
-    prediction_kernel: KernelLike | None,
+    prediction_kernel: KernelLike,
 ) -> tuple[list[PredictionsLike], Array, list[Specification]]:
     """Checked models and targets, and one choice of statistic for all."""
     by_scores = any(isinstance(model, (Unnormalized, Scores)) for model in models)
@@ -74,18 +74,17 @@ def specifications(
 def _specification(
     model: PredictionsLike,
     targets: ArrayLike,
-    prediction_kernel: KernelLike | None,
+    prediction_kernel: KernelLike,
     *,
     by_scores: bool,
     same: bool,
 ) -> tuple[PredictionsLike, Array, Specification]:
-    kernel = Gaussian() + Constant() if prediction_kernel is None else prediction_kernel
     if not by_scores:
         return mean_specification(
             model,
             targets,
             divergence=None if same else MMD(of_targets=True),
-            prediction_kernel=kernel,
+            prediction_kernel=prediction_kernel,
             target_kernel=Gaussian(),
         )
     ys = checks.targets(targets)
@@ -94,7 +93,7 @@ def _specification(
     length = float(np.sqrt(2 * d) * (1 - 2 / (9 * d)) ** 1.5)
     spec = stein_specification(
         ys,
-        prediction_kernel=kernel,
+        prediction_kernel=prediction_kernel,
         target_kernel=Gaussian(length),
         whiten=Regression(),
         n_nodes=checks.nodes(None, d),
@@ -112,8 +111,9 @@ def ckce(
 ) -> CKCE:
     """`jaxcal.ckce.ckce` of predictions that are no class probabilities."""
     by_scores = isinstance(predictions, (Unnormalized, Scores))
+    kernel = Gaussian() + Constant() if prediction_kernel is None else prediction_kernel
     predictions, ys, spec = _specification(
-        predictions, targets, prediction_kernel, by_scores=by_scores, same=True
+        predictions, targets, kernel, by_scores=by_scores, same=True
     )
     dtype = floating(ys)
     if bandwidth is not None:
@@ -128,17 +128,17 @@ def _at_bandwidth(spec: Specification, width: Scalar) -> Specification:
 
 
 def floating(ys: Array) -> DTypeLike:
-    """The floating type of the targets; classes have the default one."""
+    """Return the floating type of the targets; classes have the default one."""
     return ys.dtype if jnp.issubdtype(ys.dtype, jnp.inexact) else jnp.result_type(float)
 
 
 def _products(pairwise: Weighted, rows: WeightedFeatures, cols: WeightedFeatures) -> Array:
-    """Inner products of the residuals of some observations with those of others, [r, c]."""
+    """Return inner products of the residuals of some observations with those of others, [r, c]."""
     return jnp.sum(pairwise.statistic.block(rows.residual, cols.residual), axis=0)
 
 
 def _gram_and_products(prepared: Fitted, features: WeightedFeatures) -> tuple[Array, Array]:
-    """K and D, [n, n] each."""
+    """Return K and D, [n, n] each."""
     assert isinstance(prepared.pairwise, Weighted)
     kernel, divergence = prepared.prediction_kernel, prepared.embedding.divergence
     gram = gram_block(kernel, divergence, features.predictions, features.predictions)
@@ -169,6 +169,7 @@ def compared(
     names: tuple[str, ...],
     models: list[PredictionsLike],
     targets: ArrayLike,
+    measure: str,
     n_draws: int,
     level: float,
     *,
@@ -178,18 +179,22 @@ def compared(
     ridge: Ridge,
     bandwidth: ArrayLike | str | None,
 ) -> Contents:
-    """The fields of a `Comparison`, with arguments as in `jaxcal.compare`."""
+    """Return the fields of a `Comparison`, with arguments as in `jaxcal.compare`."""
     for name, value in (("rank", rank), ("similarity", similarity)):
         if value is not None:
             raise ValueError(f"{name}: an option for class probabilities alone")
     if isinstance(bandwidth, str) and bandwidth == "own":
         raise ValueError("bandwidth: 'own' is an option for class probabilities alone")
-    models, ys, specs = specifications(names, models, targets, prediction_kernel)
+    kernel = prediction_kernel
+    if kernel is None:
+        kernel = Gaussian() + Constant() if measure == "ckce" else Gaussian()
+    models, ys, specs = specifications(names, models, targets, kernel)
     n, dtype = ys.shape[0], floating(ys)
     if n < 3:
         raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
     fit_key, draws_key = jax.random.split(key)
     strength, width = ridge_at(ridge, n, dtype), jnp.ones((), dtype)
+    used = strength if measure == "ckce" else None
     if bandwidth is not None and not isinstance(bandwidth, str):
         width = checks.number(bandwidth, "bandwidth", above=0).astype(dtype)
     elif points.needs_bandwidth(specs[0].prediction_kernel):
@@ -198,7 +203,7 @@ def compared(
         width = kernels.weighted_by_itself(medians)
     keys, specs = (fit_key, draws_key), [_at_bandwidth(spec, width) for spec in specs]
     each = [
-        _error(keys, model, ys, spec, strength, n_draws)
+        _error(keys, model, ys, spec, used, n_draws)
         for model, spec in zip(models, specs, strict=True)
     ]
     errors, curves = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
@@ -208,17 +213,16 @@ def compared(
         "effect": Effect(*(jax.vmap(_shift)(curves, end) for end in ends)),
         "skill": log_scores(models, ys),
         "bandwidths": jnp.full(len(models), width),
-        "ridge": strength,
+        "ridge": jnp.zeros((), dtype) if used is None else used,
         "left_out": jnp.zeros(len(models), dtype),
         "nonfinite_kernel": jnp.zeros(len(models), jnp.int32),
         "n": n,
-        "unit": "squared norm",
     }
 
 
 @jax.jit
 def _median(key: Key, predictions: PredictionsLike, ys: Array, spec: Specification) -> Scalar:
-    """The median distance of two predictions of one model; 0 where all agree."""
+    """Return the median distance of two predictions of one model; 0 where all agree."""
     prepared, _ = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
     median = prepared.bandwidths["prediction"]
     return jnp.where(prepared.notes["identical-predictions"] | ~jnp.isfinite(median), 0, median)
@@ -230,21 +234,21 @@ def _error(
     predictions: PredictionsLike,
     ys: Array,
     spec: Specification,
-    ridge: Scalar,
+    ridge: Scalar | None,
     n_draws: int,
 ) -> tuple[Error, Float[Array, " g"]]:
-    """The error of one model, and what CKCE would be of targets moved by each of `SHIFTS`."""
+    """Return the error of one model, and what it would be of targets moved by each of `SHIFTS`;
+    SKCE without a ridge."""
     fit_keys, error_key = (split := jax.random.split(keys[0], 3))[:2], split[2]
     prepared, featured = spec.fit(fit_keys, predictions, ys)
     pairwise, features = prepared.pairwise, featured.features
     assert isinstance(pairwise, Weighted)
     with jax.default_matmul_precision("highest"):
         gram, products = _gram_and_products(prepared, features)
-        # CKCE of residuals with products D is <A^-1 K A^-1, D>
         error, weights = by_products((error_key, keys[1]), gram, products, ridge, n_draws)
 
         def shifted(size: Scalar) -> Scalar:
-            """CKCE of what a shift of the targets adds to the residuals."""
+            """Return the error of what a shift of the targets adds to the residuals."""
             moved_ys = ys + size * spread
             there = prepared.features(fit_keys, predictions, moved_ys).features
             across = _products(pairwise, features, there)
@@ -257,7 +261,7 @@ def _error(
 
 
 def _shift(curve: Float[Array, " g"], value: Scalar) -> Scalar:
-    """The shift with this value of CKCE; 0 for one that is not positive, infinite beyond the
+    """Return the shift with this value; 0 for one that is not positive, infinite beyond the
     largest that was tried."""
     roots, root = jnp.sqrt(jax.lax.cummax(curve)), jnp.sqrt(at_least(value, 0))
     size = jnp.interp(root, roots, jnp.asarray(SHIFTS, root.dtype))
@@ -265,7 +269,8 @@ def _shift(curve: Float[Array, " g"], value: Scalar) -> Scalar:
 
 
 def log_scores(models: list[PredictionsLike], ys: Array) -> dict[str, Array]:
-    """Mean negative log densities, in nats [M], where some model has one; NaN for the others."""
+    """Return mean negative log densities, in nats [M], where some model has one; NaN for the
+    others."""
     if not any(is_distribution(model) for model in models):
         return {}
     return {"log": jnp.stack([_log_score(model, ys) for model in models])}

@@ -30,7 +30,7 @@ def jkce(
     bandwidth: ArrayLike | None = None,
     tile: int = TILE,
 ) -> Estimate:
-    r"""The joint kernel calibration error (JKCE), which is SKCE, with the kernels of `ckce`.
+    r"""Return the joint kernel calibration error (JKCE), which is SKCE, with the kernels of `ckce`.
 
     :math:`n^{-2} Tr(D K)`. Depends on the distribution of the predictions, where `ckce` depends on
     it less.
@@ -76,7 +76,7 @@ _jkce = jax.jit(_jkce_sums, static_argnums=1)
 
 
 def mean_skill(q: Array, labels: Array, weights: Array) -> dict[str, Scalar]:
-    """Means over the rows that count, by the names of a comparison's columns."""
+    """Return means over the rows that count, by the names of a comparison's columns."""
     each = jax.vmap(lambda q, label: skill(q[None], label[None]))(q, labels)
     means = [jnp.sum(jnp.where(weights > 0, a, 0)) / jnp.sum(weights) for a in each]
     return dict(zip(("accuracy", "log", "Brier"), means, strict=True))
@@ -97,7 +97,7 @@ class Skill(NamedTuple):
 
 
 def skill(predictions: ArrayLike, targets: ArrayLike) -> Skill:
-    """Accuracy, cross-entropy and Brier score of class probabilities.
+    """Return accuracy, cross-entropy and Brier score of class probabilities.
 
     A probability of 0 that came true costs infinity.
 

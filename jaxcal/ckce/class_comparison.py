@@ -20,6 +20,7 @@ from jaxcal.divergences.vectors import Vectors
 from jaxcal.engine.batching import one_at_a_time
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
+from jaxcal.kernels.points import Gaussian
 from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, Contents, KernelLike, Key, Scalar
 
@@ -28,27 +29,29 @@ Measure = Probability | ByKernel
 
 
 class Problem(NamedTuple):
-    """What is compared: names, predictions, weights 0 or 1 of the observations, and labels."""
+    """What is compared: names, predictions, weights 0 or 1 of the observations, labels, and the
+    fewest observations that one of the names has."""
 
     names: tuple[str, ...]
     stack: Float[Array, "M n m"]
     weights: Float[Array, "M n"]
     labels: Int[Array, " n"]
     things: str  # "models" or "groups"
+    smallest: int
 
 
 def of_models(models: Any, targets: ArrayLike) -> Problem:
-    """Models of the same observations, or an error."""
+    """Return models of the same observations, or an error."""
     names, stack = stacked(models)
     _, n, m = stack.shape
     if n < 3:
         raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
     weights = jnp.ones(stack.shape[:2], stack.dtype)
-    return Problem(names, stack, weights, checks.labels(targets, n, m), "models")
+    return Problem(names, stack, weights, checks.labels(targets, n, m), "models", n)
 
 
 def of_groups(predictions: Any, targets: ArrayLike, groups: Any) -> Problem:
-    """The groups of the observations of one model, or an error."""
+    """Return the groups of the observations of one model, or an error."""
     try:
         q = checks.probabilities(predictions, binary=True)
     except (TypeError, ValueError) as error:
@@ -57,11 +60,12 @@ def of_groups(predictions: Any, targets: ArrayLike, groups: Any) -> Problem:
     labels = checks.labels(targets, n, m)
     names, weights = grouped(groups, n)
     stack = jnp.broadcast_to(q, (len(names), n, m))
-    return Problem(names, stack, jnp.asarray(weights, q.dtype), labels, "groups")
+    smallest = int(np.min(np.sum(weights, axis=1)))
+    return Problem(names, stack, jnp.asarray(weights, q.dtype), labels, "groups", smallest)
 
 
 def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g n"]]:
-    """Names of the groups of n observations and their weights, 1 of its own; or an error."""
+    """Return names of the groups of n observations and their weights, 1 of its own; or an error."""
     if isinstance(groups, Tracer):
         raise TypeError("groups: inside jit or vmap close over them, as they decide shapes")
     try:
@@ -85,15 +89,12 @@ def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g 
 
 
 def by_probability(problem: Problem) -> Probability:
-    """The measure "probability", with as many components as the smallest group has."""
-    smallest = problem.stack.shape[1]
-    if problem.things == "groups":
-        smallest = int(np.min(np.sum(np.asarray(problem.weights), axis=1)))
-    return Probability(n_components(smallest, problem.stack.shape[2]))
+    """Return the measure "probability", with as many components as the smallest group has."""
+    return Probability(n_components(problem.smallest, problem.stack.shape[2]))
 
 
 def default_rank(n: int, m: int) -> int:
-    r"""The rank of `compare` for n predictions of m classes: 2 m + 20 n^(1/4), at least 128.
+    r"""Return the rank of `compare` for n predictions of m classes: 2 m + 20 n^(1/4), at least 128.
 
     Of a Gram matrix with trace at most 2 n no more than :math:`20 n^{1/4}` eigenvalues reach a
     tenth of n^(-1/4) n, the default ridge; smaller ones are shrunk to nothing by the ridge. The
@@ -104,6 +105,7 @@ def default_rank(n: int, m: int) -> int:
 
 def by_kernel(
     problem: Problem,
+    measure: str,
     *,
     rank: int | None,
     prediction_kernel: KernelLike | None,
@@ -111,10 +113,13 @@ def by_kernel(
     ridge: Ridge,
     bandwidth: ArrayLike | str | None,
 ) -> ByKernel:
-    """The measure "ckce", with arguments as in `compare`; the bandwidth of groups is theirs."""
+    """Return the measure "ckce" or "skce", with arguments as in `compare`; the bandwidth of groups
+    is theirs."""
     count, n, m = problem.stack.shape
     dtype, models = problem.stack.dtype, problem.things == "models"
-    kernel = kernels.simplex_kernel() if prediction_kernel is None else prediction_kernel
+    kernel = prediction_kernel
+    if kernel is None:
+        kernel = kernels.simplex_kernel() if measure == "ckce" else Gaussian()
     kernel = points.as_kernel(kernel, "prediction_kernel")
     kernels.check_bandwidth(kernel, m)
     width = None  # the median of each model's predictions; groups are of one
@@ -125,7 +130,7 @@ def by_kernel(
     return ByKernel(
         kernel,
         class_root(similarity, m, dtype),
-        ridge_at(ridge, n if models else n // count, dtype),
+        ridge_at(ridge, n if models else n // count, dtype) if measure == "ckce" else None,
         width,
         default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
     )
@@ -133,7 +138,7 @@ def by_kernel(
 
 @jax.jit
 def pooled(models: Float[Array, "M n m"]) -> Scalar:
-    r"""One bandwidth for all models: the mean of their medians, each weighted by itself.
+    r"""Return one bandwidth for all models: the mean of their medians, each weighted by itself.
 
     :math:`\gamma = \sum_k m_k^2 / \sum_k m_k` with m_k the median distance of two different
     predictions of model k, 0 where all are equal or one is NaN; 1 where that is so of all models.
@@ -155,7 +160,7 @@ def pooled(models: Float[Array, "M n m"]) -> Scalar:
 def compared(
     key: Key, problem: Problem, measure: Measure, n_draws: int, level: float | Scalar
 ) -> Contents:
-    """The fields of a `Comparison`.
+    """Return the fields of a `Comparison`.
 
     Where that takes more than a few seconds a bar on stderr counts the models or groups.
     """
@@ -174,7 +179,7 @@ def compared(
         errors, others = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)
     else:
         errors, others = _errors(stack, weights, shared, n_draws)
-    fields = others | {"ridge": others["ridge"][0], "n": n, "unit": measure.unit}
+    fields = others | {"ridge": others["ridge"][0], "n": n}
     return judged(draws_key, errors, level, measure.largest) | fields
 
 
@@ -182,7 +187,7 @@ def compared(
 def _errors(
     stack: Array, weights: Array, shared: tuple[PyTree, ...], n_draws: int
 ) -> tuple[PyTree, Contents]:
-    """Errors of models, one at a time on a CPU, and the other fields of a `Comparison`."""
+    """Return errors of models, one at a time on a CPU, and the other fields of a `Comparison`."""
 
     @one_at_a_time
     def one(q: Array, weight: Array, shared: tuple[PyTree, ...]) -> tuple[PyTree, Contents]:

@@ -13,7 +13,7 @@ from jaxcal.read import checks
 from jaxcal.results import recorded
 from jaxcal.typing import ArrayLike, KernelLike, KeyLike, Models, PredictionsLike
 
-MEASURES = ("probability", "ckce")
+MEASURES = ("probability", "ckce", "skce")
 
 
 @recorded
@@ -32,7 +32,7 @@ def compare(
     ridge: Ridge = None,
     bandwidth: ArrayLike | str | None = None,
 ) -> Comparison:
-    r"""Which of M models is calibrated best: values, every difference, and the best ones.
+    r"""Compare how well M models are calibrated: values, every difference, and the best ones.
 
     By the measure "probability" the error of class probabilities is in units of probability: the
     residuals, one-hot targets minus predictions, are regressed on the predictions, and the error is
@@ -41,6 +41,11 @@ def compare(
     would correct, such as over- and underconfidence, and wrong frequencies of classes; a calibrated
     model has 0, and so has one whose errors are no linear function of its predictions.
     By the measure "ckce" it is the CKCE of Moskvichev and Sejdinovic, for predictions of any kind.
+    By the measure "skce" it is the squared kernel calibration error of `jaxcal.skce_test`, also for
+    any kind: the mean over pairs of observations of k(q, q') times the inner product of their
+    residuals. Errors of the same sign at similar predictions add up, others cancel. For classes the
+    root of half of it is at most the root mean square error of the probabilities, if no k(q, q) is
+    above 1. Both are norms without a unit, for the comparison of models with the same kernels.
 
     Intervals of values are never negative and invert a test of every value; intervals of
     differences hold together. The adjusted p-value compares with the largest standardized draw
@@ -58,38 +63,34 @@ def compare(
             their own spread. Data frames with the same columns in another order are put into
             that of the first.
         targets: [n] Classes 0..m-1, or values [n] or [n, d].
-        measure: "probability" or "ckce"; None is "probability" for class probabilities, and "ckce"
-            for other predictions.
+        measure: "probability", "ckce" or "skce"; None is "probability" for class probabilities, and
+            "ckce" for other predictions.
         groups: [n] Names of groups, text or integers, each of at least 3 observations: is the one
             model of ``models`` (its class probabilities) calibrated worse for some of them? Groups
             take the place of models.
         n_draws: Draws of the test.
         level: Up to it an adjusted p-value says "better"; intervals have confidence 1 - level.
-        rank: Of the measure "ckce", the largest rank of a Gram matrix, by incomplete Cholesky; None
+        rank: Of "ckce" and "skce", the largest rank of a Gram matrix, by incomplete Cholesky; None
             is `default_rank`. What it leaves out is in ``left_out``.
-        prediction_kernel: Of the measure "ckce". On probability vectors, by default
-            `simplex_kernel`; else on a distance between predictions, by default a Gaussian plus a
-            constant. Unset bandwidths take ``bandwidth``.
-        similarity: Of the measure "ckce", the [m, m] Gram matrix of the classes; None is that of
+        prediction_kernel: Of "ckce" and "skce", on probability vectors or else on a distance
+            between predictions. By default Gaussian; by "ckce" plus `jaxcal.kernels.Linear` of
+            probability vectors (`simplex_kernel`), and else plus a constant. Unset bandwidths take
+            ``bandwidth``.
+        similarity: Of "ckce" and "skce", the [m, m] Gram matrix of the classes; None is that of
             equality.
-        ridge: Of the measure "ckce": a number, a function of n, or None for n^(-1/4), with n the
+        ridge: Of "ckce": a number, a function of n, or None for n^(-1/4), with n the
             mean size of groups.
-        bandwidth: Of the measure "ckce": None or "pooled" for the mean of the median distances of
+        bandwidth: Of "ckce" and "skce": None or "pooled" for the mean of the median distances of
             all models, each weighted by itself; a number; or "own", a median each.
 
     Returns:
         `Comparison`. Values do not depend on the order of the observations; the draws do.
 
-    Raises:
-        ValueError: Shapes disagree, an option belongs to the other measure, or there are fewer than
-            2 models or 3 observations.
-        TypeError: An argument has the wrong type, named.
-
     Cost: M n m (r + m) multiplications by "probability", with r at most 30, and M min(n, 1024)
-    (min(n, 1024) + n_draws) r m for draws. By "ckce" M (n r^2 + min(n, 1024)^2 n_draws)
+    (min(n, 1024) + n_draws) r m for draws. By the others M (n r^2 + min(n, 1024)^2 n_draws)
     multiplications and M min(n, 1024)^2 memory, for rank r; other predictions than class
-    probabilities take 8 M n^3 instead. Class probabilities that take more than a few seconds show a
-    bar on stderr.
+    probabilities take 8 M n^3 by "ckce" and O(M n^2) by "skce" instead. Class
+    probabilities that take more than a few seconds show a bar on stderr.
 
     Source: Moskvichev and Sejdinovic rank models by CKCE, and condition on groups (Section 3.3);
     they have no intervals; these are ours. So is the measure "probability".
@@ -107,7 +108,7 @@ def compare(
     level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")
     names, each = ((), []) if groups is not None else named(models)
     classes = groups is not None or are_classes(each)
-    by_ckce = _measure(measure, classes) == "ckce"
+    measure = _measure(measure, classes)
     options = {
         "rank": rank,
         "prediction_kernel": prediction_kernel,
@@ -115,30 +116,35 @@ def compare(
         "ridge": ridge,
         "bandwidth": bandwidth,
     }
-    if by_ckce and isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
-        raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
     for name, value in options.items():
-        if not by_ckce and value is not None:
-            raise ValueError(f'{name}: an option of measure="ckce" alone')
+        if value is not None and (measure == "probability" or (name, measure) == ("ridge", "skce")):
+            of = '"ckce"' if name == "ridge" else '"ckce" or "skce"'
+            raise ValueError(f'{name}: an option of measure={of}, not of measure="{measure}"')
+    if isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
+        raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
+    counts = {"measure": measure, "n_draws": n_draws, "level": level}
     if classes and groups is None:
         problem = of_models(models, targets)
     elif classes:
         problem = of_groups(models, targets, groups)
     else:
-        fields = any_predictions.compared(key, names, each, targets, n_draws, level, **options)
-        return Comparison(**fields, names=names, n_draws=n_draws, level=level, things="models")
-    chosen = by_kernel(problem, **options) if by_ckce else by_probability(problem)
+        shared = (names, each, targets, measure, n_draws, level)
+        fields = any_predictions.compared(key, *shared, **options)
+        return Comparison(**fields, names=names, **counts, things="models")
+    kernels = measure != "probability"
+    chosen = by_kernel(problem, measure, **options) if kernels else by_probability(problem)
     fields = compared(key, problem, chosen, n_draws, level)
-    counts = {"n_draws": n_draws, "level": level, "things": problem.things}
-    return Comparison(**fields, names=problem.names, **counts)
+    return Comparison(**fields, names=problem.names, **counts, things=problem.things)
 
 
 def _measure(measure: object, classes: bool) -> str:
-    """The name of a measure that these predictions have."""
+    """Return the name of a measure that these predictions have."""
     if measure is None:
         return "probability" if classes else "ckce"
     if not isinstance(measure, str) or measure not in MEASURES:
         raise ValueError(f"measure: wanted one of {', '.join(MEASURES)}, got {checks.say(measure)}")
     if measure == "probability" and not classes:
-        raise ValueError('measure: "probability" is of class probabilities; wanted "ckce"')
+        raise ValueError(
+            'measure: "probability" is of class probabilities; wanted "ckce" or "skce"'
+        )
     return str(measure)

@@ -57,23 +57,23 @@ class Error(NamedTuple):
 
 
 def signs(key: Key, n_draws: int, k: int, dtype: DTypeLike) -> Float[Array, "b k"]:
-    """Random signs of k blocks, the same for all models that are compared."""
+    """Return random signs of k blocks, the same for all models that are compared."""
     return jax.random.rademacher(key, (n_draws, k), dtype=dtype)
 
 
 def without_diagonal(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
-    """The matrix with zeros on its diagonal."""
+    """Return the matrix with zeros on its diagonal."""
     return a - jnp.diag(jnp.diagonal(a))
 
 
 def added_residuals(key: Key, n: int, m: int, total: Scalar) -> Float[Array, "n m"]:
-    """Residuals of uniformly drawn labels, that together count as `ADDED` of them."""
+    """Return residuals of uniformly drawn labels, that together count as `ADDED` of them."""
     drawn = jax.nn.one_hot(jax.random.randint(key, (n,), 0, m), m, dtype=total.dtype) - 1 / m
     return jnp.sqrt(ADDED / (total + ADDED)) * drawn
 
 
 def redrawn_residuals(key: Key, q: Float[Array, "n m"]) -> Float[Array, "n m"]:
-    """Residuals of labels drawn from the predictions."""
+    """Return residuals of labels drawn from the predictions."""
     chances = jnp.cumsum(q, axis=1)[:, :-1]
     uniform = jax.random.uniform(key, (len(q), 1), q.dtype)
     labels = jnp.sum(uniform > chances, axis=1)
@@ -97,7 +97,7 @@ def redrawn_values(
 
 
 def deal(key: Key, n: int) -> tuple[Int[Array, "k s"], Array]:
-    """Places of n observations in at most `BLOCKS` blocks, and which of them are real."""
+    """Return places of n observations in at most `BLOCKS` blocks, and which of them are real."""
     count = min(n, BLOCKS)
     side = -(-n // count)
     order = jax.random.permutation(key, n) if n > BLOCKS else jnp.arange(n)
@@ -157,7 +157,8 @@ def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M
 
 
 def _between(products: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """Squared distances from inner products; 0 where rounding alone is left, of equal models."""
+    """Return squared distances from inner products; 0 where rounding alone is left, of equal
+    models."""
     squares = jnp.diagonal(products)
     gaps = squares[:, None] + squares[None] - 2 * products
     return jnp.where(gaps <= 100 * jnp.finfo(gaps.dtype).eps * _largest(squares), 0, gaps)
@@ -168,7 +169,7 @@ def _largest(values: Float[Array, " M"]) -> Scalar:
 
 
 def _reach(drawn: Pairs, gap: Float[Array, "M M"], quantile: Scalar) -> Float[Array, "M M"]:
-    """How far above ``gap`` a true difference may be.
+    """Return how far above ``gap`` a true difference may be.
 
     Where it is t the common value is at least \\|t\\| / 2, and the variance grows with it.
     """
@@ -182,7 +183,7 @@ def _reach(drawn: Pairs, gap: Float[Array, "M M"], quantile: Scalar) -> Float[Ar
 def differences(
     values: Float[Array, " M"], wrong: Float[Array, " M"], drawn: Pairs, level: float | Scalar
 ) -> Differences:
-    """Intervals that hold together, and p-values, of every pair.
+    """Return intervals that hold together, and p-values, of every pair.
 
     A model is worse than another one only if it is not calibrated, so that p-values are at least
     those of the worse model's own test, ``wrong``, and intervals hold 0 where these do.
@@ -214,7 +215,7 @@ def value_interval(
     normal: Float[Array, " b"],
     level: float | Scalar,
 ) -> tuple[Scalar, Scalar]:
-    r"""The values T >= 0 of one error that its draws do not contradict, confidence 1 - level.
+    r"""Return the values T >= 0 that the draws of an error do not contradict, confidence 1 - level.
 
     Where the true value is T the ``value`` U is drawn as :math:`T + \sqrt{s T} Z + v^\top G v`, s
     the ``slope``: the first term vanishes with T. Each draw is at least U exactly where T is at
@@ -234,8 +235,8 @@ def value_interval(
 def order_statistic(
     draws: Float[Array, "b *shape"], share: float | Scalar
 ) -> Float[Array, "*shape"]:
-    """The draw below which a new one of the same distribution is with probability ``share``, at
-    least; the largest where there are too few."""
+    """Return the draw below which a new one of the same distribution is with probability ``share``,
+    at least; the largest where there are too few."""
     b = draws.shape[0]
     rank = jnp.ceil(jnp.asarray(share, draws.dtype) * (b + 1)).astype(jnp.int32)
     return jnp.sort(draws, axis=0)[jnp.clip(rank, 1, b) - 1]
@@ -243,7 +244,7 @@ def order_statistic(
 
 @jax.jit
 def judged(key: Key, each: Error, level: float | Scalar, most: float | Scalar) -> Contents:
-    """What a `Comparison` says of M errors, stacked, none of which can be above ``most``."""
+    """Return the fields of a `Comparison` of M errors, none of which can be above ``most``."""
     n_draws, k = each.null.shape[1], each.first.shape[1]
     drawn, normal = pairs(each, signs(key, n_draws, k, each.value.dtype))
     valued = jnp.isfinite(each.value) & jnp.isfinite(each.slope) & (each.nonfinite == 0)

@@ -56,7 +56,7 @@ def checked_problem(
     ridge: Ridge,
     bandwidth: ArrayLike | None,
 ) -> Problem:
-    """Every argument checked, or an error with its name."""
+    """Check every argument, or raise an error that names it."""
     q, labels = checked(predictions, targets)
     kernel = kernels.points.as_kernel(prediction_kernel, "prediction_kernel")
     kernels.check_bandwidth(kernel, q.shape[1])
@@ -71,7 +71,7 @@ def checked_problem(
 
 
 def positive(value: object, dtype: DTypeLike) -> Scalar:
-    """A positive, finite bandwidth as an array, or ValueError."""
+    """Return a positive, finite bandwidth as an array, or ValueError."""
     return checks.number(value, "bandwidth", above=0).astype(dtype)
 
 
@@ -89,7 +89,7 @@ def ckce(
     ridge: Ridge = None,
     bandwidth: ArrayLike | None = None,
 ) -> CKCE:
-    r"""The conditional kernel calibration error (CKCE) of any predictions, from their targets.
+    r"""Return the conditional kernel calibration error (CKCE) of any predictions.
 
     :math:`Tr(A^{-1} D A^{-1} K)` with K the Gram matrix of the predictions, A = K + n ridge I and
     D the products of the residuals, :math:`e_y - q` of class probabilities: the squared norm of

@@ -1,4 +1,4 @@
-r"""The squared errors of CKCE, in the expansion of `jaxcal.ckce.errors`.
+r"""The squared errors of CKCE and SKCE, in the expansion of `jaxcal.ckce.errors`.
 
 With features phi of the kernel and the ridge and kernel held fixed, the fitted regression moves by
 
@@ -15,6 +15,10 @@ exactly, with :math:`\hat A = \frac1n \sum_i \phi_i \phi_i^\top + \lambda`. So
 of which the products of an observation with itself are taken away. The rest comes from
 :math:`\hat A - A`: in a calibrated model it is nothing given the predictions, elsewhere it is
 smaller than the first sum by a factor n^(-1/2).
+
+SKCE is the squared norm of the mean :math:`\mu` of :math:`\phi_i r_i^\top`, which is the limit of
+:math:`\lambda^2` CKCE for large ridges: with 1 in the place of A and no fit,
+:math:`\xi_i = \phi_i r_i^\top - \mu`, and there is no rest.
 """
 
 from collections.abc import Callable
@@ -58,23 +62,22 @@ class Noise(NamedTuple):
 
 
 class ByKernel(eqx.Module):
-    """The measure "ckce" of class probabilities, by a Gram matrix of low rank.
+    """The measures "ckce" and "skce" of class probabilities, by a Gram matrix of low rank.
 
     Attributes:
         kernel: Kernel on predictions.
         root: Root of the Gram matrix of the classes; None is identity.
-        ridge: Ridge, [].
+        ridge: Ridge of CKCE, []; None for SKCE.
         width: Bandwidth where the kernel has none; None takes the median of each model.
         rank: Largest rank.
 
     Cost 3 n rank^2 and b min(n, 1024) rank m multiplications.
     """
 
-    unit: ClassVar[str] = "squared norm"
     largest: ClassVar[float] = float("inf")
     kernel: KernelLike
     root: Float[Array, "m m"] | None
-    ridge: Scalar
+    ridge: Scalar | None
     width: Scalar | None
     rank: int = eqx.field(static=True)
 
@@ -87,7 +90,7 @@ class ByKernel(eqx.Module):
         labels: Int[Array, " n"],
         n_draws: int,
     ) -> tuple[Error, dict[str, Array]]:
-        """The error of one model, with the fields of a `Comparison` that only this measure has."""
+        """Return the error of one model, and the fields of a `Comparison` of this measure."""
         deal_key, noise_key = jax.random.split(key)
         (n, m), root = q.shape, self.root
         kernel, bandwidths = kernels.fill(self.kernel, q, self.width)
@@ -110,7 +113,7 @@ class ByKernel(eqx.Module):
         lost = jnp.sum(~jnp.isfinite(q).all(axis=1))
         return error._replace(nonfinite=lost), {
             "bandwidths": bandwidths.get("prediction", jnp.ones((), q.dtype)),
-            "ridge": self.ridge,
+            "ridge": jnp.zeros((), q.dtype) if self.ridge is None else self.ridge,
             "left_out": at_least(1 - kept / jnp.sum(weights * diagonal), 0),
             "nonfinite_kernel": jnp.sum(~jnp.isfinite(first)) + jnp.sum(~jnp.isfinite(diagonal)),
         }
@@ -122,121 +125,151 @@ def by_features(
     points: Float[Array, "n m"],
     residuals: Float[Array, "n p"],
     noise: Noise,
-    ridge: Scalar,
+    ridge: Scalar | None,
     weights: Float[Array, " n"],
     n_draws: int,
 ) -> tuple[Error, Scalar]:
-    r"""The error for the kernel F F^T, and its trace.
+    r"""Return the error for the kernel F F^T, and its trace; CKCE, or SKCE without a ridge.
 
     Features are made twice: for F^T F, and, once its eigenvectors V are known, as F V, in which A
     is diagonal, so that an observation's product with itself costs O(r). ``keys``: of blocks and
     draws, and of the signs. Observations count with ``weights`` 0 or 1; the ridge is that of the
-    sum of them. Up to `BLOCKS` observations each is a block; more are dealt out at random, and
-    labels are drawn once. Memory 2 k r p + 2 k^2 beyond the data.
+    sum of them.
     """
     n = points.shape[0]
-    deal_key, null_key = jax.random.split(keys[0])
     with jax.default_matmul_precision("highest"):
         sums = normal_equations(features, points, residuals, weights, side=min(n, TILE))
-        values, vectors = jnp.linalg.eigh((sums.products + sums.products.T) / 2)
-        inverse = 1 / (at_least(values, 0) + jnp.sum(weights) * ridge)
-        theta = inverse[:, None] * (vectors.T @ sums.moments)
-        along = inverse[:, None] * theta
-        turned = features.turned(vectors)
+        total = jnp.sum(weights)
+        if ridge is None:
+            turned, inverse = (
+                features,
+                jnp.full(len(sums.moments), 1 / jnp.sqrt(total * (total - 1))),
+            )
+            fit, along = jnp.zeros_like(sums.moments), sums.moments / total**2
+            estimate = jnp.sum((sums.moments / total) ** 2)
+        else:
+            values, vectors = jnp.linalg.eigh((sums.products + sums.products.T) / 2)
+            inverse = 1 / (at_least(values, 0) + total * ridge)
+            fit = inverse[:, None] * (vectors.T @ sums.moments)
+            along, turned = inverse[:, None] * fit, features.turned(vectors)
+            estimate = jnp.sum(fit**2)
 
         def parts(x: Array, r: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-            """F V A^-1, residuals with noise, the first influence, the products with themselves
-            of the residuals and of those with noise, and weights."""
+            """Return F V A^-1, residuals with noise, the first influence, the products of an
+            observation with itself by plain and by noisy residuals, and weights."""
             f = turned(x) * weight[:, None]
-            e = r - f @ theta + added
+            e = r - f @ fit + added
             pulled = f * inverse[None]
             sizes = jnp.sum(pulled**2, axis=1)
             alone = (sizes * jnp.sum(a**2, axis=1) for a in (r, e))
             return pulled, e, 2 * jnp.sum((f @ along) * e, axis=1), *alone, weight
 
-        if n <= BLOCKS:
-            pulled, e, *of_each = parts(points, residuals, noise.added, weights)
-            second = (pulled @ pulled.T) * (e @ e.T)
-            null = redrawn_values(null_key, pulled, noise.drawn, n_draws)
-        else:
-            label_key, draw_key = jax.random.split(null_key)
-            drawn = noise.drawn(label_key)
-            of_each, second, of_null = _in_blocks(
-                deal_key, parts, (points, residuals, noise.added, drawn, weights)
-            )
-            v = jax.random.normal(draw_key, (n_draws, BLOCKS), theta.dtype)
-            null = _draws(v, without_diagonal(of_null))
+        rows = points, residuals, noise.added, weights
+        block_key, null_key = jax.random.split(keys[0])
+        of_each, second, null = summed((block_key, null_key), parts, rows, noise.drawn, n_draws)
         first, alone, alone_with_noise, sizes = of_each
-        estimate = jnp.sum(theta**2)
-        value, share = estimate - jnp.sum(alone), sizes / jnp.sum(weights)
+        every = estimate if ridge is not None else estimate * (total / (total - 1))
+        value, share = every - jnp.sum(alone), sizes / total
         noise_in = jnp.sum(alone_with_noise)
         error = _error(keys[1], estimate, value, noise_in, first, second, share, null)
     return error, sums.kept
 
 
+def summed(
+    keys: tuple[Key, Key],
+    parts: Callable[..., tuple[Array, ...]],
+    rows: tuple[Array, ...],
+    drawn: Callable[[Key], Array],
+    n_draws: int,
+) -> tuple[list[Array], Float[Array, "k k"], Float[Array, " b"]]:
+    r"""Return sums over k blocks, products of their second influences, and draws of the value.
+
+    ``parts(*rows)``: vectors w [n, r] and residuals e [n, p] whose second influence is w e^T, and
+    what is summed over blocks, [n] each. ``rows``: points, residuals, added residuals, weights.
+    ``drawn``: residuals of a calibrated model from a random key. ``keys``: of blocks and of draws.
+    Up to `BLOCKS` observations each is a block; more are dealt out at random, and labels are drawn
+    once. Memory 2 k r p + 2 k^2 beyond the data.
+    """
+    deal_key, null_key = keys
+    if rows[0].shape[0] <= BLOCKS:
+        pulled, e, *of_each = parts(*rows)
+        null = redrawn_values(null_key, pulled, drawn, n_draws)
+        return of_each, (pulled @ pulled.T) * (e @ e.T), null
+    label_key, draw_key = jax.random.split(null_key)
+    of_each, second, of_null = _in_blocks(deal_key, parts, rows, drawn(label_key))
+    v = jax.random.normal(draw_key, (n_draws, BLOCKS), second.dtype)
+    return of_each, second, draws(v, without_diagonal(of_null))
+
+
 def _in_blocks(
-    key: Key, parts: Callable[..., tuple[Array, ...]], rows: tuple[Array, ...]
+    key: Key, parts: Callable[..., tuple[Array, ...]], rows: tuple[Array, ...], drawn: Array
 ) -> tuple[list[Array], Array, Array]:
-    """Sums over random blocks: of what there is of each observation, and the products of the sums
-    of the second influence, as it is and with drawn residuals."""
+    """Return sums over random blocks: of what there is of each observation, and the products of the
+    sums of the second influence, as it is and with drawn residuals."""
     places, real = deal(key, rows[0].shape[0])
     side = places.shape[1]
     tile = 2 ** max(0, min(TILE // side, BLOCKS).bit_length() - 1)  # blocks at a time
 
     def chunk(of: tuple[Array, Array]) -> tuple[Array, ...]:
         place, real = (a.reshape(-1) for a in of)
-        x, r, added, drawn, weight = (a[place] for a in rows)
+        x, r, added, weight = (a[place] for a in rows)
         pulled, e, *of_each = parts(x, r, added, weight * real.astype(weight.dtype))
         pulled = pulled.reshape(tile, side, -1)
         sums = [
             jnp.einsum("bir,bip->brp", pulled, a.reshape(tile, side, -1)).reshape(tile, -1)
-            for a in (e, drawn)
+            for a in (e, drawn[place])
         ]
         return *(jnp.sum(a.reshape(tile, side), axis=1) for a in of_each), *sums
 
     chunks = tuple(a.reshape(BLOCKS // tile, tile, side) for a in (places, real))
     per_block = (a.reshape(BLOCKS, *a.shape[2:]) for a in jax.lax.map(chunk, chunks))
-    *of_each, errors, drawn = per_block
-    return of_each, errors @ errors.T, drawn @ drawn.T
+    *of_each, errors, of_null = per_block
+    return of_each, errors @ errors.T, of_null @ of_null.T
 
 
 def by_products(
     keys: tuple[Key, Key],
     gram: Float[Array, "n n"],
     products: Float[Array, "n n"],
-    ridge: Scalar,
+    ridge: Scalar | None,
     n_draws: int,
 ) -> tuple[Error, Float[Array, "n n"]]:
-    r"""The error where only the products D = R R^T of the residuals are known, and A^-1 K A^-1.
+    r"""Return the error where only the products D = R R^T of the residuals are known, and W.
 
-    A calibrated model has these residuals with random signs. Cost 4 n^3 multiplications, memory
-    O(n^2).
+    The estimate is the inner product of D with W: A^-1 K A^-1 by CKCE, K / n^2 by SKCE.
+
+    A calibrated model has these residuals with random signs. Cost 4 n^3 multiplications by CKCE,
+    O(n^2) by SKCE, memory O(n^2).
     """
     n = gram.shape[0]
     block_key, sign_key, null_key = jax.random.split(keys[0], 3)
     with jax.default_matmul_precision("highest"):
-        low = solvers.factor(gram, ridge)
-        s = solvers.solve(low, solvers.solve(low, products).T)
-        s = (s + s.T) / 2
-        along = solvers.solve(low, gram)
-        w = solvers.solve(low, along.T)
-        w = (w + w.T) / 2
-        scale = n * ridge
-        first = 2 * scale * jnp.sum(along.T * s, axis=1)
-        plain = w * products
-        estimate, alone = jnp.sum(plain), jnp.trace(plain)
+        if ridge is None:
+            w, pairs = gram / n**2, n / (n - 1)
+            second = pairs * w * products
+            first = 2 * jnp.sum(w * products, axis=1)
+        else:
+            low, scale, pairs = solvers.factor(gram, ridge), n * ridge, 1.0
+            s = solvers.solve(low, solvers.solve(low, products).T)
+            s = (s + s.T) / 2
+            along = solvers.solve(low, gram)
+            w = solvers.solve(low, along.T)
+            w = (w + w.T) / 2
+            second = w * scale**2 * s
+            first = 2 * scale * jnp.sum(along.T * s, axis=1)
+        estimate = jnp.sum(w * products)
+        plain = pairs * w * products
         sign = jax.random.rademacher(sign_key, (n,), dtype=gram.dtype)
+        value, sizes = pairs * estimate - jnp.trace(plain), jnp.ones(n, gram.dtype)
         plain = without_diagonal(plain) * sign[:, None] * sign[None]
-        second, sizes = w * scale**2 * s, jnp.ones(n, gram.dtype)
         noise = jnp.trace(second)
         if n > BLOCKS:
             block = jax.random.permutation(block_key, jnp.arange(n) % BLOCKS)
             summed = partial(jax.ops.segment_sum, segment_ids=block, num_segments=BLOCKS)
             first, sizes = summed(first), summed(sizes)
             second, plain = (summed(summed(a).T) for a in (second, plain))
-        null = _draws(signs(null_key, n_draws, len(plain), gram.dtype), without_diagonal(plain))
-        value, share = estimate - alone, sizes / n
-        error = _error(keys[1], estimate, value, noise, first, second, share, null)
+        null = draws(signs(null_key, n_draws, len(plain), gram.dtype), without_diagonal(plain))
+        error = _error(keys[1], estimate, value, noise, first, second, sizes / n, null)
     return error, w
 
 
@@ -250,7 +283,7 @@ def _error(
     share: Array,
     null: Array,
 ) -> Error:
-    """Centred; no observation meets itself in the second term, nor in the estimate of the first.
+    """Build an `Error`: centred, without products of observations with themselves.
 
     The variances of the first term's estimate and of the value both hold label noise twice: once
     in the data, and once on average, so that their ratio is bounded by the noise where the value
@@ -264,9 +297,10 @@ def _error(
     slope = jnp.sum(plain**2) + 4 * jnp.sum(second**2)
     total = at_least(value, 0) + 2 * noise
     slope = slope / jnp.where(total > 0, total, 1)
-    terms = _draws(signs(key, len(null), len(first), first.dtype), second)
+    terms = draws(signs(key, len(null), len(first), first.dtype), second)
     return Error(estimate, value, slope, first, second, terms, null, jnp.zeros((), jnp.int32))
 
 
-def _draws(v: Float[Array, "b k"], second: Float[Array, "k k"]) -> Float[Array, " b"]:
+def draws(v: Float[Array, "b k"], second: Float[Array, "k k"]) -> Float[Array, " b"]:
+    """Return quadratic forms of ``second``, one for each row of factors."""
     return jnp.sum((v @ second) * v, axis=1)

@@ -46,7 +46,7 @@ def primal_fit(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[solvers.Fit, Scalar]:
-    r"""CKCE of the kernel F F^T in two passes over blocks of rows, and the trace of F F^T.
+    r"""Return CKCE of the kernel F F^T, in two passes over blocks of rows, and its trace.
 
     :math:`\theta = (F^\top F + n\lambda I)^{-1} F^\top R`; the second pass gives contributions and
     influence. Cost 2 n p^2 + p^3 / 3, memory O(tile p + p^2) beyond what is given. ``mesh``:
@@ -112,7 +112,7 @@ def normal_equations(
     *,
     side: int = TILE,
 ) -> _Sums:
-    """F^T F, F^T R and the trace of F F^T, of rows with weights 0 or 1, ``side`` rows at a time."""
+    """Return F^T F, F^T R and the trace of F F^T, by ``side`` rows of weight 0 or 1 at a time."""
     n = points.shape[0]
     missing = -n % side
     padded = (jnp.concatenate([a, a[:1].repeat(missing, 0)]) for a in (points, residuals))
@@ -204,6 +204,6 @@ class LowRank(eqx.Module):
 
 
 def spread(xs: Array) -> Array:
-    """At most `CANDIDATES` rows, evenly spread over their order by values."""
+    """Return at most `CANDIDATES` rows, evenly spread over their order by values."""
     n = xs.shape[0]
     return xs if n <= CANDIDATES else xs[by_values(xs)[jnp.arange(CANDIDATES) * n // CANDIDATES]]

@@ -22,14 +22,14 @@ Labels = Int[Array, " n"]
 
 
 def checked(predictions: PredictionsLike, targets: ArrayLike) -> tuple[Probabilities, Labels]:
-    """Class probabilities [n, m] and classes [n], or an error that names the argument."""
+    """Return class probabilities [n, m] and classes [n], or an error that names the argument."""
     q = checks.probabilities(predictions, binary=True)
     n, m = q.shape
     return q, checks.labels(targets, n, m)
 
 
 def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[PredictionsLike]]:
-    """Names and predictions of several models, or an error."""
+    """Return names and predictions of several models, or an error."""
     if isinstance(models, Mapping):
         names, each = [str(name) for name in models], list(models.values())
     elif not isinstance(models, str) and (
@@ -42,12 +42,15 @@ def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[Predict
             f"[M, n, m] of class probabilities, got {checks.say(models)}"
         )
     if len(each) < least:
-        raise ValueError(f"models: wanted at least {least} models, got {len(each)}")
+        raise ValueError(
+            f"models: wanted at least {least} models, got {len(each)}; of one model, "
+            f"`jaxcal.calibration_error` estimates the error and `jaxcal.skce_test` tests it"
+        )
     return tuple(names), each
 
 
 def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
-    """Names and class probabilities of several models, or an error."""
+    """Return names and class probabilities of several models, or an error."""
     names, each = named(models, least=least)
     each = in_one_order(names, each)
     arrays = [
@@ -63,8 +66,8 @@ def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Arra
 
 
 def in_one_order(names: tuple[str, ...], models: list[PredictionsLike]) -> list[PredictionsLike]:
-    """Data frames with their columns in the order of the first one's, or an error where the names
-    of the classes differ."""
+    """Put the columns of data frames into the order of the first one's, or raise an error where
+    the names of the classes differ."""
     ordered: list[Any] = list(models)
     columns = {k: list(model.columns) for k, model in enumerate(ordered) if _is_frame(model)}
     if len(columns) < 2:
@@ -122,7 +125,7 @@ def class_root(
 def residuals(
     q: Probabilities, labels: Labels, root: Float[Array, "m m"] | None = None
 ) -> Float[Array, "n m"]:
-    r"""Rows :math:`S^\top (e_{y_i} - q_i)`, so that their products are the entries of D.
+    r"""Return rows :math:`S^\top (e_{y_i} - q_i)`, so that their products are the entries of D.
 
     :math:`D_{ij} = \ell(y_i, y_j) - E\ell(Z_i, y_j) - E\ell(y_i, Z_j) + E\ell(Z_i, Z_j)`
     :math:`= (e_{y_i} - q_i)^\top \Lambda (e_{y_j} - q_j)`, never as a difference of large numbers.
@@ -144,7 +147,7 @@ def fourth_root(n: int) -> float:
 def ridge_at(
     ridge: Ridge, n: int, dtype: DTypeLike, *, several: bool = False
 ) -> Float[Array, "*r"]:
-    """The ridge for n observations, None for n^(-1/4), or ``several`` of them, [r].
+    """Return the ridge for n observations, None for n^(-1/4), or ``several`` of them, [r].
 
     ValueError unless positive and finite.
     """

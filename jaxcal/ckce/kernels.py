@@ -70,7 +70,8 @@ def median_bandwidth(xs: Points) -> Scalar:
 def fill(
     kernel: KernelLike, xs: Points, bandwidth: Any = None, name: str = "bandwidth"
 ) -> tuple[KernelLike, dict[str, Scalar]]:
-    """The kernel with every unset bandwidth set, by the median of ``xs`` or to ``bandwidth``."""
+    """Return the kernel with every unset bandwidth set, by the median of ``xs`` or to
+    ``bandwidth``."""
     kernel = points.as_kernel(kernel)
     if not points.needs_bandwidth(kernel):
         return kernel, {}
@@ -82,7 +83,7 @@ def fill(
 
 
 def check_bandwidth(kernel: KernelLike, q: int) -> None:
-    """ValueError where a kernel has one length a dimension, and not ``q`` of them."""
+    """Raise ValueError where a kernel has one length a dimension, and not ``q`` of them."""
     for lengths in points.lengths(kernel):
         if lengths.size != q:
             raise ValueError(
@@ -92,6 +93,6 @@ def check_bandwidth(kernel: KernelLike, q: int) -> None:
 
 
 def weighted_by_itself(medians: Float[Array, " M"]) -> Scalar:
-    """The mean of median distances, each weighted by itself; 1 where all are 0."""
+    """Return the mean of median distances, each weighted by itself; 1 where all are 0."""
     total = jnp.sum(medians)
     return jnp.where(total == 0, 1, jnp.sum(medians**2) / jnp.where(total == 0, 1, total))

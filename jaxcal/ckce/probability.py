@@ -19,7 +19,7 @@ squared error of the probability, and so that it is at most 1.
 """
 
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -28,33 +28,42 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.ckce.errors import (
     ADDED,
-    BLOCKS,
     Error,
     added_residuals,
-    deal,
     redrawn_residuals,
-    redrawn_values,
     signs,
     without_diagonal,
 )
+from jaxcal.ckce.expansion import draws, summed
+from jaxcal.ckce.features import TILE, normal_equations
 from jaxcal.ckce.results import Says
 from jaxcal.numerics import at_least
-from jaxcal.typing import Key
+from jaxcal.typing import Key, Scalar
 
 COMPONENTS = 30  # at most so many columns of the basis
 
 
 def n_components(n: int, m: int) -> int:
-    """Columns of the basis for n predictions of m classes: five observations each, at most m."""
+    """Return how many columns the basis has: one for five observations, at most m."""
     return max(1, min(m, n // 5, COMPONENTS))
 
 
-def basis(
-    q: Float[Array, "n m"], weights: Float[Array, " n"], components: int
-) -> Float[Array, "n r"]:
-    """Orthonormal columns: a constant and the leading components of the predictions.
+class Basis(NamedTuple):
+    """A constant and linear functions of the predictions, orthonormal over the observations."""
 
-    Rows with weight 0 are 0. Components with a standard deviation that rounding explains are 0.
+    constant: Scalar
+    mean: Float[Array, " m"]
+    directions: Float[Array, "m s"]
+
+    def __call__(self, q: Float[Array, "n m"]) -> Float[Array, "n r"]:
+        moving = (q - self.mean[None]) @ self.directions
+        return jnp.concatenate([jnp.full((len(q), 1), self.constant), moving], axis=1)
+
+
+def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) -> Basis:
+    """Return a constant and the leading components of the predictions that have a weight.
+
+    Components with a standard deviation that rounding explains are 0.
     """
     total = jnp.sum(weights)
     mean = weights @ q / total
@@ -63,17 +72,15 @@ def basis(
     variances = variances[::-1][: components - 1]
     some = variances > (100 * jnp.finfo(q.dtype).eps) ** 2
     scale = jnp.where(some, 1 / jnp.sqrt(total * jnp.where(some, variances, 1)), 0)
-    moving = centred @ directions[:, ::-1][:, : components - 1] * scale[None]
-    return jnp.concatenate([weights[:, None] / jnp.sqrt(total), moving], axis=1)
+    return Basis(1 / jnp.sqrt(total), mean, directions[:, ::-1][:, : components - 1] * scale[None])
 
 
 class Probability(eqx.Module):
     """The measure "probability", by a regression on ``rank`` columns.
 
-    Cost O(n m (r + m)) and b min(n, 1024) r m multiplications, memory O(n (r + m)).
+    Cost O(n m (r + m)) and b min(n, 1024) r m multiplications, memory O(n m).
     """
 
-    unit: ClassVar[str] = "probability"
     largest: ClassVar[float] = 1.0
     rank: int = eqx.field(static=True)
 
@@ -86,7 +93,7 @@ class Probability(eqx.Module):
         labels: Int[Array, " n"],
         n_draws: int,
     ) -> tuple[Error, dict[str, Array]]:
-        """The error of one model, and the fields of a `Comparison` that only CKCE fills.
+        """Return the error of one model, and the fields of a `Comparison` that only a kernel fills.
 
         Observations count with ``weights`` 0 or 1.
         """
@@ -94,65 +101,55 @@ class Probability(eqx.Module):
         n, m = q.shape
         total = jnp.sum(weights)
         with jax.default_matmul_precision("highest"):
-            f = basis(q, weights, self.rank)
-            d = (jax.nn.one_hot(labels, m, dtype=q.dtype) - q) * weights[:, None]
-            leverage = jnp.sum(f**2, axis=1)
-            inflation = 1 / at_least(1 - leverage, 0.25)
-            fitted = f @ (f.T @ d)
-            without = (fitted - leverage[:, None] * d) * inflation[:, None]
-            root = jnp.sqrt(inflation)[:, None]
-            added = added_residuals(noise_key, n, m, total) * weights[:, None]
-            e = (d - fitted) * root + added
-            weighted = f * root / jnp.sqrt(2 * total)
-            sizes = jnp.sum(weighted**2, axis=1)
-            estimate = jnp.sum((weighted.T @ d) ** 2)
-            value = estimate - sizes @ jnp.sum(d**2, axis=1)
-            first = 2 * jnp.sum(without * d, axis=1) - jnp.sum(without**2, axis=1)
-            first = (first - jnp.sum(first) / total) * weights / (2 * total)
-            first, vectors = _summed(deal_key, first, weighted, e)
-            second = without_diagonal(vectors @ vectors.T)
-            noise = at_least(value, 0) + 2 * (sizes @ jnp.sum(e**2, axis=1))
+            functions = basis(q, weights, self.rank)
+
+            def columns(x: Array, weight: Array) -> tuple[Array, Array, Array, Array]:
+                """Return F, leverages h, 1 / (1 - h), and F divided by the root of 2 n (1 - h)."""
+                f = functions(x) * weight[:, None]
+                leverage = jnp.sum(f**2, axis=1)
+                inflation = 1 / at_least(1 - leverage, 0.25)
+                return f, leverage, inflation, f * jnp.sqrt(inflation / (2 * total))[:, None]
+
+            def both(x: Array) -> Array:
+                f, _, _, pulled = columns(x, jnp.ones(len(x), x.dtype))
+                return jnp.concatenate([f, pulled], axis=1)
+
+            d = jax.nn.one_hot(labels, m, dtype=q.dtype) - q
+            moments = normal_equations(both, q, d, weights, side=min(n, TILE)).moments
+            coefficients, sums = jnp.split(moments, 2)
+
+            def parts(x: Array, d: Array, added: Array, weight: Array) -> tuple[Array, ...]:
+                """Return the vectors a without and with noise, as their two factors; the first
+                influence, the products of the vectors with themselves, and weights."""
+                f, leverage, inflation, pulled = columns(x, weight)
+                fitted = f @ coefficients
+                without = (fitted - leverage[:, None] * d) * inflation[:, None]
+                e = (d - fitted) * jnp.sqrt(inflation)[:, None] + added
+                first = 2 * jnp.sum(without * d, axis=1) - jnp.sum(without**2, axis=1)
+                sizes = jnp.sum(pulled**2, axis=1)
+                alone = (sizes * jnp.sum(a**2, axis=1) for a in (d, e))
+                return pulled, e, first * weight / (2 * total), *alone, weight
+
+            rows = q, d, added_residuals(noise_key, n, m, total), weights
+            drawn, keys = partial(redrawn_residuals, q=q), (deal_key, null_key)
+            of_each, second, null = summed(keys, parts, rows, drawn, n_draws)
+            first, alone, alone_with_noise, sizes = of_each
+            estimate = jnp.sum(sums**2)
+            value = estimate - jnp.sum(alone)
+            first = first - jnp.sum(first) * sizes / total
+            second = without_diagonal(second)
+            noise = at_least(value, 0) + 2 * jnp.sum(alone_with_noise)
             slope = (jnp.sum(first**2) + 4 * jnp.sum(second**2)) / noise
             slope = slope + 2 * ADDED / (m * total * (total + ADDED))
-            terms = _draws(signs(signs_key, n_draws, len(first), q.dtype), vectors)
-            null = _null(null_key, q, weighted, n_draws)
+            terms = draws(signs(signs_key, n_draws, len(first), q.dtype), second)
         lost = jnp.sum(jnp.any(~jnp.isfinite(q), axis=1))
         names, none = ("bandwidths", "ridge", "left_out"), jnp.zeros((), q.dtype)
         others = dict.fromkeys(names, none) | {"nonfinite_kernel": jnp.zeros((), jnp.int32)}
         return Error(estimate, value, slope, first, second, terms, null, lost), others
 
 
-def _summed(
-    key: Key, first: Float[Array, " n"], weighted: Float[Array, "n r"], e: Float[Array, "n m"]
-) -> tuple[Float[Array, " k"], Float[Array, "k p"]]:
-    """Sums over blocks of the first influence and of the vectors ``weighted`` times ``e``."""
-    places, real = deal(key, first.shape[0])
-    real = real.astype(first.dtype)
-    vectors = jnp.einsum("ksr,ksm->krm", weighted[places] * real[:, :, None], e[places])
-    return jnp.sum(first[places] * real, axis=1), vectors.reshape(len(places), -1)
-
-
-def _draws(v: Float[Array, "b k"], vectors: Float[Array, "k p"]) -> Float[Array, " b"]:
-    """Draws of the sum over i != j of the products of the vectors with factors v."""
-    return jnp.sum((v @ vectors) ** 2, axis=1) - v**2 @ jnp.sum(vectors**2, axis=1)
-
-
-def _null(
-    key: Key, q: Float[Array, "n m"], weighted: Float[Array, "n r"], n_draws: int
-) -> Float[Array, " b"]:
-    """Values with labels drawn from the predictions; beyond `BLOCKS` observations they are drawn
-    once, and the sums over blocks take normal factors."""
-    n = len(q)
-    if n <= BLOCKS:
-        return redrawn_values(key, weighted, partial(redrawn_residuals, q=q), n_draws)
-    label_key, deal_key, draw_key = jax.random.split(key, 3)
-    d = redrawn_residuals(label_key, q)
-    _, vectors = _summed(deal_key, jnp.zeros(n, q.dtype), weighted, d)
-    return _draws(jax.random.normal(draw_key, (n_draws, len(vectors)), q.dtype), vectors)
-
-
 def says(q: Float[Array, "n m"], labels: Int[Array, " n"], weights: Float[Array, " n"]) -> Says:
-    """Of every class, the regression of its occurrence on its probability, a deviation either
+    """Return what the regression of each class on its probability gives one deviation either
     side of the mean."""
     total = jnp.sum(weights)
     y = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype)

@@ -8,11 +8,12 @@ from jaxcal.results import confidence
 
 SHIFTS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # in standard deviations of the targets
 COMPARABLE = "comparable only at equal n, ridge and kernel"
+BOUND = "the root of half a value is at most the error in units of probability, if no k(q, q) > 1"
 PAIRS_SHOWN = 28  # of 8 models; the arrays hold all
 
 
 def lines(comparison: Any) -> list[str]:
-    """Values and skill, what they mean, which may be the best, and every pair."""
+    """Return values and skill, what they mean, which may be the best, and every pair."""
     order = comparison.order()
     wide = max(5, *(len(name) for name in comparison.names))
     effect = _says_lines if comparison.says is not None else _effect_lines
@@ -31,11 +32,10 @@ def _values(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
     skill = {name: np.asarray(values) for name, values in comparison.skill.items()}
     values = [np.asarray(a) for a in (comparison.corrected, comparison.low, comparison.high)]
     many = f"{len(comparison.names)} {comparison.things}, n = {comparison.n}"
-    title, column = (
-        f"CKCE of {many}, ridge {float(comparison.ridge):.4g}: {COMPARABLE}",
-        "corrected",
-    )
-    if comparison.unit == "probability":
+    title, column = f"SKCE of {many}: comparable only with the same kernels", "corrected"
+    if comparison.measure == "ckce":
+        title = f"CKCE of {many}, ridge {float(comparison.ridge):.4g}: {COMPARABLE}"
+    elif comparison.measure == "probability":
         values = [np.sqrt(a) for a in values]
         title, column = f"Calibration errors of {many}, in units of probability", "error"
     heading = f"{confidence(comparison.level)} interval"
@@ -47,6 +47,8 @@ def _values(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
             f"  {comparison.names[i]:{wide}s}   {value:9.3g}   [{low:9.3g}, {high:9.3g}]"
             + "".join(f"   {v[i]:9.3g}" for v in skill.values())
         )
+    if comparison.measure == "skce" and comparison.says is not None:
+        said.append(f"  {BOUND}")
     return said
 
 
@@ -54,7 +56,7 @@ def _pairs(comparison: Any, order: np.ndarray) -> list[str]:
     valued = np.isfinite(np.asarray(comparison.corrected))
     best = comparison.best()
     worse = [name for i in order if valued[i] and (name := comparison.names[i]) not in best]
-    squared = " of squared errors" if comparison.unit == "probability" else ""
+    squared = " of squared errors" if comparison.measure == "probability" else ""
     chosen = f"{', '.join(best) or 'none'}; worse: {', '.join(worse) or 'none shown'}"
     said = [
         f"  may be the best: {chosen}",
@@ -75,7 +77,7 @@ def _pairs(comparison: Any, order: np.ndarray) -> list[str]:
 
 
 def _says_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
-    """Of every model, the class whose probability is furthest from what comes true."""
+    """Return the class of every model whose probability is furthest from what comes true."""
     assert comparison.says is not None
     said, true = (np.asarray(a) for a in comparison.says)
     p = np.asarray(comparison.p_calibrated)
@@ -96,14 +98,14 @@ def _says_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
 
 
 def _fault(above: float, below: float) -> str:
-    """The name of an error: how much too large the high and the low probability are."""
+    """Return the name of an error: how much too large the high and the low probability are."""
     if above * below <= 0:
         return "overconfident" if above > below else "underconfident"
     return "says too much" if above > 0 else "says too little"
 
 
 def _effect_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
-    """The shift that is as wrong as each model, in the report's order."""
+    """Return the shift that is as wrong as each model, in the report's order."""
     assert comparison.effect is not None
     lines = ["  as wrong as by a shift, in standard deviations of the targets, of:"]
     p = np.asarray(comparison.p_calibrated)

@@ -57,7 +57,7 @@ class CKCE(Result):
         identical: Bool[Array, ""],
         approximation: Approximation | None = None,
     ) -> "CKCE":
-        """The result of a fit, NaN where the predictions have ``nonfinite`` entries."""
+        """Return the result of a fit, NaN where the predictions have ``nonfinite`` entries."""
         fit = jax.tree.map(lambda part: jnp.where(nonfinite > 0, jnp.nan, part), fit)
         rounding, size = jax.lax.stop_gradient((fit.rounding, jnp.abs(fit.estimate)))
         notes = {
@@ -170,8 +170,8 @@ class Comparison(Result):
         n: Number of observations.
         n_draws: Number of draws behind intervals and p-values.
         level: Up to it a p-value counts, and intervals have confidence 1 - level.
-        unit: "probability": roots of values are errors of probabilities. "squared norm": CKCE,
-            which has no unit.
+        measure: "probability": roots of values are errors of probabilities. "ckce" and "skce":
+            squared norms, without a unit.
         things: What is compared: "models", or "groups" of observations of one model.
         effect: Of predictions that are no class probabilities, the shift that scores as much as
             each model; see `Effect`.
@@ -206,7 +206,7 @@ class Comparison(Result):
     n: int = eqx.field(static=True)
     n_draws: int = eqx.field(static=True)
     level: float = eqx.field(static=True)
-    unit: str = eqx.field(static=True)
+    measure: str = eqx.field(static=True)
     things: str = eqx.field(static=True)
     effect: Effect | None = None
     says: Says | None = None
@@ -218,22 +218,22 @@ class Comparison(Result):
         return jnp.sqrt(self.corrected)
 
     def ranking(self) -> list[str]:
-        """The names of the models, best calibrated first, by ``differences``."""
+        """Return the names of the models, best calibrated first, by ``differences``."""
         return [self.names[i] for i in self.order()]
 
     def order(self) -> np.ndarray:
-        """The places of the models in ``names``, best calibrated first, [M]."""
+        """Return the places of the models in ``names``, best calibrated first, [M]."""
         worse_than = np.sum(np.asarray(self.differences.estimate) > 0, axis=1)
         valued = np.isfinite(np.asarray(self.corrected))
         return np.argsort(np.where(valued, worse_than, len(self.names)), kind="stable")
 
     def best(self) -> list[str]:
-        """The names of the models that may be the best, in the order of `ranking`."""
+        """Return the names of the models that may be the best, in the order of `ranking`."""
         chosen = np.asarray(self.may_be_best)
         return [name for name in self.ranking() if chosen[self.names.index(name)]]
 
     def table(self) -> list[Contents]:
-        """Every pair of models once, the better calibrated first: one dict a row.
+        """Return every pair of models once, the better calibrated first: one dict a row.
 
         With ``better``, ``worse``, ``difference`` (never positive), ``low``, ``high``,
         ``p_value``, ``p_adjusted`` and ``shown`` (whether the adjusted p-value is at most the
@@ -282,7 +282,7 @@ class Comparison(Result):
         return said + [(self._why(k), True) for k in without_value]
 
     def _why(self, k: int) -> str:
-        """Why model k has no value, from what was counted."""
+        """Return why model k has no value, from what was counted."""
         says = f"not a number for {self.names[k]}, which is left out of the others' ranking: "
         if count := int(self.nonfinite_predictions[k]):
             return says + f"{count} of its predictions are NaN or infinite [nonfinite-predictions]"

@@ -50,7 +50,7 @@ class Sizes(NamedTuple):
 def rounding(
     estimate: Scalar, sizes: Sizes, n: int, ridge: Scalar, dropped: Scalar | float = 0.0
 ) -> Scalar:
-    r"""How far the estimate may be from its exact value, []: usually much less.
+    r"""Return how far the estimate may be from its exact value, []: usually much less.
 
     An error E of the Gram matrix, its entries rounded or its factor's, moves the estimate by
     :math:`Tr(B^\top (2 n \lambda A^{-1} - I) E B)`, at most :math:`\|E\| \|B\|^2`, and a residual
@@ -70,14 +70,14 @@ def rounding(
 
 
 def factor(gram: Gram, ridge: Scalar) -> Gram:
-    """The lower Cholesky factor of K + n ridge I. NaN where rounding makes that indefinite."""
+    """Return the lower Cholesky factor of K + n ridge I; NaN where rounding makes it indefinite."""
     n = gram.shape[0]
     shifted = gram + n * ridge * jnp.eye(n, dtype=gram.dtype)
     return jax.lax.linalg.cholesky(shifted, symmetrize_input=False)
 
 
 def solve(low: Gram, right: Float[Array, "n p"]) -> Float[Array, "n p"]:
-    """A^-1 times ``right``, from the factor."""
+    """Return A^-1 times ``right``, from the factor."""
     return jax.scipy.linalg.cho_solve((low, True), right)
 
 
@@ -107,7 +107,7 @@ def fit(gram: Gram, residuals: Residuals, ridge: Scalar) -> Fit:
 
 
 def fit_products(gram: Gram, products: Gram, ridge: Scalar) -> Fit:
-    r"""As `fit`, where only the products D = R R^T of the residuals are known, [n, n].
+    r"""Compute `fit` where only the products D = R R^T of the residuals are known, [n, n].
 
     :math:`S = A^{-1} D A^{-1}` and CKCE = <S, K>. Cost n^3 / 3 + 5 n^3 multiplications.
     """
@@ -194,7 +194,7 @@ class Exact(eqx.Module):
 
 
 def check_solver(value: object) -> Solver:
-    """A solver ready to use, or TypeError."""
+    """Return a solver ready to use, or TypeError."""
     if isinstance(value, type) or not isinstance(value, Solver):
         remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
         raise TypeError(

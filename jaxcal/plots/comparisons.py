@@ -33,9 +33,10 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """
     names, order = _one(result), result.order()
     ax = axes(ax, (6.4, 1.2 + 0.4 * len(names)))
-    in_probability = result.unit == "probability"
+    in_probability = result.measure == "probability"
     label = "calibration error (root mean square, in units of probability)"
-    ax.set(xlabel=label if in_probability else "CKCE without label noise (squared norm, no unit)")
+    norm = f"{result.measure.upper()} without label noise (squared norm, no unit)"
+    ax.set(xlabel=label if in_probability else norm)
     if not np.all(np.isfinite(np.asarray(result.corrected))):
         return say(ax, "not a finite number for some model:\nno ranking")
     values, low, high = (np.asarray(a)[order] for a in (result.corrected, result.low, result.high))

@@ -138,13 +138,13 @@ class FittedBins(eqx.Module):
 def bin_numbers(
     confidences: Float[Array, " n"], edges: Float[Array, " e"], count: Array
 ) -> Int[Array, " n"]:
-    """The bin (b_{m-1}, b_m] of each confidence, from 0; 0 itself is in the first bin."""
+    """Return the bin (b_{m-1}, b_m] of each confidence, from 0; 0 itself is in the first bin."""
     which = jnp.searchsorted(edges, confidences, side="left") - 1
     return jnp.clip(which, 0, (count - 1).astype(which.dtype))
 
 
 def _all_edges(bins: Bins, confidences: Float[Array, " n"]) -> tuple[Array, Array]:
-    """Edges of every candidate, padded by infinity to one length, and their numbers of bins."""
+    """Return the edges of every candidate, padded by infinity, and their numbers of bins."""
     if bins.edges is not None:
         rows = [jnp.asarray(bins.edges, confidences.dtype)]
     elif bins.equal_mass:
@@ -159,7 +159,7 @@ def _all_edges(bins: Bins, confidences: Float[Array, " n"]) -> tuple[Array, Arra
 
 
 def _quantile_edges(confidences: Float[Array, " n"], count: int) -> Array:
-    """Edges between which equally many confidences lie, up to ties, which share a bin."""
+    """Return edges between which equally many confidences lie, up to ties, which share a bin."""
     inner = jnp.quantile(confidences, jnp.arange(1, count) / count, method="higher")
     ends = jnp.asarray([0.0, 1.0], confidences.dtype)
     return jnp.concatenate([ends[:1], inner.astype(confidences.dtype), ends[1:]])

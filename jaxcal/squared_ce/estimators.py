@@ -77,7 +77,7 @@ class Candidate(eqx.Module):
 
 
 def candidate(fitted: Fitted, i: int) -> Candidate:
-    """The i-th candidate."""
+    """Return the i-th candidate."""
     return Candidate(fitted, jax.tree.map(lambda leaf: leaf[i], fitted.settings))
 
 
@@ -122,7 +122,7 @@ def at_data(fitted: Fitted, problem: Reduced, use: Bool[Array, " n"] | None = No
 def rows_among(
     residuals: Float[Array, "n d"], factors: Factors, use: Bool[Array, " n"]
 ) -> Float[Array, " n"]:
-    """Row means of the risk over pairs of the observations in ``use``; NaN at the others."""
+    """Return row means of the risk over pairs of the observations in ``use``; NaN at the others."""
     some = use[:, None]
     among = Factors(jnp.where(some, factors.left, 0), jnp.where(some, factors.right, 0))
     # pairs with an observation whose residual and factors are 0 add 0
@@ -133,7 +133,7 @@ def rows_among(
 
 
 def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:
-    """The hyperparameters whose chosen value is the smallest or the largest that was tried.
+    """Return the hyperparameters whose chosen value is the smallest or the largest that was tried.
 
     A text, such as the name of a kernel, is neither: choices without an order have no end.
     """
@@ -148,7 +148,7 @@ def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:
 
 
 def scalar_only(train: Reduced, name: str) -> None:
-    """ValueError for vector inputs, where intervals of confidences are meant."""
+    """Raise ValueError for vector inputs, where intervals of confidences are meant."""
     if train.inputs.ndim != 2 or train.inputs.shape[1] != 1:
         raise ValueError(
             f"{name}: bins divide confidences, inputs of shape [n, 1], got {train.inputs.shape}; "
@@ -157,7 +157,7 @@ def scalar_only(train: Reduced, name: str) -> None:
 
 
 def positive(values: ArrayLike, name: str) -> tuple[float, ...]:
-    """Positive, finite numbers as a tuple, at least one."""
+    """Return positive, finite numbers as a tuple, at least one."""
     numbers = checks.array(values, name)
     if isinstance(numbers, Tracer):
         raise TypeError(f"{name}: values must be known, and these are traced: keep them out of jit")

@@ -62,7 +62,7 @@ def on_diagonal(factors: Factors) -> Float[Array, " n"]:
 
 
 def finite_rows(factors: Factors) -> Array:
-    """Which observations [n] have finite factors."""
+    """Return which observations [n] have finite factors."""
     return jnp.all(jnp.isfinite(factors.left) & jnp.isfinite(factors.right), axis=1)
 
 
@@ -80,7 +80,7 @@ class Risk(NamedTuple):
 
 
 def jackknife(rows: Float[Array, "*b n"]) -> Float[Array, "*b"]:
-    r"""The jackknife's standard error of a U-statistic of order 2 from its row means [n].
+    r"""Return the jackknife's standard error of a U-statistic of order 2 from its row means [n].
 
     Without observation i the statistic is (n U - 2 m_i) / (n - 2).
     """
@@ -92,7 +92,7 @@ def jackknife(rows: Float[Array, "*b n"]) -> Float[Array, "*b"]:
 
 
 def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
-    """The empirical risk of a calibration function on one problem.
+    """Return the empirical risk of a calibration function on one problem.
 
     A U-statistic over pairs, computed at the lower of two costs.
 
@@ -127,7 +127,7 @@ def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
 
 
 def risk_of_factors(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
-    """As `empirical_risk`, from residuals and the factors of h at the same observations."""
+    """Compute `empirical_risk` from residuals and the factors of h at the same observations."""
     n, d = residuals.shape
     if d + factors.left.shape[1] < n:
         return risk_by_moments(residuals, factors)
@@ -135,7 +135,7 @@ def risk_of_factors(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
 
 
 def risk_by_moments(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
-    r"""All pairs from second moments, exact, in O(n (d + r)^2).
+    r"""Compute the risk of all pairs from second moments, exactly, in O(n (d + r)^2).
 
     .. math:: |D^T D|^2 - 2 \langle D^T L, D^T R\rangle + \langle L^T L, R^T R\rangle
               - \sum_i (|D_i|^2 - h_{ii})^2.
@@ -176,7 +176,7 @@ class SquaredGaps(eqx.Module):
 
 
 def risk_by_pairs(residuals: Float[Array, "n d"], factors: Factors, *, tile: int = TILE) -> Risk:
-    """All pairs, block by block through the one engine: O(n^2 (d + r) / 2), memory O(tile^2)."""
+    """Compute the risk of all pairs in blocks: O(n^2 (d + r) / 2), memory O(tile^2)."""
     n = _at_least_two(residuals)
     features = _PairFeatures(residuals, factors.left, factors.right)
     none = jnp.zeros((n, 0), residuals.dtype)
@@ -185,7 +185,7 @@ def risk_by_pairs(residuals: Float[Array, "n d"], factors: Factors, *, tile: int
 
 
 def one_problem(problem: Reduced) -> None:
-    """ValueError for a class-wise problem, which is several."""
+    """Raise ValueError for a class-wise problem, which is several."""
     if problem.inputs.ndim != 2:
         raise ValueError(
             f"problem: wanted one, inputs of shape [n, d], got {problem.inputs.shape}; "

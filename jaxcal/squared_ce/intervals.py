@@ -69,7 +69,7 @@ def claimed_parts(
 def one_step(
     terms: Float[Array, " n"], level: float = 0.05, claimed: Float[Array, " n"] | None = None
 ) -> OneStep:
-    """The one-step estimate of the squared error and its intervals, from the terms psi [n].
+    """Return the one-step estimate of the squared error and its intervals, from the terms psi [n].
 
     ``claimed`` [n]: variances of the terms given the predictions, were these calibrated. An outcome
     that no label shows adds nothing to the observed variance, but something to the claimed one; the
@@ -107,12 +107,12 @@ def compare_risks(
 
 
 def root(interval: Interval, most: float = np.inf) -> Interval:
-    """The interval of a square on the scale of its root; ends below 0 count as 0, those above the
-    largest possible square ``most`` as that."""
+    """Return the interval of a square on the scale of its root; ends below 0 count as 0, those
+    above the largest possible square ``most`` as that."""
     low, high = (np.sqrt(np.clip(np.asarray(end), 0, most)) for end in interval[:2])
     return Interval(low, high, interval.level)  # pyright: ignore[reportArgumentType]
 
 
 def _normal_quantile(probability: float, like: Array) -> Scalar:
-    """In the type of the other numbers, which a float64 would widen."""
+    """Return the normal quantile in the type of the other numbers, which a float64 would widen."""
     return ndtri(jnp.asarray(probability, like.dtype))

@@ -104,7 +104,7 @@ def on_simplex(inputs: Float[Array, "*n d"]) -> Float[Array, "*n m"]:
 
 
 def log_kernel(p: Array, points: Array, b: Array | float, *, at_zero: bool) -> Float[Array, " t"]:
-    """The log kernel, [t]; powers of 0 as they are (0^0 = 1), or left out."""
+    """Return the log kernel, [t]; powers of 0 as they are (0^0 = 1), or left out."""
     total, m = jnp.sum(points, axis=1), p.shape[0]
     constant = gammaln(total / b + m) - jnp.sum(gammaln(points / b + 1), axis=1)
     inside = p > 0
@@ -118,7 +118,8 @@ def log_kernel(p: Array, points: Array, b: Array | float, *, at_zero: bool) -> F
 def logits_of(
     p: Array, points: Array, b: Array | float, keep: Array | bool = True
 ) -> Float[Array, " t"]:
-    """Log weights of the training points; of those to ``keep`` the smallest power of 0 decides."""
+    """Return log weights of the training points; of those to ``keep`` the smallest power of 0
+    decides."""
     powers = jnp.where(keep, points @ (p <= 0).astype(points.dtype), jnp.inf)
     values = log_kernel(p, points, b, at_zero=False)
     return jnp.where((powers <= jnp.min(powers)) & keep, values, -jnp.inf)

@@ -137,7 +137,7 @@ class KernelRidge(eqx.Module):
         return [each | {"ridge": m} for each in which for m in self._ridges(problem)]
 
     def ranges(self, problem: Reduced) -> dict[str, Range]:
-        """From ridges that rounding hides to those that leave nothing of h, of every kernel."""
+        """Return ranges from ridges that rounding hides to those that leave nothing of h."""
         traces = [float(jnp.sum(gram_diagonal(kernel, problem.inputs))) for kernel in self.kernels]
         if not (min(traces) > 0 and max(traces) < np.inf):
             return {}
@@ -189,7 +189,8 @@ def _inverse(values: Array) -> Array:
 def _shared(
     kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None, shared: list[PyTree]
 ) -> Spectral:
-    """The factorisation another estimator left for these kernels and this rank, or a new one."""
+    """Return the factorisation another estimator left for these kernels and this rank, or a new
+    one."""
     for their_kernels, their_rank, factorisation in shared:
         if their_rank == rank and bool(eqx.tree_equal(their_kernels, kernels)):
             return factorisation

@@ -126,7 +126,8 @@ def _functions(n: int, m: int) -> int:
 
 
 def _of_ranks(confidences: Float[np.ndarray, " n"], k: int) -> Float[np.ndarray, "n k"]:
-    """Orthonormal cosines of the ranks; columns of zeros where there are fewer distinct values."""
+    """Return orthonormal cosines of the ranks; columns of zeros where there are fewer distinct
+    values."""
     return _orthonormal(_cosines(confidences, np.arange(k)))
 
 
@@ -139,7 +140,7 @@ def _cosines(
 
 
 def _of_vectors(p: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m k"]:
-    """Orthonormal functions of probability vectors for each of their classes."""
+    """Return orthonormal functions of probability vectors for each of their classes."""
     n, m = p.shape
     most = max(min(n // 4, ALTOGETHER // m, STORED // (n * m)), 1)
     logs = np.log(np.maximum(p, 1e-300))
@@ -166,7 +167,7 @@ def _orthonormal(columns: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
 def _estimate(
     p: Float[np.ndarray, "n m"], residuals: Float[np.ndarray, "n m"], q: Float[np.ndarray, "n m k"]
 ) -> tuple[float, Moments]:
-    """The one-step estimate and what its distribution needs."""
+    """Return the one-step estimate and what its distribution needs."""
     n, m, k = q.shape
     total = np.einsum("nmk,nm->mk", q, residuals)
     fit = np.einsum("nmk,mk->nm", q, total)
@@ -201,7 +202,7 @@ def _estimate(
 
 
 def accepted(squared: float, moments: Moments, level: float, most: float) -> tuple[float, float]:
-    """The squared errors that the test does not reject, by bisection.
+    """Return the squared errors that the test does not reject, by bisection.
 
     For the upper end an estimate below 0 counts as 0: noise alone made it, and the errors that it
     does not reject may be none. The interval is wider for it, never narrower.
@@ -209,7 +210,7 @@ def accepted(squared: float, moments: Moments, level: float, most: float) -> tup
     from scipy import special
 
     def tails(truth: float, squared: float) -> tuple[float, float, float]:
-        """Probabilities of an estimate as low and as high; the share of the level below."""
+        """Return probabilities of an estimate as low and as high; the share of the level below."""
         at_zero = moments.noise + moments.rows
         away = -np.expm1(-(truth**2) / at_zero) if at_zero > 0 else 1.0
         wider = 1 + away * (moments.excess - 1)
@@ -238,7 +239,7 @@ def accepted(squared: float, moments: Moments, level: float, most: float) -> tup
 
 
 def _last(holds: Callable[[float], bool], most: float) -> float:
-    """The largest number in [0, most] where a condition holds that holds below it."""
+    """Return the largest number in [0, most] where a condition holds that holds below it."""
     low, high = 0.0, most
     for _ in range(60):
         middle = (low + high) / 2

@@ -33,9 +33,12 @@ Asked: TypeAlias = Estimators | Literal["paper"]
 
 
 def default_estimators(problem: Reduced) -> list[Estimator]:
-    """The estimators of the paper: 15 bins, tuned bins, kde, kkr and ukkr; the canonical notion has
-    no bins. For many observations the kernel ridges get a rank: at n > 1024 for scalar notions,
-    where the kernel has a numerical rank below 20, and at n > 4096 for the canonical one."""
+    """Return the estimators of the paper: 15 bins, tuned bins, kde, kkr and ukkr.
+
+    The canonical notion has no bins. For many observations the kernel ridges get a rank: at
+    n > 1024 for scalar notions, where the kernel has a numerical rank below 20, and at n > 4096
+    for the canonical one.
+    """
     scalar, n = problem.inputs.shape[-1] == 1, problem.n
     if scalar:
         rank = SCALAR_RANK if n > EXACT_SCALAR else None
@@ -232,7 +235,7 @@ def _notes(
     pairs: list[splits.Split],
     tested: int | None,
 ) -> dict[str, Any]:
-    """What could spoil a report, by the names of warnings; classes and folds by their numbers.
+    """Return what could spoil a report, by the names of warnings; classes and folds by number.
 
     ``tested``: number of test rows, None where no estimator was tuned.
     """
@@ -252,12 +255,12 @@ def _notes(
 
 
 def _double(problem: Reduced) -> Reduced:
-    """The same numbers in float64."""
+    """Return the same numbers in float64."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), problem)
 
 
 def _classes(problem: Reduced) -> np.ndarray:
-    """A class an observation: which outcome is 1."""
+    """Return the class of each observation: which outcome is 1."""
     outcomes = np.asarray(problem.outcomes)
     table = outcomes if outcomes.ndim == 2 else outcomes[..., 0].T
     return np.rint(table[:, 0]).astype(int) if table.shape[1] == 1 else np.argmax(table, axis=1)

@@ -55,13 +55,13 @@ class Reduced(eqx.Module):
         return jnp.mean(jnp.sum(self.residuals**2, axis=-1), axis=-1)
 
     def take(self, rows: PyTree) -> "Reduced":
-        """The observations with these numbers (or in this slice)."""
+        """Return the observations with these numbers (or in this slice)."""
         rows = np.arange(self.n)[rows] if isinstance(rows, slice) else rows
         inputs, outcomes = _rows((self.inputs, self.outcomes), rows)
         return Reduced(inputs, outcomes, self.notion)
 
     def problems(self) -> list["Reduced"]:
-        """The problems one by one: m for the class-wise notion, otherwise this one."""
+        """Return the problems one by one: m for the class-wise notion, otherwise this one."""
         if self.inputs.ndim == 2:
             return [self]
         pairs = zip(self.inputs, self.outcomes, strict=True)
@@ -70,12 +70,12 @@ class Reduced(eqx.Module):
 
 @jax.jit
 def _rows(arrays: tuple[Array, Array], rows: Array) -> tuple[Array, Array]:
-    """In one program: by themselves, numbers of rows are checked and wrapped in five."""
+    """Select rows in one program: alone, their numbers are checked and wrapped in five."""
     return jax.tree.map(lambda leaf: leaf[..., rows, :], arrays)
 
 
 def softmax(logits: ArrayLike) -> np.ndarray:
-    """Class probabilities from logits, in float64 whatever came and whatever JAX is set to.
+    """Return class probabilities from logits, in float64 whatever came and whatever JAX is set to.
 
     In float32 about half of the confidences of a good network round to exactly 1.
 
@@ -100,7 +100,7 @@ def softmax(logits: ArrayLike) -> np.ndarray:
 
 
 def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
-    """The problem of a notion of calibration, by its name.
+    """Return the problem of a notion of calibration, by its name.
 
     Args:
         predictions: Class probabilities with rows of sum 1, [n, m].
@@ -128,26 +128,26 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
 
 
 def canonical(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
-    """The problem of whole vectors, inputs [n, m]."""
+    """Return the problem of whole vectors, inputs [n, m]."""
     p = checks.probabilities(predictions, "predictions", binary=True)
     y = checks.labels(targets, p.shape[0], p.shape[1], "targets")
     return Reduced(p, jax.nn.one_hot(y, p.shape[1], dtype=p.dtype), "canonical")
 
 
 def top_label(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
-    """The problem of confidences, inputs [n, 1]."""
+    """Return the problem of confidences, inputs [n, 1]."""
     confidence, correct = classes.confidences(predictions, targets)
     return Reduced(confidence[:, None], correct.astype(confidence.dtype)[:, None], "top-label")
 
 
 def class_wise(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
-    """The problems of each class against the rest, inputs [m, n, 1]."""
+    """Return the problems of each class against the rest, inputs [m, n, 1]."""
     whole = canonical(predictions, targets)
     return Reduced(whole.inputs.T[..., None], whole.outcomes.T[..., None], "class-wise")
 
 
 def binary(confidences: ArrayLike, outcomes: ArrayLike) -> Reduced:
-    """The problem P(Y = 1 | f(X) = c) = c of probabilities of an event.
+    """Return the problem P(Y = 1 | f(X) = c) = c of probabilities of an event.
 
     Args:
         confidences: Probabilities, [n].

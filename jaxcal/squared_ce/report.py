@@ -106,7 +106,7 @@ class Report(Result):
             return in_numpy(difference)
 
     def fold_difference(self, first: str, second: str) -> tuple[float, float]:
-        """Mean difference of validation risks over folds and its standard error (ddof 1).
+        """Return mean difference of validation risks over folds and its standard error (ddof 1).
 
         Args:
             first: Name of an estimator.
@@ -195,7 +195,7 @@ class Report(Result):
 
 
 def words(name: str) -> str:
-    """An estimator in words, with the key that it has in ``estimators``."""
+    """Return an estimator in words, with the key that it has in ``estimators``."""
     short, *rank = name.split(" ", 1)
     if short not in WORDS:
         return name

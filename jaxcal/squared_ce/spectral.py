@@ -46,7 +46,7 @@ class Spectral(eqx.Module):
 
 
 def spectral(kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None) -> Spectral:
-    """The factorisation of each kernel's matrix at the training inputs.
+    """Return the factorisation of each kernel's matrix at the training inputs.
 
     ``rank=None``: one eigendecomposition a kernel, O(n^3) time and O(n^2) memory. Otherwise
     landmarks and O(n r^2 + r^3).

@@ -18,7 +18,8 @@ VALIDATION_SHARE = 0.2  # of the rows for tuning, where there is a single fold
 
 
 def shuffled(key: Key, *values: Any) -> np.ndarray:
-    """Row numbers in random order, the same rows wherever they stand in ``values``, each [n, ..].
+    """Return row numbers in random order, the same rows wherever they stand in ``values``, each [n,
+    ..].
 
     They are put in lexicographic order first; equal rows may change places, which changes nothing.
     """
@@ -27,7 +28,7 @@ def shuffled(key: Key, *values: Any) -> np.ndarray:
 
 
 def hold_out(key: Key, test: Any, *values: Any) -> Split:
-    """Rows for tuning, in random order, and rows for the final estimate.
+    """Return rows for tuning, in random order, and rows for the final estimate.
 
     ``test``: a share of the rows, or the rows themselves (numbers, or a mask of length n).
     ``values``: all that the rows hold, see `shuffled`.
@@ -45,7 +46,7 @@ def hold_out(key: Key, test: Any, *values: Any) -> Split:
 
 
 def folds(splitter: Folds, inputs: np.ndarray, labels: np.ndarray) -> list[Split]:
-    """(training rows, validation rows) of each fold.
+    """Return (training rows, validation rows) of each fold.
 
     ``splitter``: a number of folds, contiguous in the order given; 1 for a single training and
     validation set; an object with ``split(X, y)`` as scikit-learn's are; or the pairs themselves.

@@ -187,5 +187,5 @@ def _mean(values: Numbers) -> float:
 
 
 def in_numpy(tree: PyTree) -> PyTree:
-    """Arrays as NumPy arrays, which keep float64 outside of the setting; other leaves as is."""
+    """Return arrays as NumPy arrays, which keep float64 outside of the setting."""
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, tree)

@@ -105,12 +105,13 @@ class Search(NamedTuple):
         return [candidate(fitted, number) for fitted in self.fits[part]]
 
     def at(self, fold: int, problem: Reduced, use: Bool[Array, " n"]) -> Seen:
-        """All candidates of a fold at other data."""
+        """Return all candidates of a fold at other data."""
         return _stacked([at_data(fits[fold], problem, use) for fits in self.fits], self.place)
 
 
 def search(estimator: Estimator, problem: Reduced, folds: Sequence[Fold], extend: bool) -> Search:
-    """All candidates of an estimator, with those past the end of its grid where the choice is."""
+    """Return all candidates of an estimator, with those past the end of its grid where the choice
+    is."""
     grid = estimator.grid(problem)
     fits, at_valid = _through(estimator, folds)
     seen = [_stacked([fold], None) for fold in at_valid]
@@ -152,12 +153,12 @@ def beyond(
 
 
 def choose(folds: Sequence[Seen]) -> int:
-    """The candidate with the lowest mean risk among those that are finite most often."""
+    """Return the candidate with the lowest mean risk among those that are finite most often."""
     return int(np.argmin(_risks(folds)))
 
 
 def mean_rows(fold: Seen) -> np.ndarray:
-    """The candidates' risks [c], over the rows used; NaN where fewer than two were."""
+    """Return the candidates' risks [c], over the rows used; NaN where fewer than two were."""
     used = np.isfinite(fold.rows)
     totals = np.sum(np.where(used, fold.rows, 0.0), axis=1)
     sizes = np.sum(used, axis=1)
@@ -165,7 +166,7 @@ def mean_rows(fold: Seen) -> np.ndarray:
 
 
 def _risks(folds: Sequence[Seen]) -> np.ndarray:
-    """Mean risks; infinite for candidates that are finite less often than others."""
+    """Return mean risks; infinite for candidates that are finite less often than others."""
     bad = sum(np.sum(~fold.finite, axis=1) for fold in folds)
     risks = np.mean([mean_rows(fold) for fold in folds], axis=0)
     return np.where((bad == np.min(bad)) & np.isfinite(risks), risks, np.inf)
@@ -178,7 +179,7 @@ def _through(estimator: Estimator, folds: Sequence[Fold]) -> tuple[list[Fitted],
 
 
 def _joined(tried: Search, more: Estimator, problem: Reduced, folds: Sequence[Fold]) -> Search:
-    """With the candidates of another grid; the choice moves where that lowers the risk."""
+    """Add the candidates of another grid; the choice moves where that lowers the risk."""
     fits, seen = _through(more, folds)
     grid, place = list(tried.grid), list(tried.place)
     for number, setting in enumerate(more.grid(problem)):
@@ -198,7 +199,7 @@ def _joined(tried: Search, more: Estimator, problem: Reduced, folds: Sequence[Fo
 
 
 def _stacked(parts: Sequence[AtData], place: Sequence[tuple[int, int]] | None) -> Seen:
-    """The candidates at ``place`` of several grids; all of them by default."""
+    """Return the candidates at ``place`` of several grids; all of them by default."""
     starts = np.cumsum([0, *(np.shape(part.rows)[0] for part in parts)])
     numbers = slice(None) if place is None else [int(starts[p]) + i for p, i in place]
     rows = np.concatenate([np.asarray(part.rows) for part in parts])
@@ -214,7 +215,7 @@ def tune(
     keep: bool,
     extend: bool,
 ) -> dict[str, Contents]:
-    """One scalar or vector problem: everything a `Tuned` is made of, by estimator."""
+    """Tune all estimators on one problem; return what a `Tuned` is made of, by estimator."""
     folds = [Fold(opt.take(train), opt.take(valid), []) for train, valid in pairs]
     searches = {name: search(each, opt, folds, extend) for name, each in estimators.items()}
     seen = _on_common_rows(folds, searches)
@@ -261,7 +262,7 @@ def _on_common_rows(folds: list[Fold], searches: dict[str, Search]) -> dict[str,
 
 
 def _ensemble(functions: list[Candidate], final: Reduced) -> Contents:
-    """The mean of the folds' functions at the test rows."""
+    """Return the mean of the folds' functions at the test rows."""
     parts = [_factors(function, final.inputs) for function in functions]
     folds = np.stack([np.asarray(on_diagonal(part)) for part in parts])
     finite = np.all([np.asarray(finite_rows(part)) for part in parts], axis=0)
@@ -291,7 +292,7 @@ _rows_among = eqx.filter_jit(rows_among)
 
 
 def join(name: str, parts: list[Contents], level: float, keep: bool, largest: float) -> Tuned:
-    """The problems of a notion together: squared errors and risks add up."""
+    """Join the problems of a notion: squared errors and risks add up."""
 
     def total(name: str) -> np.ndarray:
         return np.sum([part[name] for part in parts], axis=0)
@@ -323,8 +324,8 @@ def join(name: str, parts: list[Contents], level: float, keep: bool, largest: fl
 
 
 def _one_grid(parts: list[Contents]) -> tuple[list[Setting], np.ndarray, np.ndarray]:
-    """All candidates of the problems, their risks [P, k, c], NaN where a problem did not try one,
-    and the chosen ones."""
+    """Return all candidates of the problems, their risks [P, k, c], NaN where a problem did not try
+    one, and the chosen ones."""
     numbers: dict[tuple, int] = {}
     columns = [
         [numbers.setdefault(tuple(setting.items()), len(numbers)) for setting in part["grid"]]

@@ -10,7 +10,7 @@ import problems
 import pytest
 import scipy.stats
 
-from jaxcal.ckce import compare, errors, probability
+from jaxcal.ckce import compare, errors, expansion
 from jaxcal.ckce.errors import Error, Pairs, pairs
 from jaxcal.ckce.probability import Probability, basis, n_components
 
@@ -159,7 +159,7 @@ def test_the_reach_is_where_the_test_changes_its_mind(gap):
 def test_blocks_of_observations_add_up(monkeypatch):
     q, y = MODELS["over"], Y
     alone = of_one(q, y, n_draws=499)
-    for module in (errors, probability):
+    for module in (errors, expansion):
         monkeypatch.setattr(module, "BLOCKS", 64)
     blocks = of_one(q, y, n_draws=499)
     assert blocks.first.shape == (64,)
@@ -172,12 +172,12 @@ def test_blocks_of_observations_add_up(monkeypatch):
 def test_rows_without_weight_do_not_count():
     q, y = jnp.asarray(MODELS["over"]), jnp.asarray(Y, jnp.int32)
     weights = jnp.where(jnp.arange(N) < 120, 1.0, 0.0)
-    f = basis(q, weights, 3)
+    f = basis(q, weights, 3)(q) * weights[:, None]
     np.testing.assert_allclose(f.T @ f, np.eye(3), atol=1e-12)
     some, _ = Probability(3)(jax.random.key(0), jax.random.key(1), q, weights, y, 9)
     np.testing.assert_allclose(some.value, of_one(q[:120], y[:120]).value, rtol=1e-9)
     groups = np.where(np.arange(N) < 120, "a", "b")
-    both = compare(0, q, y, groups=groups, n_draws=99)
+    both = jax.jit(lambda q: compare(0, q, y, groups=groups, n_draws=99))(q)
     np.testing.assert_allclose(both.corrected[0], some.value, rtol=1e-9)
     assert both.names == ("a", "b")
     assert "Calibration errors of 2 groups" in str(both)
@@ -238,7 +238,7 @@ def test_level_and_power():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="at least 2 models"):
+    with pytest.raises(ValueError, match="at least 2 models, got 1; of one model"):
         compare(0, {"one": TRUTH}, Y)
     with pytest.raises(ValueError, match="at least 3 observations"):
         compare(0, [TRUTH[:2], TRUTH[:2]], Y[:2])
