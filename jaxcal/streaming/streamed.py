@@ -1,8 +1,9 @@
 """A test fitted to a first sample, then one pass over batches of any iterator."""
 
 import zlib
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
 from dataclasses import replace
+from operator import length_hint
 from pathlib import Path
 
 import equinox as eqx
@@ -198,14 +199,14 @@ class StreamedTest(eqx.Module):
 
         Cost: n p^2 multiplications for n rows and p features.
         """
-        return self._update(state, batch, 0, first)
+        return self._update(state, batch, 0, None if first is None else _number(first, "first"))
 
     def _update(
         self, state: StreamState, batch: PyTree, done: int, first: int | None = None
     ) -> StreamState:
-        """The same, without the first rows of the batch, which the state has."""
+        """The same, without the first rows of the batch, which the state has or which fill it."""
         numbered = self.fit.numbered or first is not None
-        first = _next(state) - done if first is None else _number(first, "first")
+        first = _next(state) - done if first is None else first
         n, sums, least = self.fit.of_batch(batch, first, done)
         rows = ((first + done, first + n),) if numbered else ()
         sums = {name: np.asarray(part, np.float64) for name, part in sums.items()}
@@ -251,7 +252,7 @@ class StreamedTest(eqx.Module):
         if progress:
             from tqdm import tqdm
 
-            total = len(batches) if isinstance(batches, Sized) else None
+            total = length_hint(batches) or None
             todo = tqdm(batches, unit="batch", total=total, delay=PATIENCE)
         for number, batch, done, shards in to_come(iter(todo), state.n, state.shards):
             try:
