@@ -61,7 +61,7 @@ def run(
             total = replace(test.run(shards, state=begun, **options), left_out=shards.left_out)
             if state is not None:
                 total.save(state)
-            return Passed(test.result(total, level=level), shards.left_out)
+            return Passed(_judged(test, total, level), shards.left_out)
         except ValueError as error:
             at_fault = state if str(error).startswith(("other: ", "batches: ")) else shards.path
             said = " ".join(str(error).split())
@@ -88,7 +88,7 @@ def merged(paths: Sequence[Path], *, level: float) -> Passed:
             few = ", ".join(missing[:5]) + ", .." * (len(missing) > 5)
             raise BadFile(f"{len(missing)} shards are in none of these states: {few}")
         try:
-            return Passed(_test(made).result(total, level=level), total.left_out)
+            return Passed(_judged(_test(made), total, level), total.left_out)
         except ValueError as error:
             raise BadFile(f"{paths[0]}: {error}") from None
 
@@ -124,6 +124,12 @@ def _test(made: Arrays) -> StreamedTest:
         return StreamedTest.skce(seed, *sample, features=random)
     kind = StreamedTest.kcsd if len(sample) == 3 else StreamedTest.kccsd
     return kind(seed, *sample, features=random)
+
+
+def _judged(test: StreamedTest, state: StreamState, level: float) -> JudgedResult:
+    result = test.result(state, level=level)
+    assert isinstance(result, JudgedResult)
+    return result
 
 
 def _wide(made: Arrays) -> bool:
