@@ -250,14 +250,15 @@ def _check_shards(options: argparse.Namespace) -> int:
         share=options.shard or (1, 1),
         skip_bad=options.skip_bad,
     )
-    passed = passes.run(
-        shards,
-        seed=options.seed,
-        level=options.level,
-        rows=options.first,
-        features=options.features,
-        state=options.state,
-    )
+    with command_line.naming(options.state or options.file):
+        passed = passes.run(
+            shards,
+            seed=options.seed,
+            level=options.level,
+            rows=options.first,
+            features=options.features,
+            state=options.state,
+        )
     if passed.left_out:
         said = f"left out {passed.left_out} rows that cannot be used; the first: {shards.fault}"
         print(f"{options.file}: {said}", file=sys.stderr)
