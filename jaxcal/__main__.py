@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 UNUSABLE, CANNOT_TELL, INTERRUPTED, NO_READER = 2, 3, 130, 141  # the last two by shell convention
 
-JSON_HELP = "write every number as JSON; '-': on stdout, and the report on stderr"
+JSON_HELP = "write all numbers as JSON; '-' writes to stdout, and the report to stderr"
 STATUS_HELP = """\
 exit status:
   0    rejected or not rejected (the report and "verdict" in the JSON say which)
   2    a file or an option cannot be used; one sentence on stderr says why
   3    the test cannot tell (the report and "reason" in the JSON say why)
-  130  interrupted         141  the reader of the output went away, as in "| head -1"
+  130  interrupted         141  the output was closed early, as by "| head -1"
 """
 
 CHECK_HELP = """\
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="jaxcal",
-        description="Kernel calibration tests.",
+        description="Test whether the uncertainty of probabilistic predictions can be trusted.",
         epilog=STATUS_HELP,
         formatter_class=layout,
     )
@@ -116,15 +116,17 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(
         commands.add_parser(
             "check",
-            help="check probabilities, draws or scores in a file by the test that fits them",
+            help="test the calibration of the predictions in a file or folder",
             epilog=f"{CHECK_HELP}\n{STATUS_HELP}",
             formatter_class=layout,
         )
     )
     _add_merge(
-        commands.add_parser("merge", help="test all rows of the states that 'check --state' wrote")
+        commands.add_parser(
+            "merge", help="add up states saved by 'check --state' and test all of their rows"
+        )
     )
-    _add_explain(commands.add_parser("explain", help="what a warning means, and what to do"))
+    _add_explain(commands.add_parser("explain", help="explain what a warning means and what to do"))
     return parser
 
 
@@ -133,7 +135,7 @@ def _add_cache(parser: argparse.ArgumentParser) -> None:
         "--no-cache",
         dest="cache",
         action="store_false",
-        help="do not keep compiled programs in the user's cache folder for the next start",
+        help="do not keep compiled programs in the user's cache folder between runs",
     )
 
 
@@ -142,44 +144,54 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=command_line.figure,
         default=Path("jaxcal-demo.png"),
-        help="figure [%(default)s]",
+        help="file of the figure [%(default)s]",
     )
-    parser.add_argument("--seed", type=command_line.seed, default=0, help="[%(default)s]")
     parser.add_argument(
-        "--draws", type=command_line.count, default=500, help="of the null [%(default)s]"
+        "--seed", type=command_line.seed, default=0, help="random seed [%(default)s]"
+    )
+    parser.add_argument(
+        "--draws",
+        type=command_line.count,
+        default=500,
+        help="draws from the null distribution [%(default)s]",
     )
     parser.add_argument(
         "--rounds",
         type=command_line.count,
         default=30,
-        help="of training, 20 steps each [%(default)s]",
+        help="rounds of training, 20 steps each [%(default)s]",
     )
     _add_cache(parser)
     parser.set_defaults(run=_demo)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=command_line.source, metavar="FILE")
+    parser.add_argument(
+        "file", type=command_line.source, metavar="FILE", help="file, folder or URI, see below"
+    )
     parser.add_argument(
         "--columns",
         nargs="+",
         default=(),
-        metavar="CLASS=NAME",
-        help="columns of a table to read: label=NAME, and one for each class or for one of two",
+        metavar="KEY=NAME",
+        help="columns of a table to read: label=NAME, and CLASS=NAME for each class or for one of "
+        "two; or target=NAME mean=NAME deviation=NAME",
     )
     parser.add_argument(
-        "--html", type=command_line.output, metavar="OUT", help="write a page with figures"
+        "--html", type=command_line.output, metavar="OUT", help="write an HTML page with figures"
     )
     parser.add_argument("--json", type=command_line.json_output, metavar="OUT", help=JSON_HELP)
     parser.add_argument(
-        "--level", type=command_line.level, default=0.05, help="of the verdict [%(default)s]"
+        "--level", type=command_line.level, default=0.05, help="level of the test [%(default)s]"
     )
     parser.add_argument(
         "--dependent",
         action="store_true",
-        help="observations are in the order of time and may depend on each other",
+        help="observations are in time order and may depend on each other",
     )
-    parser.add_argument("--seed", type=command_line.seed, default=0, help="[%(default)s]")
+    parser.add_argument(
+        "--seed", type=command_line.seed, default=0, help="random seed [%(default)s]"
+    )
     _add_cache(parser)
     many = parser.add_argument_group("for a folder of shards, or one file in a single pass")
     many.add_argument(
@@ -197,7 +209,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
         help="leave out rows that cannot be used, and say how many (default: stop at the first)",
     )
     many.add_argument(
-        "--batch", type=command_line.count, default=10_000, help="rows at a time [%(default)s]"
+        "--batch", type=command_line.count, default=10_000, help="rows per batch [%(default)s]"
     )
     many.add_argument(
         "--first",
@@ -218,7 +230,7 @@ def _add_merge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", type=Path, metavar="STATE", nargs="+")
     parser.add_argument("--json", type=command_line.json_output, metavar="OUT", help=JSON_HELP)
     parser.add_argument(
-        "--level", type=command_line.level, default=0.05, help="of the verdict [%(default)s]"
+        "--level", type=command_line.level, default=0.05, help="level of the test [%(default)s]"
     )
     _add_cache(parser)
     parser.set_defaults(run=_merge)
@@ -231,6 +243,7 @@ def _check(options: argparse.Namespace) -> int:
         return _fail(fault)
     in_a_pass = isinstance(options.file, str) or options.file.is_dir()
     in_a_pass = in_a_pass or options.state or options.shard or options.skip_bad
+    in_a_pass = in_a_pass or any(text.startswith("mean=") for text in options.columns)
     try:
         return (_check_shards if in_a_pass else _check_file)(options)
     except BadFile as error:
@@ -296,7 +309,10 @@ def _check_file(options: argparse.Namespace) -> int:
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="in brackets at the end of a warning; none: all"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="name in brackets at the end of a warning (default: all names)",
     )
     parser.set_defaults(run=_explain)
 

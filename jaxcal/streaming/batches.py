@@ -1,4 +1,4 @@
-"""Batches from arrays on disk or in memory, and those of a pass that goes on."""
+"""Batches from arrays on disk or in memory, and those that remain when a pass is resumed."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -54,15 +54,15 @@ def array_batches(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
         yield tuple(array[start : start + size] for array in arrays)
 
 
-def to_come(
-    batches: Iterator[PyTree], n: int, held: tuple[str, ...]
+def remaining(
+    batches: Iterator[PyTree], n: int, done_shards: tuple[str, ...]
 ) -> Iterator[tuple[int, PyTree, int, tuple[str, ...]]]:
-    """Batches with rows beyond the first n, which came from the shards ``held``.
+    """Batches with rows beyond the first n, which came from the shards ``done_shards``.
 
     Args:
         batches: All batches, also those that are done.
         n: Number of rows that are done.
-        held: The shards they came from, as in `ShardBatch.shard`.
+        done_shards: The shards they came from, as in `ShardBatch.shard`.
 
     Yields:
         Number of the batch, the batch, how many of its first rows do not count because they are
@@ -75,7 +75,7 @@ def to_come(
     for number, batch in enumerate(batches):
         shard = getattr(batch, "shard", "")
         if shard != last:
-            before, last = held[len(shards)] if len(shards) < len(held) else "", shard
+            before, last = done_shards[len(shards)] if len(shards) < len(done_shards) else "", shard
             if done and shard != before:
                 raise ValueError(
                     f"batches: {shard or 'rows of no file'} where the state has "
@@ -92,5 +92,5 @@ def to_come(
     if done:
         raise ValueError(
             f"batches: they end after {n - done} rows, where the state has {n}"
-            + "".join(f"; next in it is {shard}" for shard in held[len(shards) :][:1])
+            + "".join(f"; next in it is {shard}" for shard in done_shards[len(shards) :][:1])
         )

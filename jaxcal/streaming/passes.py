@@ -50,15 +50,15 @@ def run(
     Raises:
         BadFile: A shard or the state cannot be used, or the state holds other shards; named.
     """
-    begun = _loaded(state) if state is not None and state.exists() else None
-    made = _made(shards, rows, seed, features) if begun is None else begun.made
-    with jax.enable_x64(_wide(made)):
+    start = _loaded(state) if state is not None and state.exists() else None
+    fitted_to = _fitted_to(shards, rows, seed, features) if start is None else start.fitted_to
+    with jax.enable_x64(_wide(fitted_to)):
         try:
-            test = _test(made | {"seed": np.array(seed), "features": np.array(features)})
-            begun = replace(test.empty(), made=made) if begun is None else begun
+            test = _test(fitted_to | {"seed": np.array(seed), "features": np.array(features)})
+            start = replace(test.empty(), fitted_to=fitted_to) if start is None else start
             first = shards.first_row() if test.fit.numbered else None
             options = {"first": first, "checkpoint": state, "every": 10, "progress": True}
-            total = replace(test.run(shards, state=begun, **options), left_out=shards.left_out)
+            total = replace(test.run(shards, state=start, **options), left_out=shards.left_out)
             if state is not None:
                 total.save(state)
             return Passed(_judged(test, total, level), shards.left_out)
@@ -76,24 +76,24 @@ def merged(paths: Sequence[Path], *, level: float) -> Passed:
             shard is in none of them; named.
     """
     states = [_loaded(path) for path in paths]
-    made, total = states[0].made, states[0]
-    with jax.enable_x64(_wide(made)):
+    fitted_to, total = states[0].fitted_to, states[0]
+    with jax.enable_x64(_wide(fitted_to)):
         for path, state in zip(paths[1:], states[1:], strict=True):
             try:
                 total = total.merge(state)
             except ValueError as error:
                 raise BadFile(f"{path}: {str(error).removeprefix('other: ')}") from None
         there = {shard.rsplit(", ", 2)[0] for shard in total.shards}
-        if missing := [name for name in made["shards"].tolist() if name not in there]:
+        if missing := [name for name in fitted_to["shards"].tolist() if name not in there]:
             few = ", ".join(missing[:5]) + ", .." * (len(missing) > 5)
             raise BadFile(f"{len(missing)} shards are in none of these states: {few}")
         try:
-            return Passed(_judged(_test(made), total, level), total.left_out)
+            return Passed(_judged(_test(fitted_to), total, level), total.left_out)
         except ValueError as error:
             raise BadFile(f"{paths[0]}: {error}") from None
 
 
-def _made(shards: Shards, rows: int, seed: int, features: int) -> Arrays:
+def _fitted_to(shards: Shards, rows: int, seed: int, features: int) -> Arrays:
     sample = shards.sample(rows, seed)
     if len(sample[TARGETS]) < 2:
         raise BadFile(f"{shards.path}: a test needs at least 2 observations")
@@ -108,19 +108,19 @@ def _loaded(path: Path) -> StreamState:
         raise BadFile(f"{path}: no such file") from None
     except ValueError as error:
         raise BadFile(str(error)) from None
-    if TARGETS not in state.made:
+    if TARGETS not in state.fitted_to:
         raise BadFile(f"{path}: the state of a test that was not fitted by this command")
     return state
 
 
-def _test(made: Arrays) -> StreamedTest:
+def _test(fitted_to: Arrays) -> StreamedTest:
     """The test that is fitted to a first sample."""
-    seed, features = int(made["seed"]), int(made["features"])
-    sample = batch_of({name: made[name] for name in ARRAYS if name in made})
-    if "mean" in made:
+    seed, features = int(fitted_to["seed"]), int(fitted_to["features"])
+    sample = batch_of({name: fitted_to[name] for name in ARRAYS if name in fitted_to})
+    if "mean" in fitted_to:
         return StreamedTest.calibration(seed, *sample)
     random = RandomFeatures(seed, features)
-    if PROBABILITIES in made:
+    if PROBABILITIES in fitted_to:
         return StreamedTest.skce(seed, *sample, features=random)
     kind = StreamedTest.kcsd if len(sample) == 3 else StreamedTest.kccsd
     return kind(seed, *sample, features=random)
@@ -132,5 +132,5 @@ def _judged(test: StreamedTest, state: StreamState, level: float) -> JudgedResul
     return result
 
 
-def _wide(made: Arrays) -> bool:
-    return any(made[name].dtype == "float64" for name in ARRAYS if name in made)
+def _wide(fitted_to: Arrays) -> bool:
+    return any(fitted_to[name].dtype == "float64" for name in ARRAYS if name in fitted_to)

@@ -30,13 +30,13 @@ Batch = tuple[Any, ...]  # as `StreamedTest.update` takes them
 
 
 class Shards:
-    """Shards of one kind in the order of their names, as batches that `StreamedTest.run` takes.
+    """Read shards of one kind, in the order of their names, as batches for `StreamedTest.run`.
 
     Parquet and CSV files (also .csv.gz) are read by pyarrow, .npz and .npy by NumPy; folders below
-    the folder are read too, ``day=1/`` among them as a column ``day``. Each batch is of one shard,
-    and the state of a pass knows the shards by name, number of rows and checksum, so that a pass
-    that goes on refuses others. The last batch of a shard is filled up with rows that do not count
-    to one of a few lengths, because each length is compiled.
+    the folder are read too, ``day=1/`` among them as a column ``day``. A batch never spans two
+    shards. States record the shards by name, size and checksum, so that a resumed pass refuses
+    others; for the checksum each shard is read a second time. Rows that do not count fill up the
+    last batch of a shard to one of a few lengths, because each length is compiled.
 
     Args:
         path: A folder, a file, or a URI of ``pyarrow.fs`` (s3://, gs://, hdfs://, file://; of
@@ -48,16 +48,17 @@ class Shards:
             arrays (targets with probabilities, scores and features, or mean and deviation), p0,
             p1, .. for classes, or p for yes and no.
         share: (i, N), the i-th of N shares of the shards, i from 1.
-        skip_bad: Leave out rows that cannot be used, and count them; else the first is an error.
+        skip_bad: Leave out rows that cannot be used, and count them. By default the first such row
+            raises an error.
 
     Attributes:
         left_out: Rows that the last pass left out.
         fault: What was wrong with the first of them, with shard and row.
 
     Raises:
-        BadFile: There is no shard, more than one kind, or one that cannot be read; named. While
-            batches are read: a row that cannot be used, with shard and row (counted from 0), a
-            shard that is there twice, or that changed while it was read.
+        BadFile: There is no shard, there are several kinds, or a shard cannot be read. While
+            batches are read: a row cannot be used (shard and row are named, rows counted from 0), a
+            shard is there twice, or it changed while it was read.
 
     Example:
         >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet

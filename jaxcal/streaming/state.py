@@ -1,4 +1,4 @@
-"""What a pass over batches has added up: mergeable, saved, restored, shared by processes."""
+"""Sums of a pass over batches, which are merged, saved, restored and shared by processes."""
 
 import itertools
 import sys
@@ -88,7 +88,7 @@ def _store() -> Any:
 
 
 Span = tuple[int, int]  # of row numbers, the second is the first that is not in it
-PARTS = ("sums", "least", "made")  # of a state, by name
+PARTS = ("sums", "least", "fitted_to")  # of a state, by name
 MOST_SPANS = 1000  # that a state holds: shards that were added and do not yet touch
 
 
@@ -101,13 +101,13 @@ class StreamState:
     Attributes:
         fingerprint: Identifies the fitted test; states of different tests do not add up.
         n: Observations so far: how many rows a pass that goes on skips.
-        shards: The shards that they came from, in order, each with its name, number of rows and
-            checksum; empty where batches came from no files.
+        shards: The shards that they came from, in order, each with its name, size and checksum;
+            empty where batches came from no files.
         rows: The spans of their row numbers, [start, stop) each, where these were stated or draws
             depend on them.
         sums: Sums by name.
         least: Numbers by name of which the least counts.
-        made: What the test was fitted to, by name, where the state should tell; else empty.
+        fitted_to: What the test was fitted to, by name, where the state should tell; else empty.
         left_out: Rows that could not be used and were left out.
 
     Example:
@@ -125,7 +125,7 @@ class StreamState:
     rows: tuple[Span, ...]
     sums: dict[str, np.ndarray]
     least: dict[str, float]
-    made: dict[str, np.ndarray] = field(default_factory=dict)
+    fitted_to: dict[str, np.ndarray] = field(default_factory=dict)
     left_out: int = 0
 
     def merge(self, other: "StreamState") -> "StreamState":
@@ -156,7 +156,7 @@ class StreamState:
             _joined([*self.rows, *other.rows]),
             {name: total + other.sums[name] for name, total in self.sums.items()},
             {name: min(value, other.least[name]) for name, value in self.least.items()},
-            self.made or other.made,
+            self.fitted_to or other.fitted_to,
             self.left_out + other.left_out,
         )
 
@@ -219,7 +219,7 @@ class StreamState:
         least = dict(zip(self.least, lows, strict=True))
         spans = _joined([span for span in rows if span[0] >= 0])
         n, left_out = int(total[0]), int(total[1])
-        return StreamState(self.fingerprint, n, (), spans, sums, least, self.made, left_out)
+        return StreamState(self.fingerprint, n, (), spans, sums, least, self.fitted_to, left_out)
 
     def save(self, path: Path | str) -> None:
         """Write to a .npz file, whole or not at all: an interruption leaves the last one."""
@@ -252,7 +252,7 @@ class StreamState:
                 tuple((int(start), int(stop)) for start, stop in arrays["rows"]),
                 named["sums"],
                 {name: float(value) for name, value in named["least"].items()},
-                named["made"],
+                named["fitted_to"],
                 int(arrays["left_out"]),
             )
         except FileNotFoundError:

@@ -25,7 +25,7 @@ from jaxcal.fit import (
 from jaxcal.read import checks
 from jaxcal.results import Result
 from jaxcal.skce.specification import mean_specification
-from jaxcal.streaming.batches import to_come
+from jaxcal.streaming.batches import remaining
 from jaxcal.streaming.counts import RankCounts, TableSums
 from jaxcal.streaming.entries import EntriesStream
 from jaxcal.streaming.linear import LinearFit
@@ -103,7 +103,7 @@ class StreamedTest(eqx.Module):
         ys, key = checks.targets(targets), checks.key(key)
         n_draws = checks.integer(n_draws, "n_draws")
         fit = EntriesStream.of(key, predictions, ys, inputs, n_draws)
-        return cls._made(fit, len(ys), "calibration test")
+        return cls._of_fit(fit, len(ys), "calibration test")
 
     @classmethod
     def kccsd(
@@ -163,7 +163,7 @@ class StreamedTest(eqx.Module):
         sample. Its batches are triples of predictions, targets and draws, its result a `Coverage`.
         """
         n_draws = checks.integer(n_draws, "n_draws")
-        return cls._made(RankCounts(n_draws), 0, f"coverage, {n_draws} draws")
+        return cls._of_fit(RankCounts(n_draws), 0, f"coverage, {n_draws} draws")
 
     @classmethod
     def table(cls, cells: int = CELLS) -> "StreamedTest":
@@ -175,7 +175,7 @@ class StreamedTest(eqx.Module):
         tests of `jaxcal.dce` are taken.
         """
         cells = checks.integer(cells, "cells")
-        return cls._made(TableSums(cells), 0, f"table, {cells} cells")
+        return cls._of_fit(TableSums(cells), 0, f"table, {cells} cells")
 
     @classmethod
     def _fit(
@@ -190,10 +190,10 @@ class StreamedTest(eqx.Module):
     ) -> "StreamedTest":
         spec = with_random_features(spec, features)
         fit = LinearFit.of(checks.key(key), predictions, ys, spec, kind)
-        return cls._made(fit, ys.shape[0], name)
+        return cls._of_fit(fit, ys.shape[0], name)
 
     @classmethod
-    def _made(cls, fit: Fit, n_first: int, name: str) -> "StreamedTest":
+    def _of_fit(cls, fit: Fit, n_first: int, name: str) -> "StreamedTest":
         leaves = [_plain(leaf) for leaf in jax.tree.leaves(fit)]
         fingerprint = zlib.crc32(b"".join(leaf.tobytes() for leaf in leaves) + name.encode())
         same_test(fingerprint)  # connects the processes while all of them are there
@@ -252,8 +252,7 @@ class StreamedTest(eqx.Module):
         Args:
             batches: Tuples as `update` takes them, such as a PyTorch loader gives.
             state: Where to go on: its n rows are skipped. Give the same rows again in the same
-                order, in batches of any size; that shards are the same is checked, by name, number
-                of rows and checksum.
+                order, in batches of any size; shards must be the same by name, size and checksum.
             first: Number of the first row of all batches, as in `update`.
             checkpoint: File that holds the state every so many batches and at the end. Where it
                 exists, the pass goes on from it.
@@ -278,7 +277,7 @@ class StreamedTest(eqx.Module):
 
             total = length_hint(batches) or None
             todo = tqdm(batches, unit="batch", total=total, delay=PATIENCE)
-        for number, batch, done, shards in to_come(iter(todo), state.n, state.shards):
+        for number, batch, done, shards in remaining(iter(todo), state.n, state.shards):
             try:
                 start = number_of - done if numbered else None
                 added = self._update(state, batch, done, start)
@@ -294,7 +293,7 @@ class StreamedTest(eqx.Module):
         return state
 
     def result(self, state: StreamState, *, level: float = 0.05, rows: int | None = None) -> Result:
-        """What the sums mean: p-value and verdict, coverage, or the table.
+        """Return the result of the sums: p-value and verdict, coverage, or the table.
 
         Args:
             state: The state after some or all batches.
