@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 UNUSABLE, CANNOT_TELL, INTERRUPTED, NO_READER = 2, 3, 130, 141  # the last two by shell convention
 
-JSON_HELP = "write every number as JSON; '-': on stdout, and the report on stderr"
+JSON_HELP = "write all numbers as JSON; '-' writes to stdout, and the report to stderr"
 STATUS_HELP = """\
 exit status:
   0    rejected or not rejected (the report and "verdict" in the JSON say which)
   2    a file or an option cannot be used; one sentence on stderr says why
   3    the test cannot tell (the report and "reason" in the JSON say why)
-  130  interrupted         141  the reader of the output went away, as in "| head -1"
+  130  interrupted         141  the output was closed early, as by "| head -1"
 """
 
 CHECK_HELP = """\
@@ -48,11 +48,21 @@ FILE is one of
             names of classes, and a column of probabilities for each class, named by its class
             (p0, p1, ..; cat, dog, ..), or one column with the probability of label 1 (or yes, or
             True); or a column 'probabilities' of lists. Columns 'id' and 'index' are left out, and
-            any other column is refused. What was read as what is said on stderr. Where names do
-            not tell:  --columns label=outcome 0=p_alive 1=p_dead
-  a folder  of .parquet, .npz or .npy shards, tested in one pass with a progress bar: arrays as
-            above, probabilities [n, m] or scores (in Parquet, columns of lists). Of .npy files the
-            names of a shard begin alike: a-targets.npy, a-probabilities.npy
+            any other column is refused. The columns that were used are listed on stderr. Where
+            names are ambiguous:  --columns label=outcome 0=p_alive 1=p_dead
+  a folder  of .parquet, .csv (also .gz), .npz or .npy shards, or a URI of one (s3://, gs://,
+            hdfs://), tested in one pass of constant memory. Tables have a column 'targets' or
+            'label' and one of: p0, p1, ..; p, the probability of label 1 or yes; 'probabilities',
+            lists; 'mean' and 'deviation', numbers or lists, of normal predictions; 'scores' and
+            'features', lists. Other columns are ignored. For other names: --columns, with
+            target=NAME mean=NAME deviation=NAME for normal predictions. Arrays of .npz and .npy
+            have the same names; names of the .npy files of one shard share a prefix:
+            a-targets.npy, a-probabilities.npy
+
+many machines: run the same command once for each share of the shards, then add up the states
+  python -m jaxcal check FOLDER --shard 1/2 --state 1.npz
+  python -m jaxcal check FOLDER --shard 2/2 --state 2.npz
+  python -m jaxcal merge 1.npz 2.npz
 
 examples of .npz:
   Python   numpy.savez("mine.npz", targets=y, scores=s, features=f)
@@ -94,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         prog="jaxcal",
-        description="Kernel calibration tests.",
+        description="Test whether the uncertainty of probabilistic predictions can be trusted.",
         epilog=STATUS_HELP,
         formatter_class=layout,
     )
@@ -106,12 +116,17 @@ def _parser() -> argparse.ArgumentParser:
     _add_check(
         commands.add_parser(
             "check",
-            help="check probabilities, draws or scores in a file by the test that fits them",
+            help="test the calibration of the predictions in a file or folder",
             epilog=f"{CHECK_HELP}\n{STATUS_HELP}",
             formatter_class=layout,
         )
     )
-    _add_explain(commands.add_parser("explain", help="what a warning means, and what to do"))
+    _add_merge(
+        commands.add_parser(
+            "merge", help="add up states saved by 'check --state' and test all of their rows"
+        )
+    )
+    _add_explain(commands.add_parser("explain", help="explain what a warning means and what to do"))
     return parser
 
 
@@ -120,7 +135,7 @@ def _add_cache(parser: argparse.ArgumentParser) -> None:
         "--no-cache",
         dest="cache",
         action="store_false",
-        help="do not keep compiled programs in the user's cache folder for the next start",
+        help="do not keep compiled programs in the user's cache folder between runs",
     )
 
 
@@ -129,96 +144,158 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
         "--output",
         type=command_line.figure,
         default=Path("jaxcal-demo.png"),
-        help="figure [%(default)s]",
+        help="file of the figure [%(default)s]",
     )
-    parser.add_argument("--seed", type=command_line.seed, default=0, help="[%(default)s]")
     parser.add_argument(
-        "--draws", type=command_line.count, default=500, help="of the null [%(default)s]"
+        "--seed", type=command_line.seed, default=0, help="random seed [%(default)s]"
+    )
+    parser.add_argument(
+        "--draws",
+        type=command_line.count,
+        default=500,
+        help="draws from the null distribution [%(default)s]",
     )
     parser.add_argument(
         "--rounds",
         type=command_line.count,
         default=30,
-        help="of training, 20 steps each [%(default)s]",
+        help="rounds of training, 20 steps each [%(default)s]",
     )
     _add_cache(parser)
     parser.set_defaults(run=_demo)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument(
+        "file", type=command_line.source, metavar="FILE", help="file, folder or URI, see below"
+    )
     parser.add_argument(
         "--columns",
         nargs="+",
         default=(),
-        metavar="CLASS=NAME",
-        help="columns of a table to read: label=NAME, and one for each class or for one of two",
+        metavar="KEY=NAME",
+        help="columns of a table to read: label=NAME, and CLASS=NAME for each class or for one of "
+        "two; or target=NAME mean=NAME deviation=NAME",
     )
     parser.add_argument(
-        "--html", type=command_line.output, metavar="OUT", help="write a page with figures"
+        "--html", type=command_line.output, metavar="OUT", help="write an HTML page with figures"
     )
     parser.add_argument("--json", type=command_line.json_output, metavar="OUT", help=JSON_HELP)
     parser.add_argument(
-        "--level", type=command_line.level, default=0.05, help="of the verdict [%(default)s]"
+        "--level", type=command_line.level, default=0.05, help="level of the test [%(default)s]"
     )
     parser.add_argument(
         "--dependent",
         action="store_true",
-        help="observations are in the order of time and may depend on each other",
+        help="observations are in time order and may depend on each other",
     )
-    parser.add_argument("--seed", type=command_line.seed, default=0, help="[%(default)s]")
+    parser.add_argument(
+        "--seed", type=command_line.seed, default=0, help="random seed [%(default)s]"
+    )
     _add_cache(parser)
-    many = parser.add_argument_group("for a folder of shards")
+    many = parser.add_argument_group("for a folder of shards, or one file in a single pass")
     many.add_argument(
-        "--state", type=command_line.output, metavar="FILE", help="go on where a pass ended"
+        "--state",
+        type=command_line.output,
+        metavar="FILE",
+        help="save sums to this file, and continue from it if it exists",
     )
-    many.add_argument("--batch", type=command_line.count, default=10_000, help="rows [%(default)s]")
+    many.add_argument(
+        "--shard", type=command_line.share, metavar="i/N", help="read only the i-th of N shares"
+    )
+    many.add_argument(
+        "--skip-bad",
+        action="store_true",
+        help="leave out rows that cannot be used, and say how many (default: stop at the first)",
+    )
+    many.add_argument(
+        "--batch", type=command_line.count, default=10_000, help="rows per batch [%(default)s]"
+    )
     many.add_argument(
         "--first",
         type=command_line.count,
         default=2000,
-        help="rows that fix units and kernels [%(default)s]",
+        help="rows, drawn from all shards, that fix units and kernels [%(default)s]",
     )
     many.add_argument(
-        "--features", type=command_line.even, default=100, help="random ones [%(default)s]"
+        "--features",
+        type=command_line.even,
+        default=100,
+        help="number of random features [%(default)s]",
     )
     parser.set_defaults(run=_check)
 
 
+def _add_merge(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", type=Path, metavar="STATE", nargs="+")
+    parser.add_argument("--json", type=command_line.json_output, metavar="OUT", help=JSON_HELP)
+    parser.add_argument(
+        "--level", type=command_line.level, default=0.05, help="level of the test [%(default)s]"
+    )
+    _add_cache(parser)
+    parser.set_defaults(run=_merge)
+
+
 def _check(options: argparse.Namespace) -> int:
-    from jaxcal.streaming import arrays_file
+    from jaxcal.streaming.arrays_file import BadFile
 
     if fault := command_line.overwritten(options.file, options.json, options.html, options.state):
         return _fail(fault)
+    in_a_pass = isinstance(options.file, str) or options.file.is_dir()
+    in_a_pass = in_a_pass or options.state or options.shard or options.skip_bad
+    in_a_pass = in_a_pass or any(text.startswith("mean=") for text in options.columns)
     try:
-        return (_check_shards if options.file.is_dir() else _check_file)(options)
-    except arrays_file.BadFile as error:
+        return (_check_shards if in_a_pass else _check_file)(options)
+    except BadFile as error:
         return _fail(str(error))
 
 
 def _check_shards(options: argparse.Namespace) -> int:
-    from jaxcal.streaming import shards
+    from jaxcal.streaming import Shards, passes
 
-    for name in ("columns", "html", "dependent"):
+    for name in ("html", "dependent"):
         if getattr(options, name):
             return _fail(f"--{name}: not for shards, which are tested in one pass in linear time")
-    result = shards.run(
+    shards = Shards(
         options.file,
-        seed=options.seed,
-        level=options.level,
-        size=options.batch,
-        rows=options.first,
-        features=options.features,
-        state=options.state,
+        options.batch,
+        columns=options.columns,
+        share=options.shard or (1, 1),
+        skip_bad=options.skip_bad,
     )
-    return _shown(result, options)
+    with command_line.naming(options.state or options.file):
+        passed = passes.run(
+            shards,
+            seed=options.seed,
+            level=options.level,
+            rows=options.first,
+            features=options.features,
+            state=options.state,
+        )
+    if passed.left_out:
+        said = f"left out {passed.left_out} rows that cannot be used; the first: {shards.fault}"
+        print(f"{options.file}: {said}", file=sys.stderr)
+    settings = {"file": str(options.file), "seed": options.seed, "left_out": passed.left_out}
+    return _shown(passed.result, options, **settings)
+
+
+def _merge(options: argparse.Namespace) -> int:
+    from jaxcal.streaming import passes
+    from jaxcal.streaming.arrays_file import BadFile
+
+    if fault := command_line.overwritten(*options.files, options.json):
+        return _fail(fault)
+    try:
+        passed = passes.merged(options.files, level=options.level)
+    except BadFile as error:
+        return _fail(str(error))
+    files = [str(path) for path in options.files]
+    return _shown(passed.result, options, files=files, left_out=passed.left_out)
 
 
 def _check_file(options: argparse.Namespace) -> int:
     from jaxcal.checking import files
 
-    if options.state:
-        return _fail("--state: a single file is tested at once; only shards have a state")
     report = files.checked(
         options.file,
         seed=options.seed,
@@ -226,12 +303,16 @@ def _check_file(options: argparse.Namespace) -> int:
         dependent=options.dependent,
         columns=options.columns,
     )
-    return _shown(report, options, picture=options.html, draw=report.to_html)
+    settings = {"file": str(options.file), "seed": options.seed}
+    return _shown(report, options, picture=options.html, draw=report.to_html, **settings)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="in brackets at the end of a warning; none: all"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="name in brackets at the end of a warning (default: all names)",
     )
     parser.set_defaults(run=_explain)
 
@@ -252,12 +333,13 @@ def _shown(
     *,
     picture: Path | None = None,
     draw: Callable[[Path], None] | None = None,
+    **settings: object,
 ) -> int:
     """Print a result, write its numbers and figure, and return the exit status."""
     with command_line.in_its_type(result):
         print(result, flush=True, file=sys.stderr if options.json == "-" else sys.stdout)
         if options.json:
-            settings = {"file": str(options.file), "seed": options.seed, "version": __version__}
+            settings = {"version": __version__, **settings}
             with command_line.naming(options.json):
                 command_line.write_json(result, options.json, settings)
         if picture and draw:

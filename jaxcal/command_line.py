@@ -65,6 +65,19 @@ def figure(text: str) -> Path:
     return path
 
 
+def source(text: str) -> Path | str:
+    """Return the path of a file or folder, or a URI such as s3://bucket/folder."""
+    return text if "://" in text else Path(text)
+
+
+def share(text: str) -> tuple[int, int]:
+    """Return (i, N) from "i/N"."""
+    i, slash, n = text.partition("/")
+    if not (slash and i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
+        raise argparse.ArgumentTypeError(f"wanted i/N with i from 1 to N, got {text[:40]!r}")
+    return int(i), int(n)
+
+
 def seed(text: str) -> int:
     """Return a random seed."""
     return _whole(text, 0, 2**64 - 1)
@@ -95,9 +108,9 @@ def _whole(text: str, smallest: int, largest: int) -> int:
     return value
 
 
-def overwritten(source: Path, *outputs: Path | str | None) -> str | None:
+def overwritten(*files: Path | str | None) -> str | None:
     """Return an error message if two of the files have the same path."""
-    names = [path.resolve() for path in (source, *outputs) if isinstance(path, Path)]
+    names = [path.resolve() for path in files if isinstance(path, Path)]
     twice = [name for place, name in enumerate(names) if name in names[:place]]
     return f"{twice[0]}: one name for two files" if twice else None
 

@@ -6,13 +6,14 @@ constant and draws are sufficient.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.mcmc import log_densities
 from jaxcal.mcmc.results import McmcDraws
@@ -36,7 +37,8 @@ class Coverage(Result):
     Attributes:
         levels: Probabilities of the regions, [q].
         observed: Share of targets inside, [q].
-        ranks: For each target, how many of its prediction's ``draws`` have a higher density, [n].
+        counts: Number of targets by how many of the prediction's ``draws`` have a higher density:
+            0, .., m, [m + 1]. Counts of several data sets with as many draws add up.
         p_uniform: P-value [] of "every level holds its share", which calibration implies; valid
             for every n.
         p_conservative: P-value [] of "every level holds at least its share"; valid for every n. A
@@ -49,16 +51,21 @@ class Coverage(Result):
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
     _plots: ClassVar[tuple[str, ...]] = ("coverage",)
     _scalar: ClassVar[str] = "p_uniform"
-    _long: ClassVar[tuple[str, ...]] = ("ranks",)
+    _long: ClassVar[tuple[str, ...]] = ("counts",)
 
     levels: Float[Array, " q"]
     observed: Float[Array, " q"]
-    ranks: Int[Array, " n"]
+    counts: Int[Array, " m1"]
     p_uniform: Scalar
     p_conservative: Scalar
     unknown: Int[Array, ""]
     draws: int = eqx.field(static=True)
     level: float = eqx.field(static=True, default=0.05)
+
+    @property
+    def n(self) -> int:
+        """Number of targets."""
+        return int(np.sum(np.asarray(self.counts).reshape(-1, self.draws + 1)[0]))
 
     def band(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the band of each single share under calibration, with confidence 1 - ``level``.
@@ -67,12 +74,12 @@ class Coverage(Result):
         """
         import scipy.stats
 
-        n = self.ranks.shape[-1]
+        n = self.n
         low, high = scipy.stats.binom.interval(1 - self.level, n, np.asarray(self.levels))
         return low / n, high / n
 
     def _sentences(self) -> Sentences:
-        unknown, n = int(np.sum(np.asarray(self.unknown))), self.ranks.shape[-1]
+        unknown, n = int(np.sum(np.asarray(self.unknown))), self.n
         return [
             (
                 counted(
@@ -86,14 +93,13 @@ class Coverage(Result):
         ]
 
     def _batch_lines(self) -> list[str]:
-        p, n = np.asarray(self.p_conservative), self.ranks.shape[-1]
+        p, n = np.asarray(self.p_conservative), self.n
         small = f"p (conservative) <= {self.level:g} in {int(np.sum(p <= self.level))}"
         return [f"{p.size} results of coverage, n = {n}, {small}"]
 
     def _lines(self) -> list[str]:
         lines = [
-            f"coverage of highest-density regions, n = {self.ranks.shape[-1]}, {self.draws} draws "
-            f"each",
+            f"coverage of highest-density regions, n = {self.n}, {self.draws} draws each",
             "  level     inside",
         ]
         for wanted in (0.5, 0.8, 0.9, 0.95):
@@ -152,12 +158,22 @@ def coverage(
         True
     """
     level = checks.level(level)
+    ranks, unknown, m = ranks_of(predictions, targets, draws)
+    return replace(_counted(ranks, jnp.sum(unknown), m), level=level)
+
+
+def ranks_of(
+    predictions: PredictionsLike, targets: ArrayLike | None, draws: ArrayLike | None
+) -> tuple[Int[Array, " n"], Bool[Array, " n"], int]:
+    """Return how many draws have a higher density than each target, [n], where a density is NaN,
+    [n], and the number of draws; arguments as in `coverage`."""
     if isinstance(predictions, LogDensities):
         if targets is not None or draws is not None:
             raise TypeError(
                 "targets and draws: LogDensities are already those at targets and draws"
             )
-        return replace(_counted(*_precomputed(predictions)), level=level)
+        here, there = _precomputed(predictions)
+        return *_above(here, there), len(there)
     ys = checks.targets(targets)
     if isinstance(predictions, Unnormalized):
         predictions = predictions.arrays_only()
@@ -174,7 +190,7 @@ def coverage(
         )
     if array.shape[1] < 1:
         raise ValueError("draws: wanted at least 1 draw of each prediction, got none")
-    return replace(_coverage(predictions, ys, array), level=level)
+    return *_ranks(predictions, ys, array), array.shape[1]
 
 
 def _precomputed(logs: LogDensities) -> tuple[Array, Array]:
@@ -192,26 +208,40 @@ def _precomputed(logs: LogDensities) -> tuple[Array, Array]:
 
 
 @jax.jit
-def _coverage(predictions: PredictionsLike, ys: Array, draws: Array) -> Coverage:
+def _ranks(
+    predictions: PredictionsLike, ys: Array, draws: Array
+) -> tuple[Int[Array, " n"], Bool[Array, " n"]]:
     here = log_densities(predictions, ys)
     there = jax.lax.map(lambda z: log_densities(predictions, z), jnp.moveaxis(draws, 1, 0))
-    return _counted(here.astype(ys.dtype), there)
+    return _above(here.astype(ys.dtype), there)
 
 
 @jax.jit
-def _counted(here: Float[Array, " n"], there: Float[Array, "m n"]) -> Coverage:
-    """Return the coverage from log densities at the targets and at the draws."""
-    m, n = there.shape
-    ranks = jnp.sum(there > here[None], axis=0)
-    unknown = jnp.sum(jnp.isnan(here) | jnp.any(jnp.isnan(there), axis=0))
-    levels = jnp.arange(1, m + 1, dtype=here.dtype) / (m + 1)
-    counts = jnp.cumsum(jnp.bincount(ranks, length=m + 1))[:-1]
-    observed = jnp.where(unknown > 0, jnp.nan, counts.astype(here.dtype) / n)
+def _above(
+    here: Float[Array, " n"], there: Float[Array, "m n"]
+) -> tuple[Int[Array, " n"], Bool[Array, " n"]]:
+    """Return ranks, and which are of NaN, from log densities at the targets and at the draws."""
+    unknown = jnp.isnan(here) | jnp.any(jnp.isnan(there), axis=0)
+    return jnp.sum(there > here[None], axis=0), unknown
+
+
+@partial(jax.jit, static_argnames="m")
+def _counted(ranks: Int[Array, " n"], unknown: Int[Array, ""], m: int) -> Coverage:
+    return of_counts(jnp.bincount(ranks, length=m + 1), unknown)
+
+
+def of_counts(counts: Int[Array, " m1"], unknown: Int[Array, ""]) -> Coverage:
+    """Return the coverage of counted ranks 0, .., m."""
+    m = counts.size - 1
+    levels = jnp.arange(1, m + 1, dtype=float) / (m + 1)
+    n = jnp.sum(counts).astype(levels.dtype)
+    shares = jnp.cumsum(counts)[:-1].astype(levels.dtype) / n
+    observed = jnp.where(unknown > 0, jnp.nan, shares)
     gaps = observed - levels
     return Coverage(
         levels=levels,
         observed=observed,
-        ranks=ranks,
+        counts=counts,
         p_uniform=massart(largest(jnp.abs(gaps)), n, sides=2),
         p_conservative=massart(largest(-gaps), n, sides=1),
         unknown=unknown,
@@ -219,7 +249,7 @@ def _counted(here: Float[Array, " n"], there: Float[Array, "m n"]) -> Coverage:
     )
 
 
-def massart(gap: Scalar, n: int, *, sides: int) -> Scalar:
+def massart(gap: Scalar, n: int | Array, *, sides: int) -> Scalar:
     r"""Return the p-value min(1, sides :math:`e^{-2 n\,gap^2}`) of the largest gap between the
     empirical distribution of n independent values and the true one, in one direction or both.
 

@@ -177,7 +177,7 @@ print(f"whole: {stream.result(state).estimate:.6g}, in two parts: {merged.estima
 # %% [markdown]
 # ## What to do next
 #
-# - Parquet shards and folders of arrays: `jaxcal.streaming.parquet_batches`, or without Python
+# - Parquet shards and folders of arrays: `jaxcal.streaming.Shards`, or without Python
 #   `python -m jaxcal check FOLDER --state FILE`. A PyTorch loader is an iterator too.
 # - Many processes or machines: `StreamState.over_processes`, with a launcher in
 #   `experiments/processes`.

@@ -74,7 +74,7 @@ class Network(eqx.Module):
 
 WITHOUT = {  # and why
     "load": "its argument is a file",
-    "parquet_shards": "its argument is a file",
+    "Shards": "its argument is a folder of files",
     "TorchPosterior": "the table `torch` has it, which needs torch",
 }
 
@@ -251,7 +251,6 @@ def recipes():
         "streaming": {
             "StreamState": {},
             "array_batches": {"size": 4},
-            "parquet_batches": {"shards": [], "size": 4},
         },
         "moments": {
             "Exchangeable": {"n_candidates": 4, "scale": 1.0},

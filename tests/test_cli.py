@@ -293,7 +293,7 @@ def test_pickles_single_arrays_folders_and_missing_files_are_refused(tmp_path, c
     for path, wanted in [
         (pickle, "not a whole .npz archive"),
         (tmp_path / "one.npy", "one array without a name"),
-        (tmp_path, "a folder"),
+        (tmp_path, "wanted shards of one kind"),
         (tmp_path / "absent.npz", "no such file"),
     ]:
         sentence = refused(capsys, str(path))

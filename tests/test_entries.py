@@ -101,6 +101,24 @@ def test_blocks_of_observations_give_the_shapes_and_law_of_one(key, monkeypatch)
     assert result.ranks.shape == (103, 3)
 
 
+def gap(center, y):
+    return -((y - center) ** 2) / 2
+
+
+def test_one_coordinate_has_no_pairs_in_blocks_either(key, monkeypatch):
+    monkeypatch.setattr(standing, "BLOCK", 10)
+    centers, noise = jax.random.normal(key, (2, 23))
+    units = Units.of((centers + noise)[:, None])
+    one = Standardized(Unnormalized(gap, centers), units, ())
+    data = one, units.points((centers + noise)[:, None]), centers + noise
+    assert standing.seen(key, *data).ranks.products.shape == (23, 0)
+    keys = jax.random.split(key, 23)
+    blocks = standing.seen(keys, *data)
+    monkeypatch.setattr(standing, "BLOCK", 100)
+    whole = standing.seen(keys, *data)
+    np.testing.assert_allclose(blocks.ranks.coordinates, whole.ranks.coordinates, rtol=1e-9)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("density", [normal, skewed])
 def test_moments_have_mean_zero_and_variance_one(density, key):

@@ -141,7 +141,8 @@ def test_the_launcher_tests_a_folder_of_shards(tmp_path):
     program = f"""
     import runpy, sys
     jax.distributed.initialize = lambda *args, **options: None  # done above
-    sys.argv = ["stream.py", {str(tmp_path)!r}, "--batch", "200"]
+    folder, states = {str(tmp_path)!r}, {str(tmp_path.parent)!r}
+    sys.argv = ["stream.py", folder, "--batch", "200", "--states", states]
     runpy.run_path({str(launcher)!r}, run_name="__main__")
     """
     first, second = many_devices.run_processes(2, program)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 
 import jax
 import numpy as np
@@ -9,10 +10,12 @@ import pytest
 
 from jaxcal import RandomFeatures
 from jaxcal.__main__ import main
-from jaxcal.streaming import StreamedTest, StreamState, array_batches
+from jaxcal.streaming import Shards, StreamedTest, StreamState, array_batches
+from jaxcal.streaming.arrays_file import BadFile
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
+csv = pytest.importorskip("pyarrow.csv")
 
 RANDOM = np.random.default_rng(0)
 N = 120
@@ -47,14 +50,17 @@ def shards(tmp_path):
 
 def test_every_kind_of_shard_is_one_test(shards, tmp_path, capsys):
     classes = {"targets": LABELS, "probabilities": P}
-    features = RandomFeatures(0, 6)
-    test = StreamedTest.skce(0, P[:40], LABELS[:40], features=features)
-    wanted = test.result(test.run(array_batches(30, P, LABELS)))
+    wanted = None
     for kind in ("npz", "npy", "parquet"):
         folder = shards(kind, **classes)
         numbers = tmp_path / f"{kind}.json"
         assert main(["check", str(folder), "--json", str(numbers), *SMALL]) == 0
         content = json.loads(numbers.read_text())
+        sample = Shards(folder).sample(40)
+        if wanted is None:
+            first = sample["probabilities"], sample["targets"]
+            test = StreamedTest.skce(0, *first, features=RandomFeatures(0, 6))
+            wanted = test.result(test.run(array_batches(30, P, LABELS)))
         np.testing.assert_allclose(content["p_value"], wanted.p_value, rtol=1e-6)
         assert content["n"] == N
         assert content["n_first"] == 40
@@ -137,17 +143,17 @@ def test_a_pass_goes_on_with_another_batch_size(shards, tmp_path, monkeypatch, k
 CHANGES = {
     "put between": (
         lambda folder: np.savez(folder / "0b.npz", targets=LABELS[:9], probabilities=P[:9]),
-        ("0b.npz, 9 rows", "1.npz, 70 rows"),
+        ("0b.npz, ", "1.npz, "),
     ),
     "changed": (
         lambda folder: np.savez(folder / "1.npz", targets=LABELS[:70], probabilities=P[:70]),
-        ("1.npz, 70 rows", "1.npz, 70 rows"),
+        ("1.npz, ", "checksum"),
     ),
     "replaced by the next": (
         lambda folder: (folder / "1.npz").rename(folder / "2.npz"),
-        ("2.npz, 70 rows", "1.npz, 70 rows"),
+        ("2.npz, ", "1.npz, "),
     ),
-    "deleted": (lambda folder: (folder / "1.npz").unlink(), ("end after 50 rows", "1.npz, 70")),
+    "deleted": (lambda folder: (folder / "1.npz").unlink(), ("end after 50 rows", "1.npz, ")),
 }
 
 
@@ -181,11 +187,11 @@ BAD = {
     ),
     "labels": (
         lambda folder: np.savez(folder / "1.npz", targets=LABELS + 9, probabilities=P),
-        "classes outside",
+        "has a label that is none of the classes",
     ),
     "sums": (
         lambda folder: np.savez(folder / "1.npz", targets=LABELS, probabilities=2 * P),
-        "no probabilities",
+        "holds no probabilities: wanted numbers from 0 that sum to 1",
     ),
     "lengths": (
         lambda folder: np.savez(folder / "1.npz", targets=LABELS[1:], probabilities=P),
@@ -221,9 +227,11 @@ def test_folders_and_options_that_do_not_fit_are_one_sentence(shards, tmp_path, 
     for arguments, words in (
         ([str(folder), "--dependent"], "--dependent: not for shards"),
         ([str(folder), "--html", str(tmp_path / "a.html")], "--html: not for shards"),
-        ([str(tmp_path / "empty")], "a folder; wanted shards of one kind in it"),
+        ([str(tmp_path / "empty")], "wanted shards of one kind"),
         ([str(tmp_path / "none.parquet")], "none.parquet: cannot be read as PARQUET"),
-        ([str(single), "--state", str(tmp_path / "s")], "only shards have a state"),
+        ([str(single), "--shard", "2/3"], "at most the number of shards, 1"),
+        ([str(folder), "--columns", "label=a"], "columns are those of tables"),
+        (["s3:nothing"], "no such file"),
     ):
         assert main(["check", *arguments]) == 2
         assert words in capsys.readouterr().err
@@ -235,10 +243,192 @@ def test_folders_and_options_that_do_not_fit_are_one_sentence(shards, tmp_path, 
 
 
 def test_the_bar_knows_its_length_and_keeps_quiet_in_short_passes(shards, monkeypatch, capsys):
-    folder = shards("npy", targets=LABELS, probabilities=P)
+    folder = shards("parquet", targets=LABELS, probabilities=P)
     assert main(["check", str(folder), *SMALL]) == 0
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("jaxcal.streaming.streamed.PATIENCE", 0)
     assert main(["check", str(folder), *SMALL]) == 0
     assert "5/5" in capsys.readouterr().err  # 30 and 20, and 30, 30 and 10
     assert jax.config.jax_enable_x64
+
+
+WIDE = {f"p{k}": P[:, k] for k in range(3)}
+MEANS, ERRORS = RANDOM.normal(size=(2, N))
+
+
+def tables(folder, kind="parquet", **columns):
+    """Two files of a table in folders day=1/ and day=2/."""
+    for day, rows in enumerate(PARTS, 1):
+        (folder / f"day={day}").mkdir(parents=True)
+        table = pa.table({name: list(column[rows]) for name, column in columns.items()})
+        if kind == "parquet":
+            pq.write_table(table, folder / f"day={day}" / "part.parquet")
+        else:
+            csv.write_csv(table, folder / f"day={day}" / "part.csv")
+    return folder
+
+
+def numbers_of(tmp_path, *arguments):
+    file = tmp_path / "numbers.json"
+    assert main(["check", *arguments, *SMALL, "--json", str(file)]) == 0
+    return json.loads(file.read_text())
+
+
+def test_files_as_they_are_are_one_test(tmp_path):
+    """Lists, a column a class, other names, texts, a URI: the same numbers."""
+    names = np.array(["ant", "bee", "cat"])[LABELS]
+    lists = tables(tmp_path / "lists", probabilities=P, targets=LABELS)
+    wanted = numbers_of(tmp_path, str(lists))
+    others = dict(zip("xyz", P.T, strict=True))
+    chosen = ["--columns", "label=seen", "ant=x", "bee=y", "cat=z"]
+    for path, options in (
+        (tables(tmp_path / "wide", label=LABELS, more=names, **WIDE), []),
+        (tables(tmp_path / "csv", "csv", label=LABELS, more=names, **WIDE), []),
+        (tables(tmp_path / "named", "csv", seen=names, **others), chosen),
+        (f"file://{lists}", []),
+    ):
+        found = numbers_of(tmp_path, str(path), *options)
+        assert (found["n"], found["left_out"]) == (N, 0)
+        np.testing.assert_allclose(found["p_value"], wanted["p_value"], rtol=1e-9)
+
+
+def test_yes_and_no_have_one_column(tmp_path):
+    p = P[:, 0]
+    y = RANDOM.random(N) < p
+    wanted = numbers_of(tmp_path, str(tables(tmp_path / "a", p0=1 - p, p1=p, label=1 * y)))
+    words = np.where(y, "Yes", "no")
+    for name, label, options in (
+        ("b", y, []),
+        ("c", words, []),
+        ("d", np.where(y, "dead", "alive"), ["--columns", "label=label", "dead=p"]),
+        ("e", words, ["--columns", "label=label", "yes=p"]),
+    ):
+        found = numbers_of(tmp_path, str(tables(tmp_path / name, p=p, label=label)), *options)
+        np.testing.assert_allclose(found["p_value"], wanted["p_value"], rtol=1e-9)
+
+
+def test_means_and_deviations_are_the_calibration_test_of_normals(tmp_path, capsys):
+    """Rows are numbered over all shards, so that shares and merges change nothing."""
+    columns = {"y": MEANS + ERRORS, "mu": MEANS, "sigma": np.ones(N)}
+    folder = str(tables(tmp_path / "a", "csv", **columns))
+    chosen = ["--columns", "target=y", "mean=mu", "deviation=sigma"]
+    whole = numbers_of(tmp_path, folder, *chosen)
+    states = [str(tmp_path / f"{k}.npz") for k in (1, 2)]
+    for k, state in enumerate(states, 1):
+        numbers_of(tmp_path, folder, *chosen, "--shard", f"{k}/2", "--state", state)
+    file = tmp_path / "merged.json"
+    assert main(["merge", *reversed(states), "--json", str(file)]) == 0
+    merged = json.loads(file.read_text())
+    assert merged["n"] == N
+    assert merged["p_value"] == whole["p_value"]
+    np.testing.assert_allclose(merged["statistic"], whole["statistic"], rtol=1e-9)
+    capsys.readouterr()
+    assert main(["merge", states[0]]) == 2
+    assert "1 shards are in none of these states: day=2/part.csv" in capsys.readouterr().err
+    copy = tmp_path / "copy.npz"
+    copy.write_bytes((tmp_path / "1.npz").read_bytes())
+    assert main(["merge", states[0], str(copy)]) == 2
+    assert "is in both states and would count twice" in capsys.readouterr().err
+    StreamState(1, 0, (), (), {}, {}).save(copy)
+    assert main(["merge", states[0], str(copy)]) == 2
+    assert "not fitted by this command" in capsys.readouterr().err
+
+
+def test_the_first_sample_is_of_all_shards(tmp_path):
+    """Files that are sorted by class fix units by all classes."""
+    order = np.argsort(LABELS)
+    folder = tables(tmp_path / "a", targets=LABELS[order], **{k: p[order] for k, p in WIDE.items()})
+    sample = Shards(folder).sample(40)
+    assert set(sample["targets"]) == {0, 1, 2}
+    assert len(sample["targets"]) == 40
+    np.testing.assert_array_equal(
+        sample["targets"], Shards(folder, share=(2, 2)).sample(40)["targets"]
+    )
+
+
+def test_rows_that_cannot_be_used_are_named_or_left_out_and_counted(tmp_path, capsys):
+    lines = [
+        f"{label},{','.join(map(repr, row))}" for label, row in zip(LABELS, P.tolist(), strict=True)
+    ]
+    good = tmp_path / "good"
+    for folder in (tmp_path / "bad", good):
+        folder.mkdir()
+    text = ["label,p0,p1,p2", *lines[:60]]
+    (good / "0.csv").write_text("\n".join(text[:4] + text[8:]))
+    text[4:8] = ["7,.2,.3,.5", "0,.2,.3,", "1,.5,.6,.7", "1,.2,x,.8"]
+    (tmp_path / "bad" / "0.csv").write_text("\n".join(text))
+    (tmp_path / "bad" / "1.csv").write_text("\n".join([text[0], *lines[60:]]))
+    (good / "1.csv").write_text("\n".join([text[0], *lines[60:]]))
+    assert main(["check", str(tmp_path / "bad"), *SMALL]) == 2
+    assert "0.csv: row 4 holds no numbers" in capsys.readouterr().err  # of those drawn the first
+    with pytest.raises(BadFile, match=r"0\.csv: row 3 has a label that is none of the classes"):
+        list(Shards(tmp_path / "bad"))
+    found = numbers_of(tmp_path, str(tmp_path / "bad"), "--skip-bad")
+    assert "left out 4 rows that cannot be used; the first: " in capsys.readouterr().err
+    assert (found["n"], found["left_out"]) == (N - 4, 4)
+    assert numbers_of(tmp_path, str(good))["n"] == N - 4
+    bad = Shards(tmp_path / "bad", 30, skip_bad=True)
+    rows = [
+        np.concatenate([b[k][b.filler :] for b in each]) for each in (list(bad),) for k in (0, 1)
+    ]
+    wanted = [np.concatenate([b[k][b.filler :] for b in Shards(good, 30)]) for k in (0, 1)]
+    np.testing.assert_array_equal(rows[0], wanted[0])
+    np.testing.assert_array_equal(rows[1], wanted[1])
+    text[4] = "0,.2,.8"
+    (tmp_path / "bad" / "0.csv").write_text("\n".join(text))
+    found = numbers_of(tmp_path, str(tmp_path / "bad"), "--skip-bad")
+    assert (found["n"], found["left_out"]) == (N - 4, 4)
+    said = capsys.readouterr().err
+    assert "left out 4 rows" in said
+
+
+def test_copies_and_changes_of_a_shard_are_refused(tmp_path):
+    folder = tables(tmp_path / "a", label=LABELS, **WIDE)
+    copy = folder / "copy.parquet"
+    copy.write_bytes((folder / "day=1" / "part.parquet").read_bytes())
+    with pytest.raises(BadFile, match=r"the same rows as in .*, which would count twice"):
+        list(Shards(folder))
+    copy.unlink()
+    batches = iter(Shards(folder, 30))
+    next(batches)
+    os.utime(folder / "day=1" / "part.parquet", (1, 1))
+    with pytest.raises(BadFile, match=r"part\.parquet: changed while it was read"):
+        list(batches)
+
+
+def test_columns_that_are_missing_or_no_numbers_are_named(tmp_path):
+    folder = tables(tmp_path / "a", label=LABELS, probability=P[:, 0])
+    with pytest.raises(BadFile, match=r"wanted a column of targets .* the columns are label, "):
+        Shards(folder)
+    with pytest.raises(BadFile, match="--columns 1=q: wanted KEY=NAME for one of"):
+        Shards(folder, columns=["label=label", "1=q"])
+    flags = tables(tmp_path / "b", label=MEANS, flag=MEANS > 0)
+    files = Shards(flags, columns=["label=label", "mean=flag", "deviation=label"])
+    with pytest.raises(BadFile, match="'mean' is bool; wanted numbers"):
+        list(files)
+    with pytest.raises(BadFile, match="nothing://a: cannot be opened"):
+        Shards("nothing://a")
+
+
+def test_a_place_of_shards_is_a_path(as_users_run_it):
+    with pytest.raises(TypeError, match="path: wanted a folder, a file or a URI, got None"):
+        Shards(None)
+
+
+def test_lengths_of_batches_are_few(tmp_path):
+    """Each length is compiled: rests of shards are filled up with rows that do not count."""
+    random = np.random.default_rng(1)
+    for k, n in enumerate(random.integers(20, 100, 12)):
+        rows = random.integers(0, N, n)
+        pq.write_table(
+            pa.table({k: c[rows] for k, c in {"label": LABELS, **WIDE}.items()}),
+            tmp_path / f"{k}.parquet",
+        )
+    batches = list(Shards(tmp_path, 32))
+    assert {len(batch[1]) for batch in batches} <= {32, 16, 8, 4, 2, 1}
+    test = StreamedTest.skce(0, P, LABELS, features=RandomFeatures(0, 6))
+    plain = [tuple(part[batch.filler :] for part in batch) for batch in batches]
+    one, other = test.run(batches), test.run(plain)
+    assert one.n == other.n
+    for name, total in one.sums.items():
+        np.testing.assert_allclose(total, other.sums[name], rtol=1e-11, atol=1e-11)

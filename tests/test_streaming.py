@@ -8,17 +8,9 @@ import pytest
 from jaxcal import RandomFeatures, Scores
 from jaxcal.engine.linear import linear_sums
 from jaxcal.read.observations import observations
-from jaxcal.streaming import (
-    StreamedTest,
-    StreamState,
-    array_batches,
-    parquet_batches,
-    parquet_shards,
-)
-from jaxcal.streaming.arrays_file import BadFile
+from jaxcal.streaming import Shards, StreamedTest, StreamState, array_batches
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
+pytest.importorskip("pyarrow")
 
 RANDOM = np.random.default_rng(0)
 P = RANDOM.dirichlet(np.ones(3), 600)
@@ -140,10 +132,11 @@ def test_a_pass_goes_on_at_its_row_whatever_the_batches(test, tmp_path):
 
 
 def test_states_of_the_same_shard_do_not_add_up(test, tmp_path):
-    shard(tmp_path / "0.parquet", P[:200], LABELS[:200])
-    state = test.run(parquet_batches([tmp_path / "0.parquet"], 200))
-    with pytest.raises(ValueError, match=r"0\.parquet, 200 rows.* in both"):
-        state.merge(state)
+    np.savez(tmp_path / "0.npz", targets=LABELS[:200], probabilities=P[:200])
+    state = test.run(Shards(tmp_path / "0.npz", 200))
+    (tmp_path / "0.npz").rename(tmp_path / "1.npz")  # of another name, with the same rows
+    with pytest.raises(ValueError, match=r"1\.npz, .* bytes, checksum .* in both"):
+        state.merge(test.run(Shards(tmp_path, 200)))
 
 
 def test_a_bad_batch_is_named_and_a_bad_value_is_no_verdict(test):
@@ -158,28 +151,3 @@ def test_a_bad_batch_is_named_and_a_bad_value_is_no_verdict(test):
     result = stein.result(stein.run([(scores, bad)]))
     assert result.verdict == "cannot tell"
     assert "NaN" in result.reason
-
-
-def shard(path, p, labels, **names):
-    columns = {"probabilities": list(p), "targets": labels} | names
-    pq.write_table(pa.table(columns), path)
-
-
-def test_a_place_of_shards_is_a_path(as_users_run_it):
-    with pytest.raises(TypeError, match="path: wanted a folder or a file, got None"):
-        parquet_shards(None)
-
-
-def test_parquet_shards_are_the_arrays_and_bad_ones_are_named(test, tmp_path):
-    for k in range(3):
-        part = slice(200 * k, 200 * k + 200)
-        shard(tmp_path / f"{k}.parquet", P[part], LABELS[part])
-    batches = parquet_batches(parquet_shards(tmp_path), 200)
-    same(test.run(batches), test.run(array_batches(200, P, LABELS)))
-    (tmp_path / "3.parquet").write_bytes(b"PAR1 cut off")
-    pq.write_table(pa.table({"probabilities": list(P[:3])}), tmp_path / "4.parquet")
-    with pytest.raises(BadFile, match=r"3\.parquet.*4\.parquet: the column 'targets' is missing"):
-        parquet_shards(tmp_path)
-    shard(tmp_path / "5.parquet", P[:3, :2], LABELS[:3])
-    with pytest.raises(BadFile, match=r"5\.parquet: .*classes"):
-        list(parquet_batches([tmp_path / "0.parquet", tmp_path / "5.parquet"], 200))

@@ -18,13 +18,15 @@ from pathlib import Path
 import jax
 
 from jaxcal import RandomFeatures
-from jaxcal.streaming import StreamedTest, parquet_batches, parquet_shards
+from jaxcal.streaming import Shards, StreamedTest
+from jaxcal.streaming.columns import batch_of
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The test of all shards, printed by process 0."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("folder", type=Path, help="shards with columns targets, probabilities")
+    parser.add_argument("--states", type=Path, default=Path(), help="folder for checkpoints")
     parser.add_argument("--address", help="host:port of process 0")
     parser.add_argument("--processes", type=int)
     parser.add_argument("--rank", type=int)
@@ -35,13 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         chosen.address, chosen.processes, chosen.rank, heartbeat_timeout_seconds=30
     )
     rank, count = jax.process_index(), jax.process_count()
-    shards = parquet_shards(chosen.folder)
-    # all fit the same test, to the first rows of the first shard, whatever the size of a batch
-    first = next(parquet_batches(shards, 10_000))
-    test = StreamedTest.skce(0, *first, features=RandomFeatures(1, 100))
+    mine = Shards(chosen.folder, chosen.batch, share=(rank + 1, count))
+    # all fit the same test, to rows that are drawn from all shards
+    test = StreamedTest.skce(0, *batch_of(mine.sample(2000)), features=RandomFeatures(1, 100))
     # an interrupted pass goes on from its checkpoint
-    checkpoint = chosen.folder / f"state-{rank}-of-{count}.npz"
-    mine = parquet_batches(shards[rank::count], chosen.batch)
+    checkpoint = chosen.states / f"state-{rank}-of-{count}.npz"
     state = test.run(mine, checkpoint=checkpoint, progress=rank == 0)
     try:
         state = state.over_processes()

@@ -94,47 +94,56 @@ def seen(key: Key | Keys, predictions: Standardized, ys: Points, targets: Array)
         keys = jax.random.split(key)
         return Seen.of(keys[1], landed(keys[0], predictions, ys, targets))
 
+    def of_rows(keys: Keys, predictions: Standardized, ys: Points, targets: Array) -> Seen:
+        densities = predictions.predictions
+        assert isinstance(densities, Unnormalized)
+
+        def of_row(key: Key, k: Array) -> Seen:
+            def row(leaf: Array, axis: int = 0) -> Array:
+                return jax.lax.dynamic_slice_in_dim(leaf, k, 1, axis)
+
+            one = Standardized(densities.sliced(row), predictions.units, predictions.event)
+            return jax.tree.map(lambda leaf: leaf[0], of_block(key, one, row(ys), row(targets)))
+
+        return jax.vmap(of_row)(keys, jnp.arange(len(ys)))
+
     if not key.ndim:
         return _in_blocks(of_block, key, predictions, ys, targets)
-    densities = predictions.predictions
-    if not isinstance(densities, Unnormalized):
+    if not isinstance(predictions.predictions, Unnormalized):
         return of_block(key[0], predictions, ys, targets)
-
-    def of_row(at: tuple[Key, Array]) -> Seen:
-        def row(leaf: Array, axis: int = 0) -> Array:
-            return jax.lax.dynamic_slice_in_dim(leaf, at[1], 1, axis)
-
-        one = Standardized(densities.sliced(row), predictions.units, predictions.event)
-        return jax.tree.map(lambda leaf: leaf[0], of_block(at[0], one, row(ys), row(targets)))
-
-    return jax.lax.map(of_row, (key, jnp.arange(len(ys))), batch_size=min(len(ys), BLOCK))
+    return _in_blocks(of_rows, key, predictions, ys, targets)
 
 
 def _in_blocks(
-    function: Callable[..., PyTree], key: Key, predictions: Standardized, ys: Points, targets: Array
+    function: Callable[..., PyTree],
+    key: Key | Keys,
+    predictions: Standardized,
+    ys: Points,
+    targets: Array,
 ) -> PyTree:
-    """Apply to blocks of rows; the overlap of the last block with the previous one is dropped."""
+    """Apply to blocks of rows, each with a key of its own or with the keys of its rows; the overlap
+    of the last block with the previous one is dropped."""
     n, densities = len(ys), predictions.predictions
     if n <= BLOCK or not isinstance(densities, Unnormalized):
         return function(key, predictions, ys, targets)
     count = -(-n // BLOCK)
 
     def one(at: tuple[Key, Array]) -> PyTree:
-        key, start = at
+        block_key, start = at
 
         def rows(leaf: Array, axis: int = 0) -> Array:
             return jax.lax.dynamic_slice_in_dim(leaf, start, BLOCK, axis)
 
         block = Standardized(densities.sliced(rows), predictions.units, predictions.event)
-        return function(key, block, rows(ys), rows(targets))
+        return function(rows(key) if key.ndim else block_key, block, rows(ys), rows(targets))
+
+    def joined(leaf: Array) -> Array:
+        before = leaf[:-1].reshape((count - 1) * BLOCK, *leaf.shape[2:])
+        return jnp.concatenate([before, leaf[-1, BLOCK * count - n :]])
 
     starts = jnp.minimum(BLOCK * jnp.arange(count), n - BLOCK)
-    blocks = jax.lax.map(one, (jax.random.split(key, count), starts))
-    last = BLOCK * count - n
-    return jax.tree.map(
-        lambda leaf: jnp.concatenate([leaf[:-1].reshape(-1, *leaf.shape[2:]), leaf[-1, last:]]),
-        blocks,
-    )
+    keys = key[:count] if key.ndim else jax.random.split(key, count)
+    return jax.tree.map(joined, jax.lax.map(one, (keys, starts)))
 
 
 def ranked(key: Key, near: Landed) -> Ranked:

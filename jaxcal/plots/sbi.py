@@ -133,7 +133,7 @@ def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
     return Coverage(
         levels=levels,
         observed=observed,
-        ranks=jnp.zeros(u.size, int),
+        counts=jnp.zeros(ranks.size + 1, int).at[0].set(u.size),  # only their sum is used
         p_uniform=ranks.p_values[0],
         p_conservative=massart(below, u.size, sides=1),
         unknown=jnp.sum(~jnp.isfinite(u)),

@@ -1,15 +1,15 @@
 """Tests of more observations than fit into memory: one pass over batches, of constant memory."""
 
-from jaxcal.streaming.batches import array_batches, parquet_batches, parquet_shards
+from jaxcal.streaming.batches import array_batches
+from jaxcal.streaming.shards import Shards
 from jaxcal.streaming.state import StreamState
 from jaxcal.streaming.streamed import StreamedTest
 
 __all__ = [
+    "Shards",
     "StreamState",
     "StreamedTest",
     "array_batches",
-    "parquet_batches",
-    "parquet_shards",
 ]
 
 

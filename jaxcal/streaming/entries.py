@@ -94,7 +94,7 @@ class EntriesStream(eqx.Module):
         inputs: ArrayLike | None,
         n_draws: int,
     ) -> "EntriesStream":
-        """That of these observations."""
+        """Fit to these observations."""
         checked, columns = observed(predictions, ys, inputs)
         return cls(EntriesFit.of(key, checked, ys, columns, n_draws))
 
@@ -123,7 +123,7 @@ class EntriesStream(eqx.Module):
     def result(
         self, state: StreamState, n_first: int, name: str, level: float
     ) -> StreamedCalibration:
-        """What sums over at least two observations mean."""
+        """Return the result of sums over at least two observations."""
         counts = {
             name: int(state.sums[name]) for name in ("impossible", "lost", "nonfinite", "ended")
         }

@@ -86,7 +86,7 @@ class LinearFit(eqx.Module):
     def of(
         cls, key: Key, predictions: PredictionsLike, ys: Array, spec: Specification, kind: str
     ) -> "LinearFit":
-        """That of checked observations."""
+        """Fit to checked observations."""
         prepared, size = _fitted(key, predictions, ys, spec)
         return cls(key, prepared, kind, size.size)
 
@@ -116,7 +116,7 @@ class LinearFit(eqx.Module):
         return ys.shape[0], dict(zip(SUMS, sums, strict=True)), {}
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> StreamResult:
-        """What sums over at least two observations mean."""
+        """Return the result of sums over at least two observations."""
         n, sums = state.n, state.sums
         trace, fourth = float(sums["trace"]), float(sums["fourth"])
         lost = int(sums["lost"])

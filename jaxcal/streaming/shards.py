@@ -1,316 +1,361 @@
-"""A Parquet file, or a folder of shards of one kind, as batches of one test."""
+"""Files of a folder or a bucket as batches of one test."""
 
-import io
-import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import zlib
+from collections.abc import Iterator, Sequence
+from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
 
-from jaxcal.fit import RandomFeatures
-from jaxcal.read import Scores
+from jaxcal.read import checks
 from jaxcal.streaming import arrays_file
 from jaxcal.streaming.arrays_file import UNREADABLE, BadFile
-from jaxcal.streaming.batches import (
-    PROBABILITIES,
+from jaxcal.streaming.batches import ShardBatch
+from jaxcal.streaming.columns import (
+    ARRAYS,
     TARGETS,
-    ShardBatch,
-    not_probabilities,
-    parquet_batches,
-    parquet_shards,
-    shard_line,
+    Arrays,
+    Columns,
+    arrays_of,
+    batch_of,
+    checked,
+    columns_of,
+    faults,
 )
-from jaxcal.streaming.linear import StreamResult
-from jaxcal.streaming.streamed import StreamedTest
-from jaxcal.typing import Contents
 
-KINDS = ("parquet", "npz", "npy")
-ARRAYS = (TARGETS, PROBABILITIES, "scores", "node_scores", "features")
+TABLES, KINDS = ("parquet", "csv"), ("parquet", "csv", "npz", "npy")
+SAMPLED = 32  # shards that a first sample is drawn from
 Batch = tuple[Any, ...]  # as `StreamedTest.update` takes them
 
 
-class Shards(NamedTuple):
-    """The shards of a folder in the order of their names, as batches of at most ``size`` rows.
+class Shards:
+    """Read shards of one kind, in the order of their names, as batches for `StreamedTest.run`.
+
+    Parquet and CSV files (also .csv.gz) are read by pyarrow, .npz and .npy by NumPy; folders below
+    the folder are read too, ``day=1/`` among them as a column ``day``. A batch never spans two
+    shards. States record the shards by name, size and checksum, so that a resumed pass refuses
+    others; for the checksum each shard is read a second time. Rows that do not count fill up the
+    last batch of a shard to one of a few lengths, because each length is compiled.
+
+    Args:
+        path: A folder, a file, or a URI of ``pyarrow.fs`` (s3://, gs://, hdfs://, file://; of
+            Parquet and CSV). Of .npy files each array is one, and the names of a shard begin
+            alike: ``a-targets.npy``, ``a-probabilities.npy``.
+        size: Rows of a batch.
+        columns: Texts "KEY=NAME" for the columns of a table: "label=outcome", "0=p_alive",
+            "1=p_dead", or "target=y", "mean=mu", "deviation=sigma". Empty: those named like the
+            arrays (targets with probabilities, scores and features, or mean and deviation), p0,
+            p1, .. for classes, or p for yes and no.
+        share: (i, N), the i-th of N shares of the shards, i from 1.
+        skip_bad: Leave out rows that cannot be used, and count them. By default the first such row
+            raises an error.
 
     Attributes:
-        files: The files; of .npy the targets of each shard.
-        kind: "parquet", "npz" or "npy".
-        rows: Number of rows of each.
-        size: Rows of a batch, at most; no batch holds rows of two shards.
-    """
-
-    files: tuple[Path, ...]
-    kind: str
-    rows: tuple[int, ...]
-    size: int
-
-    def number(self) -> int:
-        """The number of batches, for a progress bar; of Parquet about that."""
-        return sum(-(-rows // self.size) for rows in self.rows)
-
-    def batches(self) -> Iterator[Batch]:
-        """Predictions, targets and, where 'features' tell predictions apart, these. Raises BadFile,
-        naming the shard, for one that cannot be used or is of other columns or classes."""
-        if self.kind == "parquet":
-            yield from parquet_batches(list(self.files), self.size)
-            return
-        first = None
-        for shard in self.files:
-            arrays = _npz(shard) if self.kind == "npz" else _npy(shard)
-            form = {name: (array.shape[1:], array.dtype.kind) for name, array in arrays.items()}
-            first = form if first is None else first
-            if form != first:
-                raise BadFile(
-                    f"{shard}: holds {_said(form)}, where the first shard has {_said(first)}"
-                )
-            files = [shard] if self.kind == "npz" else _npy_files(shard).values()
-            line = shard_line(shard, len(arrays[TARGETS]), files)
-            for start in range(0, len(arrays[TARGETS]), self.size):
-                rows = slice(start, start + self.size)
-                cut = {name: array[rows] for name, array in arrays.items()}
-                yield ShardBatch.of(line, *_batch(shard, cut))
-
-    def first(self, rows: int) -> Batch:
-        """The first so many rows together, or all: the same whatever the size of a batch."""
-        parts, count = [], 0
-        for batch in self.batches():
-            parts.append(batch)
-            count += len(batch[1])
-            if count >= rows:
-                break
-        if count < 2:
-            raise BadFile(f"{self.files[0].parent}: a test needs at least 2 observations")
-        return tuple(_joined(column, rows) for column in zip(*parts, strict=True))
-
-
-def open_shards(path: Path, size: int) -> Shards:
-    """The shards of a folder, or of one Parquet file.
-
-    Args:
-        path: A Parquet file, or a folder of .parquet, .npz or .npy files. Of .npy files each array
-            is one, and the names of a shard begin alike: ``a-targets.npy``,
-            ``a-probabilities.npy``. Arrays: 'targets' with 'probabilities' (and integer targets),
-            or with 'scores' and one of 'node_scores' and 'features'.
-        size: Rows of a batch.
-
-    Returns:
-        `Shards`.
+        left_out: Rows that the last pass left out.
+        fault: What was wrong with the first of them, with shard and row.
 
     Raises:
-        BadFile: There is no shard, more than one kind, or one that cannot be read; named.
+        BadFile: There is no shard, there are several kinds, or a shard cannot be read. While
+            batches are read: a row cannot be used (shard and row are named, rows counted from 0), a
+            shard is there twice, or it changed while it was read.
+
+    Example:
+        >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet
+        >>> from jaxcal.streaming import Shards
+        >>> table = pa.table({"p0": [0.5, 0.9], "p1": [0.5, 0.1], "label": [0, 1]})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     pa.parquet.write_table(table, pathlib.Path(folder) / "part-0.parquet")
+        ...     [p.shape for p, labels in Shards(folder, 2)]
+        [(2, 2)]
     """
-    if not path.exists():
-        raise BadFile(f"{path}: no such file or folder")
-    if not path.is_dir():
-        kinds = [path.suffix.lower().removeprefix(".")]
-    else:
-        kinds = [kind for kind in KINDS if any(path.glob(f"*.{kind}"))]
-        if len(kinds) != 1:
-            what = " and ".join(f".{kind}" for kind in kinds) or "none"
+
+    def __init__(
+        self,
+        path: Path | str,
+        size: int = 10_000,
+        *,
+        columns: Sequence[str] = (),
+        share: tuple[int, int] = (1, 1),
+        skip_bad: bool = False,
+    ) -> None:
+        if not isinstance(path, str | PathLike):
+            raise TypeError(f"path: wanted a folder, a file or a URI, got {path!r:.60}")
+        self.path, self.size, self.skip_bad = str(path), checks.integer(size, "size"), skip_bad
+        self.left_out, self.fault = 0, ""
+        self._widths: dict[str, int] = {}
+        self._form: dict[str, Any] = {}
+        self._system, self._base, self.kind, self.paths = _listed(self.path)
+        i, n = share
+        if not 1 <= i <= n <= len(self.paths):
             raise BadFile(
-                f"{path}: a folder; wanted shards of one kind in it, .parquet, .npz or .npy, got "
-                f"{what}"
+                f"{path}: share {i}/{n}: wanted i/N with i from 1 to N, and N at most the number "
+                f"of shards, {len(self.paths)}"
             )
-    kind = kinds[0]
-    if kind == "parquet":
-        files, count = tuple(_parquet(path)), _parquet_rows
-    elif kind == "npz":
-        files, count = tuple(sorted(path.glob("*.npz")) if path.is_dir() else [path]), _npz_rows
-    else:
-        files, count = tuple(sorted(path.glob(f"*{TARGETS}.npy"))), _npy_rows
-        if not files:
-            raise BadFile(f"{path}: no .npy file whose name ends in '{TARGETS}'")
-    return Shards(files, kind, tuple(count(file) for file in files), size)
+        self._before, end = (len(self.paths) * k // n for k in (i - 1, i))
+        self.mine = self.paths[self._before : end]
+        self._columns = Columns({}, {})
+        if self.kind in TABLES:
+            self._columns = columns_of(self._dataset(self.paths[0], ()).schema.names, columns)
+        elif columns:
+            raise BadFile(f"{path}: columns are those of tables (.parquet, .csv)")
+        if self.kind == "parquet":  # their ends say how many rows they have
+            self._rows = [self._count(path) for path in self.mine]
 
+    def __length_hint__(self) -> int:
+        """Number of batches, for a progress bar, where it is known before the pass."""
+        rows = self._rows if self.kind == "parquet" else []
+        return sum(-(-n // self.size) for n in rows)
 
-def run(
-    path: Path,
-    *,
-    seed: int,
-    level: float,
-    size: int,
-    rows: int,
-    features: int,
-    state: Path | None,
-) -> StreamResult:
-    """The linear-time test of shards, fitted to their first rows, in one pass.
+    @property
+    def names(self) -> list[str]:
+        """The shards of all shares."""
+        return [self._name(path) for path in self.paths]
 
-    Args:
-        path: As in `open_shards`.
-        seed: Random seed of the fit.
-        level: Level of the test.
-        size: Rows of a batch.
-        rows: Rows of the first sample, at most.
-        features: Number of random features.
-        state: File that holds the sums so far, every ten batches; the pass goes on from it at the
-            next row, with batches of any size.
-
-    Returns:
-        `StreamResult`, computed in the type of the first batch.
-
-    Raises:
-        BadFile: A shard or the state cannot be used, or the state holds other shards; named.
-    """
-    shards = open_shards(path, size)
-    sample = shards.first(rows)
-    with jax.enable_x64(_kind(sample) == "float64"):
-        try:
-            test, as_first = _fitted(seed, sample, features)
-            batches = _Counted(map(as_first, shards.batches()), shards.number())
-            total = test.run(batches, checkpoint=state, every=10, progress=True)
-            result = test.result(total, level=level)
-            assert isinstance(result, StreamResult)
-            return result
-        except ValueError as error:
-            at_fault = state if str(error).startswith(("other: ", "batches: ")) else path
-            said = " ".join(str(error).split())
-            raise BadFile(said if str(path) in said else f"{at_fault}: {said}") from None
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """An iterator of a known length, for the bar."""
-
-    batches: Iterator[Batch]
-    number: int
+    def first_row(self) -> int:
+        """Number of rows in the shards before those of this share."""
+        return sum(self._count(path) for path in self.paths[: self._before])
 
     def __iter__(self) -> Iterator[Batch]:
-        return self.batches
+        """Batches of this share."""
+        if not self._form:  # which the first shard of all decides
+            next(self._usable(self.paths[0]), None)
+        self.left_out, self.fault = 0, ""
+        seen: dict[str, str] = {}
+        for path in self.mine:
+            info, line = self._state_of(path), self._line(path)
+            content = line.removeprefix(f"{self._name(path)}, ")
+            if (twin := seen.setdefault(content, path)) != path:
+                raise BadFile(f"{path}: the same rows as in {twin}, which would count twice")
+            for arrays in self._cut(self._usable(path)):
+                n = len(arrays[TARGETS])
+                length = self.size
+                while length // 2 >= n:
+                    length //= 2
+                rows = np.maximum(np.arange(n - length, n), 0)
+                filled = arrays if n == length else {k: a[rows] for k, a in arrays.items()}
+                yield ShardBatch.of(line, *batch_of(filled), filler=length - n)
+            if self._state_of(path) != info:
+                raise BadFile(f"{path}: changed while it was read")
 
-    def __len__(self) -> int:
-        return self.number
+    def sample(self, rows: int, seed: int = 0) -> Arrays:
+        """About so many rows, drawn from up to 32 shards, those of all shares."""
+        step = max(len(self.paths) // SAMPLED, 1)
+        chosen, random, parts = self.paths[::step], np.random.default_rng(seed), []
+        counts = (self.left_out, self.fault)
+        for path in chosen:
+            want = -(-rows // len(chosen))
+            parts += [arrays for arrays in self._usable(path, want, random) if len(arrays[TARGETS])]
+        self.left_out, self.fault = counts
+        if not parts:
+            raise BadFile(f"{self.path}: no rows")
+        return _joined(parts)
+
+    def _usable(
+        self, path: str, want: int = 0, random: np.random.Generator | None = None
+    ) -> Iterator[Arrays]:
+        """Rows of a shard that can be used, all or so many of them drawn at random."""
+        start = 0
+        for arrays, read, rows in self._read(path, want, random):
+            place = start + np.arange(len(read)) if rows is None else rows
+            start += len(read)
+            arrays, wrong = self._like_first(path, arrays), faults(arrays, read)
+            good = ~np.any([rows for _, rows in wrong], axis=0)
+            if not np.all(good):
+                k = int(np.argmin(good))
+                what = next(what for what, rows in wrong if rows[k])
+                said = f"{path}: row {place[k]} {what}"
+                if not self.skip_bad:
+                    raise BadFile(
+                        f"{said}: --skip-bad (skip_bad=True) leaves such rows out and counts them"
+                    )
+                self.fault = self.fault or said
+            self.left_out += int(np.sum(~good))
+            yield {name: array[good] for name, array in arrays.items()}
+
+    def _read(self, path: str, want: int, random: np.random.Generator | None) -> Iterator[Any]:
+        """Arrays of a shard, which rows could be read, and their numbers where rows are drawn."""
+        import pyarrow as pa  # pyright: ignore[reportMissingImports]
+
+        def drawn(n: int) -> np.ndarray | None:
+            return None if random is None else np.sort(random.permutation(n)[:want])
+
+        try:
+            if self.kind in TABLES:
+                data = self._dataset(path, self._columns.names)
+                scanner = data.scanner(columns=self._columns.names, batch_size=self.size)
+                rows = drawn(data.count_rows()) if random is not None else None
+                tables = scanner.to_batches() if rows is None else [scanner.take(pa.array(rows))]
+                for table in tables:
+                    if len(table):
+                        yield *arrays_of(table, self._columns, self._widths), rows
+                return
+            if self.kind == "npz":
+                arrays, _ = arrays_file.load(Path(path), ARRAYS)
+            else:
+                arrays = {n: _mapped(file) for n, file in _npy_files(path).items()}
+            arrays = checked(arrays)
+        except (OSError, pa.ArrowException) as error:
+            raise BadFile(f"{path}: damaged ({str(error).splitlines()[0]})") from None
+        except BadFile as error:
+            raise BadFile(_naming(path, error)) from None
+        rows = drawn(len(arrays[TARGETS]))
+        arrays = arrays if rows is None else {name: a[rows] for name, a in arrays.items()}
+        yield arrays, np.ones(len(arrays[TARGETS]), bool), rows
+
+    def _like_first(self, path: str, arrays: Arrays) -> Arrays:
+        """The arrays in the float type of the first shard. BadFile where shapes differ."""
+        form = {name: (array.shape[1:], array.dtype.kind) for name, array in arrays.items()}
+        if not self._form:
+            kind = np.result_type(*(a for a in arrays.values() if a.dtype.kind == "f"))
+            self._form = {"form": form, "kind": kind}
+        if form != self._form["form"]:
+            said, first = (
+                ", ".join(f"'{k}' [n{''.join(f', {n}' for n in s)}]" for k, (s, _) in each.items())
+                for each in (form, self._form["form"])
+            )
+            raise BadFile(f"{path}: holds {said}, where the first shard has {first}")
+        kind = self._form["kind"]
+        return {k: a.astype(kind) if a.dtype.kind == "f" else a for k, a in arrays.items()}
+
+    def _cut(self, parts: Iterator[Arrays]) -> Iterator[Arrays]:
+        """The same rows by ``size``, the last fewer."""
+        waiting: list[Arrays] = []
+        n = 0
+        for part in parts:
+            waiting.append(part)
+            n += len(part[TARGETS])
+            if n >= self.size:
+                joined = _joined(waiting)
+                whole = n - n % self.size
+                for start in range(0, whole, self.size):
+                    yield {k: a[start : start + self.size] for k, a in joined.items()}
+                waiting, n = [{k: a[whole:] for k, a in joined.items()}], n % self.size
+        if n:
+            yield _joined(waiting)
+
+    def _dataset(self, path: str, columns: Sequence[str]) -> Any:
+        """A shard as a dataset of pyarrow; columns of a text stay texts."""
+        import pyarrow as pa  # pyright: ignore[reportMissingImports]
+        import pyarrow.csv as pc  # pyright: ignore[reportMissingImports]
+        import pyarrow.dataset as ds  # pyright: ignore[reportMissingImports]
+
+        form, schema = ds.ParquetFileFormat(), None
+        hive = {"filesystem": self._system, "partitioning": "hive"}
+        try:
+            if self.kind == "csv":
+                texts = [
+                    ds.CsvFileFormat(parse_options=pc.ParseOptions(invalid_row_handler=handler))
+                    for handler in (
+                        (lambda row: "skip", self._ragged) if self.skip_bad else [None] * 2
+                    )
+                ]
+                form, names = texts[1], ds.dataset(path, format=texts[0], **hive).schema.names
+                schema = pa.schema([(name, pa.string()) for name in names])
+            data = ds.dataset(path, format=form, schema=schema, **hive)
+        except (OSError, pa.ArrowException) as error:
+            said = str(error).splitlines()[0]
+            raise BadFile(f"{path}: not a whole {self.kind} file ({said})") from None
+        if missing := [name for name in columns if name not in data.schema.names]:
+            names = ", ".join(data.schema.names)
+            raise BadFile(f"{path}: the column '{missing[0]}' is missing; it holds {names}")
+        return data
+
+    def _ragged(self, row: Any) -> str:
+        """Leave out a line of a CSV file that has more or fewer entries than names."""
+        self.left_out += 1
+        self.fault = self.fault or f"line '{row.text[:60]}' has {row.actual_columns} entries"
+        return "skip"
+
+    def _count(self, path: str) -> int:
+        if self.kind in TABLES:
+            return self._dataset(path, self._columns.names).count_rows()
+        if self.kind == "npz":
+            return len(arrays_file.load(Path(path), [TARGETS])[0][TARGETS])
+        return len(_mapped(Path(path)))
+
+    def _name(self, path: str) -> str:
+        return path.removeprefix(self._base).lstrip("/") or path.rpartition("/")[2]
+
+    def _line(self, path: str) -> str:
+        """Name, size and checksum of a shard: of another content it is another line."""
+        checksum, n = 0, 0
+        files = map(str, _npy_files(path).values()) if self.kind == "npy" else [path]
+        for file in files:
+            with self._system.open_input_stream(file, compression=None) as stream:
+                while part := stream.read(1 << 20):
+                    checksum, n = zlib.crc32(part, checksum), n + len(part)
+        return f"{self._name(path)}, {n} bytes, checksum {checksum:08x}"
+
+    def _state_of(self, path: str) -> tuple[Any, Any]:
+        info = self._system.get_file_info(path)
+        return info.size, info.mtime_ns
 
 
-def _fitted(
-    seed: int, sample: Batch, features: int
-) -> tuple[StreamedTest, Callable[[Batch], Batch]]:
-    """The test that fits the arrays of a first sample, and a function that brings every batch to
-    the type of that."""
-    kind, random = _kind(sample), RandomFeatures(seed, features)
-
-    def as_first(batch: Batch) -> Batch:
-        return ShardBatch.of(getattr(batch, "shard", ""), *converted(*batch))
-
-    def converted(predictions: Any, targets: np.ndarray, *rest: np.ndarray) -> Batch:
-        if not isinstance(predictions, Scores):
-            return predictions.astype(kind), targets
-        at_nodes = predictions.at_nodes
-        scores = Scores(
-            predictions.at_targets.astype(kind), None if at_nodes is None else at_nodes.astype(kind)
-        )
-        return (scores, targets.astype(kind), *(inputs.astype(kind) for inputs in rest))
-
-    sample = converted(*sample)
-    if not isinstance(sample[0], Scores):
-        return StreamedTest.skce(seed, *sample, features=random), as_first
-    test = StreamedTest.kcsd if len(sample) == 3 else StreamedTest.kccsd
-    return test(seed, *sample, features=random), as_first
-
-
-def _kind(batch: Batch) -> np.dtype:
-    predictions = batch[0]
-    return (predictions.at_targets if isinstance(predictions, Scores) else predictions).dtype
-
-
-def _parquet(path: Path) -> list[Path]:
+def _listed(path: str) -> tuple[Any, str, str, list[str]]:
+    """File system, folder in it, kind and paths of the shards."""
     try:
-        return parquet_shards(path)
+        import pyarrow as pa  # pyright: ignore[reportMissingImports]
+        from pyarrow import fs  # pyright: ignore[reportMissingImports]
     except ImportError:
-        raise BadFile(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from None
-
-
-def _parquet_rows(shard: Path) -> int:
-    import pyarrow.parquet as pq  # pyright: ignore[reportMissingImports]
-
-    return pq.read_metadata(shard).num_rows
-
-
-def _npz_rows(shard: Path) -> int:
+        raise BadFile(f"{path}: reading shards needs pyarrow: pip install pyarrow") from None
     try:
-        with zipfile.ZipFile(shard) as archive, archive.open(f"{TARGETS}.npy") as file:
-            head = io.BytesIO(file.read(1000))
-        version = np.lib.format.read_magic(head)
-        reader = np.lib.format.read_array_header_1_0
-        return (reader if version == (1, 0) else np.lib.format.read_array_header_2_0)(head)[0][0]
-    except (*UNREADABLE, IndexError):
-        raise BadFile(f"{shard}: not a whole .npz archive with an array '{TARGETS}'") from None
+        if "://" in path:
+            system, base = fs.FileSystem.from_uri(path)
+        else:
+            system, base = fs.LocalFileSystem(), Path(path).absolute().as_posix()
+        info = system.get_file_info(base)
+        if info.type == fs.FileType.NotFound:
+            raise BadFile(f"{path}: no such file or folder")
+        inside = [info]
+        if not info.is_file:
+            inside = system.get_file_info(fs.FileSelector(base, recursive=True))
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise BadFile(f"{path}: cannot be opened ({str(error).splitlines()[0]})") from None
+    files = sorted(each.path for each in inside if each.is_file)
+    kinds = {kind: [file for file in files if _is(file, kind)] for kind in KINDS}
+    there = [kind for kind, files in kinds.items() if files]
+    if len(there) != 1:
+        raise BadFile(
+            f"{path}: wanted shards of one kind, .parquet, .csv, .npz or .npy, got "
+            f"{' and '.join(f'.{kind}' for kind in there) or 'none'}"
+        )
+    paths = kinds[there[0]]
+    if there == ["npy"] and not (
+        paths := [file for file in paths if file.endswith(f"{TARGETS}.npy")]
+    ):
+        raise BadFile(f"{path}: no .npy file whose name ends in '{TARGETS}'")
+    if there[0] not in TABLES and "://" in path:
+        raise BadFile(f"{path}: .{there[0]} files are read from local folders only")
+    return system, base, there[0], paths
 
 
-def _npy_rows(shard: Path) -> int:
-    return len(_mapped(shard))
+def _is(file: str, kind: str) -> bool:
+    name = file.rpartition("/")[2].lower().removesuffix(".gz")
+    return name.endswith(f".{kind}") and not name.startswith((".", "_"))
+
+
+def _npy_files(targets: str) -> dict[str, Path]:
+    """The arrays whose file names begin as that of these targets."""
+    before = targets.removesuffix(f"{TARGETS}.npy")
+    files = {name: Path(f"{before}{name}.npy") for name in ARRAYS}
+    return {name: file for name, file in files.items() if file.exists()}
 
 
 def _mapped(file: Path) -> np.ndarray:
     try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        return np.load(file, mmap_mode="r", allow_pickle=False)
     except UNREADABLE:
         raise BadFile(f"{file}: not a whole .npy array of numbers") from None
-    if not array.ndim:
-        raise BadFile(f"{file}: one number; wanted an array with a row an observation")
-    return array
 
 
-def _npz(shard: Path) -> dict[str, np.ndarray]:
-    arrays, _ = arrays_file.load(shard, ARRAYS)
-    return _whole(shard, arrays)
-
-
-def _npy(shard: Path) -> dict[str, np.ndarray]:
-    """The arrays whose file names begin as that of these targets."""
-    return _whole(shard, {name: _mapped(file) for name, file in _npy_files(shard).items()})
-
-
-def _npy_files(shard: Path) -> dict[str, Path]:
-    before = shard.name.removesuffix(f"{TARGETS}.npy")
-    files = {name: shard.with_name(f"{before}{name}.npy") for name in ARRAYS}
-    return {name: file for name, file in files.items() if file.exists()}
-
-
-def _whole(shard: Path, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays that make a test, of as many rows each."""
-    scores = {"scores", "node_scores"}, {"scores", "features"}
-    if set(arrays) - {TARGETS} not in ({PROBABILITIES}, *scores) or TARGETS not in arrays:
-        raise BadFile(
-            f"{shard}: wanted '{TARGETS}' with '{PROBABILITIES}', or with 'scores' and one of "
-            f"'node_scores' and 'features', got {', '.join(sorted(arrays)) or 'none of these'}"
-        )
-    if len({len(array) if array.ndim else -1 for array in arrays.values()}) != 1:
-        shapes = ", ".join(f"'{name}' {array.shape}" for name, array in arrays.items())
-        raise BadFile(f"{shard}: arrays of different lengths: {shapes}")
-    for name, array in arrays.items():
-        wanted = "iu" if name == TARGETS and PROBABILITIES in arrays else "f"
-        if array.dtype.kind not in wanted:
-            words = "whole numbers" if wanted == "iu" else "float32 or float64"
-            raise BadFile(f"{shard}: '{name}' is {array.dtype}; wanted {words}")
-    return arrays
-
-
-def _batch(shard: Path, arrays: dict[str, np.ndarray]) -> Batch:
-    arrays = {name: np.asarray(array) for name, array in arrays.items()}
-    targets = arrays[TARGETS]
-    if PROBABILITIES in arrays:
-        rows = arrays[PROBABILITIES]
-        if rows.ndim != 2:
-            raise BadFile(f"{shard}: '{PROBABILITIES}' has shape {rows.shape}; wanted [n, m]")
-        if fault := not_probabilities(rows, targets, rows.shape[1]):
-            raise BadFile(f"{shard}: {fault}")
-        return rows, targets
-    scores = Scores(arrays["scores"], arrays.get("node_scores"))
-    return (scores, targets, *([arrays["features"]] if "features" in arrays else []))
-
-
-def _joined(column: tuple[Any, ...], rows: int) -> Any:
-    if not isinstance(column[0], Scores):
-        return np.concatenate(column)[:rows]
-    at_targets, at_nodes = ([getattr(x, n) for x in column] for n in ("at_targets", "at_nodes"))
-    return Scores(
-        np.concatenate(at_targets)[:rows],
-        None if at_nodes[0] is None else np.concatenate(at_nodes)[:rows],
+def _joined(parts: list[Arrays]) -> Arrays:
+    return (
+        parts[0]
+        if len(parts) == 1
+        else {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
     )
 
 
-def _said(form: Contents) -> str:
-    return ", ".join(f"'{name}' [n{''.join(f', {k}' for k in s)}]" for name, (s, _) in form.items())
+def _naming(path: str, error: Exception) -> str:
+    return str(error) if path in str(error) else f"{path}: {error}"

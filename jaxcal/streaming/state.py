@@ -1,10 +1,10 @@
-"""What a pass over batches has added up: mergeable, saved, restored, shared by processes."""
+"""Sums of a pass over batches, which are merged, saved, restored and shared by processes."""
 
 import itertools
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,7 @@ def _store() -> Any:
 
 
 Span = tuple[int, int]  # of row numbers, the second is the first that is not in it
+PARTS = ("sums", "least", "fitted_to")  # of a state, by name
 MOST_SPANS = 1000  # that a state holds: shards that were added and do not yet touch
 
 
@@ -100,12 +101,14 @@ class StreamState:
     Attributes:
         fingerprint: Identifies the fitted test; states of different tests do not add up.
         n: Observations so far: how many rows a pass that goes on skips.
-        shards: The shards that they came from, in order, each with its name, number of rows and
-            checksum; empty where batches came from no files.
+        shards: The shards that they came from, in order, each with its name, size and checksum;
+            empty where batches came from no files.
         rows: The spans of their row numbers, [start, stop) each, where these were stated or draws
             depend on them.
         sums: Sums by name.
         least: Numbers by name of which the least counts.
+        fitted_to: What the test was fitted to, by name, where the state should tell; else empty.
+        left_out: Rows that could not be used and were left out.
 
     Example:
         >>> import numpy as np
@@ -122,6 +125,8 @@ class StreamState:
     rows: tuple[Span, ...]
     sums: dict[str, np.ndarray]
     least: dict[str, float]
+    fitted_to: dict[str, np.ndarray] = field(default_factory=dict)
+    left_out: int = 0
 
     def merge(self, other: "StreamState") -> "StreamState":
         """The state of all observations of both.
@@ -141,8 +146,9 @@ class StreamState:
                 "other: a state of another test (fitted to another first sample, or with another "
                 "key or options): sums of different tests do not add up"
             )
-        if both := set(self.shards) & set(other.shards):
-            raise ValueError(f"other: {min(both)} is in both states and would count twice")
+        contents = {_content(shard) for shard in self.shards}
+        if both := [shard for shard in other.shards if _content(shard) in contents]:
+            raise ValueError(f"other: {both[0]} is in both states and would count twice")
         return StreamState(
             self.fingerprint,
             self.n + other.n,
@@ -150,6 +156,8 @@ class StreamState:
             _joined([*self.rows, *other.rows]),
             {name: total + other.sums[name] for name, total in self.sums.items()},
             {name: min(value, other.least[name]) for name, value in self.least.items()},
+            self.fitted_to or other.fitted_to,
+            self.left_out + other.left_out,
         )
 
     def missing(self, rows: int) -> str:
@@ -198,23 +206,27 @@ class StreamState:
         spans = np.full((MOST_SPANS, 2), -1)
         spans[: len(self.rows)] = np.reshape(self.rows, (-1, 2))
         rows = [tuple(span) for span in gathered(spans.ravel()).reshape(-1, 2).tolist()]
-        numbers = [np.ravel(part) for part in (self.n, *self.sums.values(), *self.least.values())]
+        numbers = [
+            np.ravel(part)
+            for part in (self.n, self.left_out, *self.sums.values(), *self.least.values())
+        ]
         every = gathered(np.concatenate(numbers).astype(float))
-        total, start, sums = np.sum(every, axis=0), 1, {}
+        total, start, sums = np.sum(every, axis=0), 2, {}
         for name, part in self.sums.items():
             sums[name] = total[start : start + part.size].reshape(part.shape)
             start += part.size
         lows = np.min(every[:, start:], axis=0).tolist()
         least = dict(zip(self.least, lows, strict=True))
         spans = _joined([span for span in rows if span[0] >= 0])
-        return StreamState(self.fingerprint, int(total[0]), (), spans, sums, least)
+        n, left_out = int(total[0]), int(total[1])
+        return StreamState(self.fingerprint, n, (), spans, sums, least, self.fitted_to, left_out)
 
     def save(self, path: Path | str) -> None:
         """Write to a .npz file, whole or not at all: an interruption leaves the last one."""
-        arrays: Contents = {"fingerprint": self.fingerprint, "n": self.n}
+        arrays: Contents = {"fingerprint": self.fingerprint, "n": self.n, "left_out": self.left_out}
         arrays["shards"] = np.array(self.shards, dtype=str)
         arrays["rows"] = np.array(self.rows, dtype=np.int64).reshape(-1, 2)
-        for kind in ("sums", "least"):
+        for kind in PARTS:
             arrays |= {f"{kind}.{name}": value for name, value in getattr(self, kind).items()}
         with replacing(Path(path)) as file:
             np.savez(file, **arrays)
@@ -231,7 +243,7 @@ class StreamState:
                     for name, value in arrays.items()
                     if name.startswith(f"{kind}.")
                 }
-                for kind in ("sums", "least")
+                for kind in PARTS
             }
             return cls(
                 int(arrays["fingerprint"]),
@@ -240,11 +252,18 @@ class StreamState:
                 tuple((int(start), int(stop)) for start, stop in arrays["rows"]),
                 named["sums"],
                 {name: float(value) for name, value in named["least"].items()},
+                named["fitted_to"],
+                int(arrays["left_out"]),
             )
         except FileNotFoundError:
             raise
         except Exception as error:
             raise ValueError(f"{path}: not a saved state of a streamed test ({error})") from None
+
+
+def _content(shard: str) -> str:
+    """Size and checksum of a shard, whatever its name."""
+    return ", ".join(shard.split(", ")[-2:])
 
 
 def _joined(spans: list[Span]) -> tuple[Span, ...]:

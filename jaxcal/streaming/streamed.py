@@ -1,9 +1,11 @@
 """A test fitted to a first sample, then one pass over batches of any iterator."""
 
 import zlib
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable
 from dataclasses import replace
+from operator import length_hint
 from pathlib import Path
+from typing import TypeAlias
 
 import equinox as eqx
 import jax
@@ -11,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from jaxcal.dce.table import CELLS
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.fit import (
     MeanResidual,
@@ -20,14 +23,16 @@ from jaxcal.fit import (
     with_random_features,
 )
 from jaxcal.read import checks
-from jaxcal.results import JudgedResult
+from jaxcal.results import Result
 from jaxcal.skce.specification import mean_specification
-from jaxcal.streaming.batches import to_come
+from jaxcal.streaming.batches import remaining
+from jaxcal.streaming.counts import RankCounts, TableSums
 from jaxcal.streaming.entries import EntriesStream
 from jaxcal.streaming.linear import LinearFit
 from jaxcal.streaming.state import StreamState, same_test
 from jaxcal.typing import ArrayLike, KeyLike, Predictions, PredictionsLike
 
+Fit: TypeAlias = LinearFit | EntriesStream | RankCounts | TableSums
 PATIENCE = 3.0  # seconds without a bar
 
 
@@ -46,11 +51,11 @@ class StreamedTest(eqx.Module):
     on from 0; where several workers add to one test, each says by ``first`` which number its first
     row has, and neither order nor shares change a draw. Rows that come twice are refused.
 
-    Made by `calibration`, `kccsd`, `kcsd` or `skce`, in every process of `jax.distributed` where
-    there are several.
+    Made by `calibration`, `kccsd`, `kcsd`, `skce`, `coverage` or `table`, in every process of
+    `jax.distributed` where there are several.
 
     Attributes:
-        fit: What the first sample fixes, and the sums that it asks for.
+        fit: What the first sample fixes, and the sums that are added up.
         n_first: Observations of the first sample.
         name: Name of the test.
         fingerprint: Identifies the fit; states of different tests do not add up.
@@ -68,7 +73,7 @@ class StreamedTest(eqx.Module):
         (4000, 'not rejected')
     """
 
-    fit: LinearFit | EntriesStream
+    fit: Fit
     n_first: int = eqx.field(static=True)
     name: str = eqx.field(static=True)
     fingerprint: int = eqx.field(static=True)
@@ -98,7 +103,7 @@ class StreamedTest(eqx.Module):
         ys, key = checks.targets(targets), checks.key(key)
         n_draws = checks.integer(n_draws, "n_draws")
         fit = EntriesStream.of(key, predictions, ys, inputs, n_draws)
-        return cls._made(fit, len(ys), "calibration test")
+        return cls._of_fit(fit, len(ys), "calibration test")
 
     @classmethod
     def kccsd(
@@ -153,6 +158,26 @@ class StreamedTest(eqx.Module):
         return cls._fit(key, predictions, ys, spec, features, "SKCE test", "skce")
 
     @classmethod
+    def coverage(cls, n_draws: int) -> "StreamedTest":
+        """`jaxcal.coverage.coverage` with so many draws from each prediction, which needs no first
+        sample. Its batches are triples of predictions, targets and draws, its result a `Coverage`.
+        """
+        n_draws = checks.integer(n_draws, "n_draws")
+        return cls._of_fit(RankCounts(n_draws), 0, f"coverage, {n_draws} draws")
+
+    @classmethod
+    def table(cls, cells: int = CELLS) -> "StreamedTest":
+        """`jaxcal.dce.Table` of as many cells, which needs no first sample.
+
+        Its batches are pairs of probabilities [n] or [n, 2] and labels 0 or 1. Of probabilities of
+        three and more classes, [n, m], the table is that of the most probable class: its
+        probability, and whether it is right. The result is a `Table`, from which measures and
+        tests of `jaxcal.dce` are taken.
+        """
+        cells = checks.integer(cells, "cells")
+        return cls._of_fit(TableSums(cells), 0, f"table, {cells} cells")
+
+    @classmethod
     def _fit(
         cls,
         key: KeyLike,
@@ -165,10 +190,10 @@ class StreamedTest(eqx.Module):
     ) -> "StreamedTest":
         spec = with_random_features(spec, features)
         fit = LinearFit.of(checks.key(key), predictions, ys, spec, kind)
-        return cls._made(fit, ys.shape[0], name)
+        return cls._of_fit(fit, ys.shape[0], name)
 
     @classmethod
-    def _made(cls, fit: LinearFit | EntriesStream, n_first: int, name: str) -> "StreamedTest":
+    def _of_fit(cls, fit: Fit, n_first: int, name: str) -> "StreamedTest":
         leaves = [_plain(leaf) for leaf in jax.tree.leaves(fit)]
         fingerprint = zlib.crc32(b"".join(leaf.tobytes() for leaf in leaves) + name.encode())
         same_test(fingerprint)  # connects the processes while all of them are there
@@ -198,14 +223,14 @@ class StreamedTest(eqx.Module):
 
         Cost: n p^2 multiplications for n rows and p features.
         """
-        return self._update(state, batch, 0, first)
+        return self._update(state, batch, 0, None if first is None else _number(first, "first"))
 
     def _update(
         self, state: StreamState, batch: PyTree, done: int, first: int | None = None
     ) -> StreamState:
-        """The same, without the first rows of the batch, which the state has."""
+        """The same, without the first rows of the batch, which the state has or which fill it."""
         numbered = self.fit.numbered or first is not None
-        first = _next(state) - done if first is None else _number(first, "first")
+        first = _next(state) - done if first is None else first
         n, sums, least = self.fit.of_batch(batch, first, done)
         rows = ((first + done, first + n),) if numbered else ()
         sums = {name: np.asarray(part, np.float64) for name, part in sums.items()}
@@ -227,8 +252,7 @@ class StreamedTest(eqx.Module):
         Args:
             batches: Tuples as `update` takes them, such as a PyTorch loader gives.
             state: Where to go on: its n rows are skipped. Give the same rows again in the same
-                order, in batches of any size; that shards are the same is checked, by name, number
-                of rows and checksum.
+                order, in batches of any size; shards must be the same by name, size and checksum.
             first: Number of the first row of all batches, as in `update`.
             checkpoint: File that holds the state every so many batches and at the end. Where it
                 exists, the pass goes on from it.
@@ -251,9 +275,9 @@ class StreamedTest(eqx.Module):
         if progress:
             from tqdm import tqdm
 
-            total = len(batches) if isinstance(batches, Sized) else None
+            total = length_hint(batches) or None
             todo = tqdm(batches, unit="batch", total=total, delay=PATIENCE)
-        for number, batch, done, shards in to_come(iter(todo), state.n, state.shards):
+        for number, batch, done, shards in remaining(iter(todo), state.n, state.shards):
             try:
                 start = number_of - done if numbered else None
                 added = self._update(state, batch, done, start)
@@ -268,10 +292,8 @@ class StreamedTest(eqx.Module):
             state.save(checkpoint)
         return state
 
-    def result(
-        self, state: StreamState, *, level: float = 0.05, rows: int | None = None
-    ) -> JudgedResult:
-        """What the sums mean: p-value and verdict.
+    def result(self, state: StreamState, *, level: float = 0.05, rows: int | None = None) -> Result:
+        """Return the result of the sums: p-value and verdict, coverage, or the table.
 
         Args:
             state: The state after some or all batches.
@@ -281,7 +303,7 @@ class StreamedTest(eqx.Module):
 
         Returns:
             `jaxcal.streaming.linear.StreamResult`, with an estimate, or of a calibration test
-            `jaxcal.streaming.entries.StreamedCalibration`.
+            `jaxcal.streaming.entries.StreamedCalibration`, a `Coverage` or a `jaxcal.dce.Table`.
 
         Raises:
             ValueError: fewer than 2 observations, rows that are missing, which are named, or the

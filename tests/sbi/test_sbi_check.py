@@ -242,7 +242,7 @@ def test_coverage_reaches_the_verdict(right):
     from jaxcal.coverage import Coverage
 
     def with_coverage(p):
-        shown = Coverage(jnp.ones(1), jnp.ones(1), jnp.ones(3, int), p, p, jnp.asarray(0), 9)
+        shown = Coverage(jnp.ones(1), jnp.ones(1), jnp.ones(10, int), p, p, jnp.asarray(0), 9)
         return replace(right, coverage=shown).verdict()
 
     assert with_coverage(jnp.asarray(0.008)).startswith("not calibrated: highest-density regions")

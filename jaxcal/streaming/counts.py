@@ -1,0 +1,75 @@
+"""Coverage and tables of forecasts as counts over batches, which need no first sample."""
+
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxcal.coverage import Coverage, of_counts, ranks_of
+from jaxcal.dce.table import Table
+from jaxcal.streaming.state import StreamState
+
+Sums = tuple[dict[str, np.ndarray], dict[str, float]]
+
+
+class RankCounts(eqx.Module):
+    """How many targets have each rank among the draws of their predictions: `Coverage`."""
+
+    draws: int = eqx.field(static=True)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether draws depend on the numbers of rows."""
+        return False
+
+    def zeros(self) -> Sums:
+        """Sums and least numbers before the first batch."""
+        return {"counts": np.zeros(self.draws + 1), "unknown": np.zeros(())}, {}
+
+    def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
+        """Number of rows of a batch, and its sums without those that are done."""
+        ranks, unknown, m = ranks_of(*batch)
+        if m != self.draws:
+            raise ValueError(f"draws: wanted {self.draws} from each prediction, got {m}")
+        counts = np.bincount(np.asarray(ranks)[done:], minlength=m + 1)
+        return len(ranks), {"counts": counts, "unknown": np.sum(unknown[done:])}, {}
+
+    def result(self, state: StreamState, n_first: int, name: str, level: float) -> Coverage:
+        """The coverage of all observations."""
+        with jax.enable_x64(True):
+            counts = jnp.asarray(state.sums["counts"].astype(int))
+            return replace(of_counts(counts, jnp.asarray(int(state.sums["unknown"]))), level=level)
+
+
+class TableSums(eqx.Module):
+    """The sums of a `Table`."""
+
+    cells: int = eqx.field(static=True)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether draws depend on the numbers of rows."""
+        return False
+
+    def zeros(self) -> Sums:
+        """Sums and least numbers before the first batch."""
+        return {name: np.zeros(self.cells) for name in ("counts", "predictions", "targets")}, {}
+
+    def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
+        """Number of rows of a batch, and its sums without those that are done."""
+        p, y = map(np.asarray, batch)
+        if p.ndim == 2 and p.shape[1] == 2:
+            p = p[:, 1]
+        elif p.ndim == 2:
+            p, y = np.max(p, axis=1), np.argmax(p, axis=1) == y
+        table = Table.of(p[done:], y[done:], cells=self.cells)
+        return len(p), {name: getattr(table, name) for name in self.zeros()[0]}, {}
+
+    def result(self, state: StreamState, n_first: int, name: str, level: float) -> Table:
+        """The table of all observations."""
+        sums = state.sums
+        return Table(sums["counts"].astype(int), sums["predictions"], sums["targets"])

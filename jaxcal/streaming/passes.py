@@ -1,0 +1,136 @@
+"""The test of shards in one pass, and of the states of several passes."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxcal.fit import RandomFeatures
+from jaxcal.results import JudgedResult
+from jaxcal.streaming.arrays_file import BadFile
+from jaxcal.streaming.columns import ARRAYS, PROBABILITIES, TARGETS, Arrays, batch_of
+from jaxcal.streaming.shards import Shards
+from jaxcal.streaming.state import StreamState
+from jaxcal.streaming.streamed import StreamedTest
+
+
+class Passed(NamedTuple):
+    """The result of a pass, and how many rows it left out."""
+
+    result: JudgedResult
+    left_out: int
+
+
+def run(
+    shards: Shards,
+    *,
+    seed: int,
+    level: float,
+    rows: int,
+    features: int,
+    state: Path | None,
+) -> Passed:
+    """The linear-time test of shards in one pass, fitted to rows that are drawn from all shards.
+
+    Args:
+        shards: All, or one of several shares.
+        seed: Random seed of the sample and the fit.
+        level: Level of the test.
+        rows: Rows of the first sample, about.
+        features: Number of random features, where the test has these.
+        state: File that holds the sums so far, every ten batches, and the first sample; where it
+            exists the pass goes on from it at the next row, with batches of any size.
+
+    Returns:
+        `Passed`, computed in the type of the first shard.
+
+    Raises:
+        BadFile: A shard or the state cannot be used, or the state holds other shards; named.
+    """
+    start = _loaded(state) if state is not None and state.exists() else None
+    fitted_to = _fitted_to(shards, rows, seed, features) if start is None else start.fitted_to
+    with jax.enable_x64(_wide(fitted_to)):
+        try:
+            test = _test(fitted_to | {"seed": np.array(seed), "features": np.array(features)})
+            start = replace(test.empty(), fitted_to=fitted_to) if start is None else start
+            first = shards.first_row() if test.fit.numbered else None
+            options = {"first": first, "checkpoint": state, "every": 10, "progress": True}
+            total = replace(test.run(shards, state=start, **options), left_out=shards.left_out)
+            if state is not None:
+                total.save(state)
+            return Passed(_judged(test, total, level), shards.left_out)
+        except ValueError as error:
+            at_fault = state if str(error).startswith(("other: ", "batches: ")) else shards.path
+            said = " ".join(str(error).split())
+            raise BadFile(said if shards.path in said else f"{at_fault}: {said}") from None
+
+
+def merged(paths: Sequence[Path], *, level: float) -> Passed:
+    """The test of all rows of states that `run` wrote, one of each share.
+
+    Raises:
+        BadFile: A file is no such state, two are of different tests or hold the same rows, or a
+            shard is in none of them; named.
+    """
+    states = [_loaded(path) for path in paths]
+    fitted_to, total = states[0].fitted_to, states[0]
+    with jax.enable_x64(_wide(fitted_to)):
+        for path, state in zip(paths[1:], states[1:], strict=True):
+            try:
+                total = total.merge(state)
+            except ValueError as error:
+                raise BadFile(f"{path}: {str(error).removeprefix('other: ')}") from None
+        there = {shard.rsplit(", ", 2)[0] for shard in total.shards}
+        if missing := [name for name in fitted_to["shards"].tolist() if name not in there]:
+            few = ", ".join(missing[:5]) + ", .." * (len(missing) > 5)
+            raise BadFile(f"{len(missing)} shards are in none of these states: {few}")
+        try:
+            return Passed(_judged(_test(fitted_to), total, level), total.left_out)
+        except ValueError as error:
+            raise BadFile(f"{paths[0]}: {error}") from None
+
+
+def _fitted_to(shards: Shards, rows: int, seed: int, features: int) -> Arrays:
+    sample = shards.sample(rows, seed)
+    if len(sample[TARGETS]) < 2:
+        raise BadFile(f"{shards.path}: a test needs at least 2 observations")
+    options = {"seed": np.array(seed), "features": np.array(features)}
+    return sample | options | {"shards": np.array(shards.names)}
+
+
+def _loaded(path: Path) -> StreamState:
+    try:
+        state = StreamState.load(path)
+    except FileNotFoundError:
+        raise BadFile(f"{path}: no such file") from None
+    except ValueError as error:
+        raise BadFile(str(error)) from None
+    if TARGETS not in state.fitted_to:
+        raise BadFile(f"{path}: the state of a test that was not fitted by this command")
+    return state
+
+
+def _test(fitted_to: Arrays) -> StreamedTest:
+    """The test that is fitted to a first sample."""
+    seed, features = int(fitted_to["seed"]), int(fitted_to["features"])
+    sample = batch_of({name: fitted_to[name] for name in ARRAYS if name in fitted_to})
+    if "mean" in fitted_to:
+        return StreamedTest.calibration(seed, *sample)
+    random = RandomFeatures(seed, features)
+    if PROBABILITIES in fitted_to:
+        return StreamedTest.skce(seed, *sample, features=random)
+    kind = StreamedTest.kcsd if len(sample) == 3 else StreamedTest.kccsd
+    return kind(seed, *sample, features=random)
+
+
+def _judged(test: StreamedTest, state: StreamState, level: float) -> JudgedResult:
+    result = test.result(state, level=level)
+    assert isinstance(result, JudgedResult)
+    return result
+
+
+def _wide(fitted_to: Arrays) -> bool:
+    return any(fitted_to[name].dtype == "float64" for name in ARRAYS if name in fitted_to)

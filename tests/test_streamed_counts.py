@@ -1,0 +1,83 @@
+"""Coverage and tables in batches: those of all observations, merged, saved and read from files."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+from jaxcal import dce
+from jaxcal.coverage import coverage
+from jaxcal.streaming import Shards, StreamedTest, StreamState, array_batches
+
+RANDOM = np.random.default_rng(0)
+N, M = 300, 19
+CENTERS, NOISE = RANDOM.normal(size=(2, N, 2))
+DRAWS = CENTERS[:, None] + RANDOM.normal(size=(N, M, 2))
+YS = CENTERS + 1.5 * NOISE
+P = RANDOM.dirichlet(np.ones(3), N)
+LABELS = (RANDOM.random(N)[:, None] > np.cumsum(P, 1)).sum(1)
+
+
+def normals(rows):
+    return dist.Normal(jnp.asarray(CENTERS[rows]), 1.0).to_event(1)
+
+
+def batches(size):
+    for start in range(0, N, size):
+        rows = slice(start, start + size)
+        yield normals(rows), YS[rows], DRAWS[rows]
+
+
+def test_coverage_of_batches_is_that_of_all(tmp_path):
+    whole = coverage(normals(slice(None)), YS, DRAWS)
+    test, other = StreamedTest.coverage(M), StreamedTest.coverage(M + 1)
+    parts = [test.run(list(batches(100))[k:][:1]) for k in range(3)]
+    parts[2].save(tmp_path / "state.npz")
+    merged = StreamState.load(tmp_path / "state.npz").merge(parts[0].merge(parts[1]))
+    goes_on = test.run(batches(70), state=parts[0])
+    for state in (merged, goes_on):
+        found = test.result(state, level=0.01)
+        np.testing.assert_array_equal(found.counts, whole.counts)
+        np.testing.assert_allclose(found.observed, whole.observed)
+        np.testing.assert_allclose(found.p_uniform, whole.p_uniform)
+        np.testing.assert_allclose(found.p_conservative, whole.p_conservative)
+        assert (found.n, found.level) == (N, 0.01)
+    assert str(found) == str(whole)
+    with pytest.raises(ValueError, match="draws: wanted 20 from each prediction, got 19"):
+        other.update(other.empty(), *next(batches(10)))
+    with pytest.raises(ValueError, match="a state of another test"):
+        other.result(merged)
+
+
+def test_what_is_unknown_is_counted():
+    test = StreamedTest.coverage(M)
+    ys = YS[:10].copy()
+    ys[3] = np.nan
+    result = test.result(test.update(test.empty(), normals(slice(0, 10)), ys, DRAWS[:10]))
+    assert int(result.unknown) == 1
+    assert np.isnan(result.p_uniform)
+
+
+def test_a_table_of_batches_is_that_of_all():
+    p, y = P[:, 0], LABELS == 0
+    test = StreamedTest.table(64)
+    found = test.result(test.run(array_batches(70, p, y)))
+    whole = dce.Table.of(p, y, cells=64)
+    for name in ("counts", "predictions", "targets"):
+        np.testing.assert_allclose(getattr(found, name), getattr(whole, name))
+    both = test.update(test.empty(), np.stack([1 - p, p], 1), y)
+    np.testing.assert_array_equal(both.sums["counts"], whole.counts)
+
+
+def test_a_table_of_classes_is_that_of_the_most_probable(tmp_path):
+    """Read from files, with batches that are filled up."""
+    pytest.importorskip("pyarrow")
+    for k, rows in enumerate((slice(0, 130), slice(130, N))):
+        np.savez(tmp_path / f"{k}.npz", probabilities=P[rows], targets=LABELS[rows])
+    test = StreamedTest.table()
+    table = test.result(test.run(Shards(tmp_path, 64)))
+    right = (np.argmax(P, 1) == LABELS).astype(float)
+    assert table.n == N
+    of_all = dce.binned_ece(np.max(P, 1), right, edges=8)
+    found = dce.binned_ece(**table.means, edges=8)
+    np.testing.assert_allclose(found.value, of_all.value, atol=1e-12)
