@@ -83,8 +83,9 @@ def exchangeability_test(
         divergence: Divergence between predictions; see `jaxcal.divergences`.
         prediction_kernel: Kernel on the divergence. The default adds the constant kernel, which
             detects an error common to all predictions.
-        base_measure: Nodes [m, d] in the units of the targets; the scores there give the units of
-            each prediction (by a regression) and the divergence. By default ``n_nodes`` normal
+        base_measure: Nodes [m, d] in the units of the targets. Scores there give the divergence,
+            and the climb to a mode, whose curvature gives the units of each prediction, starts at
+            the best of them. By default ``n_nodes`` normal
             points about the mean of the targets, the same for every key.
         n_nodes: Number of these; max(10, 2 d + 2) by default.
         n_resamples: Number of draws of the null.
@@ -94,7 +95,7 @@ def exchangeability_test(
     Returns:
         `ExchangeabilityResult`.
 
-    Cost: the densities of the proposal, n n_nodes scores, and 2 n^2 n_resamples multiplications
+    Cost: the densities of the proposal, n n_nodes scores, `jaxcal.whitening.Landing`, and 2 n^2 n_resamples multiplications
     for each of the 1 + 2 d + d (d - 1) / 2 features.
 
     Source: Besag and Clifford (1989).

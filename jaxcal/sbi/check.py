@@ -195,7 +195,8 @@ def check_posterior(
         it. Errors: as in `score_pairs`.
 
     Cost per pair: about 380 log densities, n_nodes + 12 gradients and 10 d Hessian-vector products;
-    n_draws log densities more, or 384 and 200 gradients for the chains. Linear in n.
+    n_draws log densities with gradients more, or 384 and 200 gradients for the chains, and 5 d
+    Hessian-vector products. Linear in n.
 
     Source: as of `jaxcal.calibration_test`, `candidates.exchangeability_test` and `kcsd_test`.
 
