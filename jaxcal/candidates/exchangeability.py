@@ -85,8 +85,8 @@ def exchangeability_test(
             detects an error common to all predictions.
         base_measure: Nodes [m, d] in the units of the targets. Scores there give the divergence,
             and the climb to a mode, whose curvature gives the units of each prediction, starts at
-            the best of them. By default ``n_nodes`` normal
-            points about the mean of the targets, the same for every key.
+            the best of them. By default ``n_nodes`` normal points about the mean of the targets,
+            the same for every key.
         n_nodes: Number of these; max(10, 2 d + 2) by default.
         n_resamples: Number of draws of the null.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
@@ -95,8 +95,8 @@ def exchangeability_test(
     Returns:
         `ExchangeabilityResult`.
 
-    Cost: the densities of the proposal, n n_nodes scores, `jaxcal.whitening.Landing`, and 2 n^2 n_resamples multiplications
-    for each of the 1 + 2 d + d (d - 1) / 2 features.
+    Cost: the densities of the proposal, n n_nodes scores, `jaxcal.whitening.Landing`, and
+    2 n^2 n_resamples multiplications for each of the 1 + 2 d + d (d - 1) / 2 features.
 
     Source: Besag and Clifford (1989).
 
