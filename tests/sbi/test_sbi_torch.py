@@ -575,5 +575,5 @@ def test_draws_of_mixed_posteriors_are_ranked_and_densities_refused():
     assert set(np.unique(draws[..., 1])) == {0, 1}
     assert float(ranked.p_values[2]) > 1e-3 > 1e-9 > float(wrong.p_values[2])
     assert float(ranked.p_values[1]) == pytest.approx(float(wrong.p_values[1]))
-    with pytest.raises(ValueError, match="theta_2 are whole numbers.*check_draws"):
+    with pytest.raises(ValueError, match=r"theta_2 are whole numbers.*check_draws"):
         sbi.check_posterior(KEY, trainer.build_posterior(), theta[700:], x[700:])
