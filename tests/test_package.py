@@ -124,7 +124,7 @@ def test_every_test_of_the_run_has_its_packages():
     run, optional = ((ROOT / ".ci" / name).read_text() for name in ("run", "optional"))
     assert 'bash .ci/optional test "$work/optional"' in run
     commands = re.findall(r"pytest -q(?:[^\n]|(?<=\\)\n)*", run + optional)
-    assert len(commands) == 6
+    assert len(commands) == 7
     assert [c for c in commands if not re.search("--no-missing-packages|--collect-only", c)] == []
 
 

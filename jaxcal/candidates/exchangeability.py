@@ -1,10 +1,11 @@
 r"""Test whether targets are exchangeable with candidates: spread, correlation and shift.
 
 Given the set of candidates of each observation, the index of the target has known probabilities w
-under calibration. A residual :math:`r_i = \phi(y_i) - \sum_k w_{ik} \phi(a_{ik})` of any feature
-:math:`\phi` has mean zero, and redrawing the indices gives the exact distribution of every
-statistic of the residuals, for every n. The statistic is the quadratic form of
-`jaxcal.engine.quadratic`, :math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
+under calibration, and redrawing the indices gives the exact distribution of every statistic of
+targets and sets, for every n. A residual :math:`r_i = \phi(y_i) - b_i` of a feature :math:`\phi`
+is taken from an estimate :math:`b_i` of its mean under the prediction, which depends on the set
+only. The statistic is the quadratic form of `jaxcal.engine.quadratic`,
+:math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
 """
 
 from dataclasses import dataclass, replace
@@ -45,7 +46,7 @@ from jaxcal.typing import (
     PredictionsLike,
     Scalar,
 )
-from jaxcal.whitening.precisions import precision_root
+from jaxcal.whitening import Landing
 
 PARTS = ("log density", "location", "scale", "correlation")
 
@@ -82,10 +83,11 @@ def exchangeability_test(
         divergence: Divergence between predictions; see `jaxcal.divergences`.
         prediction_kernel: Kernel on the divergence. The default adds the constant kernel, which
             detects an error common to all predictions.
-        base_measure: Nodes [m, d] in the units of the targets; the scores there give the units of
-            each prediction (by a regression) and the divergence. By default ``n_nodes`` normal
-            draws about the mean of the targets.
-        n_nodes: Number of nodes to draw; max(10, 2 d + 2) by default.
+        base_measure: Nodes [m, d] in the units of the targets. Scores there give the divergence,
+            and the climb to a mode, whose curvature gives the units of each prediction, starts at
+            the best of them. By default ``n_nodes`` normal points about the mean of the targets,
+            the same for every key.
+        n_nodes: Number of these; max(10, 2 d + 2) by default.
         n_resamples: Number of draws of the null.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         tile: Rows and columns of a block of pairs that is computed at a time.
@@ -93,8 +95,8 @@ def exchangeability_test(
     Returns:
         `ExchangeabilityResult`.
 
-    Cost: the densities of the proposal, n n_nodes scores, and 2 n^2 n_resamples multiplications
-    for each of the 1 + 2 d + d (d - 1) / 2 features.
+    Cost: the densities of the proposal, n n_nodes scores, `jaxcal.whitening.Landing`, and
+    2 n^2 n_resamples multiplications for each of the 1 + 2 d + d (d - 1) / 2 features.
 
     Source: Besag and Clifford (1989).
 
@@ -182,12 +184,13 @@ def _test(
     n_resamples: int,
     tile: int,
 ) -> ExchangeabilityResult:
-    node_key, feature_key, candidate_key, index_key, rank_key = jax.random.split(key, 5)
+    _, feature_key, candidate_key, index_key, rank_key = jax.random.split(key, 5)
     n, event = targets.shape[0], targets.shape[1:]
     ys = targets.reshape(n, -1)
     d = ys.shape[1]
     if base_measure is None:
-        nodes = jax.random.normal(node_key, (n_nodes, d), ys.dtype)
+        # the same for every key, which then decides on candidates and redrawn indices alone
+        nodes = jax.random.normal(jax.random.key(0), (n_nodes, d), ys.dtype)
     else:
         nodes = Units.of(ys).points(base_measure.reshape(-1, d).astype(ys.dtype))
     fit = _fit(feature_key, predictions, targets, nodes, divergence, kernel)
@@ -265,30 +268,52 @@ def _fit(
     # residuals are the weight columns of the engine; the statistic is the kernel alone
     pairwise = Weighted(points.with_bandwidth(kernel, bandwidth), embedding.divergence)
     features = WeightedFeatures(described, jnp.ones((n, 1), ys.dtype))
-    roots = precision_root(nodes, values, "full").values
+    roots = Landing().summits(standardized, nodes, n).scale
     usable = jnp.all(jnp.isfinite(roots), axis=(1, 2), keepdims=True)
     eye = jnp.eye(ys.shape[1], dtype=ys.dtype)[None]
     return _Fit(pairwise, features, units.scale[None, :, None] * jnp.where(usable, roots, eye))
 
 
 def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Float[Array, "q n k"]]:
-    """Return features of every candidate by part, minus their weighted mean over candidates.
+    r"""Return features of every candidate by part, minus their mean under the prediction.
 
-    They depend on the set of candidates only, not on which of them is the target.
+    The mean is estimated from the set of candidates, with control variates from the score s:
+    :math:`E_p[s] = 0` and :math:`E_p[t s^\top + I] = 0`, so that it is exact for Gaussian
+    predictions and the choice of candidates hardly moves the statistic. One coefficient per feature
+    minimizes the variance over all sets. Everything depends on the sets only, not on which member
+    is the target.
     """
     w = candidates.weights[:, :, None]
 
-    def centred(values: Float[Array, "n k q"]) -> Float[Array, "q n k"]:
-        return jnp.moveaxis(values - jnp.sum(w * values, axis=1, keepdims=True), 2, 0)
+    def mean(values: Float[Array, "n k q"]) -> Float[Array, "n 1 q"]:
+        return jnp.sum(w * values, axis=1, keepdims=True)
+
+    def centred(values: Float[Array, "n k q"], controls: Float[Array, "n k q"]) -> Array:
+        gaps, changes = values - mean(values), controls - mean(controls)
+        power = jnp.sum(w * changes**2, axis=(0, 1), keepdims=True)
+        varies = power > 1e-6 * jnp.sum(w * controls**2, axis=(0, 1), keepdims=True)
+        products = jnp.sum(w * gaps * changes, axis=(0, 1), keepdims=True)
+        return gaps + jnp.where(varies, products / power, 0) * mean(controls)
 
     # candidates without weight are never drawn: their infinite log density must not enter sums
     logs = jnp.where(candidates.weights > 0, candidates.log_densities, 0)
     logs = jnp.where(jnp.isfinite(logs), logs, 0)
-    middle = jnp.sum(w * candidates.points, axis=1, keepdims=True)
-    t = jnp.linalg.solve(roots[:, None], (candidates.points - middle)[..., None])[..., 0]
+    gradients = candidates.gradients
+    scores = jnp.zeros_like(candidates.points) if gradients is None else gradients
+    scores = jnp.einsum("nij,nki->nkj", roots, jnp.where(jnp.isfinite(scores), scores, 0))
+    gaps = candidates.points - mean(candidates.points)
+    t = centred(jnp.linalg.solve(roots[:, None], gaps[..., None])[..., 0], scores)
+    squares = t * scores + 1
     i, j = np.triu_indices(t.shape[-1], 1)
-    parts = [centred(logs[:, :, None]), centred(t), centred(t**2)]
-    return parts + ([centred(t[..., i] * t[..., j])] if i.size else [])
+    parts = [
+        centred(logs[:, :, None], jnp.sum(squares, axis=2, keepdims=True)),
+        t,
+        centred(t**2, squares),
+    ]
+    if i.size:
+        crossed = (t[..., i] * scores[..., j] + t[..., j] * scores[..., i]) / 2
+        parts.append(centred(t[..., i] * t[..., j], crossed))
+    return [jnp.moveaxis(part, 2, 0) for part in parts]
 
 
 def _redrawn(key: Key, weights: Float[Array, "n k"], b: int) -> Int[Array, "n b1"]:

@@ -42,6 +42,8 @@ class Candidates(NamedTuple):
         weights: Probability of each to be the target under calibration, given the set,
             [n, m + 1]; rows sum to 1.
         acceptance: Share of accepted moves, []; 1 without a chain.
+        gradients: Gradient of the log density at each, [n, m + 1, d], which makes the p-value
+            depend less on the choice of candidates; or None.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -57,6 +59,7 @@ class Candidates(NamedTuple):
     log_densities: Float[Array, "n k"]
     weights: Float[Array, "n k"]
     acceptance: Scalar
+    gradients: Float[Array, "n k d"] | None = None
 
 
 @runtime_checkable
@@ -156,13 +159,16 @@ class Chains(eqx.Module):
         ends, at_ends, moved = walk(
             forward_key, points=spread(centre), at_points=jax.tree.map(spread, at_centre)
         )
-        logs = jnp.concatenate([at_targets[0], at_ends[0]], axis=1)
+        logs, gradients = (
+            jnp.concatenate(both, axis=1) for both in zip(at_targets, at_ends, strict=True)
+        )
         k = self.n_candidates + 1
         return Candidates(
             jnp.concatenate([start, ends], axis=1),
             logs,
             jnp.full_like(logs, 1 / k),
             (moved_back + self.n_candidates * moved) / k,
+            gradients,
         )
 
     def _walk(
@@ -231,7 +237,7 @@ class Drawn(eqx.Module):
         draws: [n, m, d] or [n, m, ...], m independent draws of each prediction, none of which
             depends on the target.
 
-    Cost: m + 1 log densities per prediction.
+    Cost: m + 1 log densities with gradients per prediction.
 
     Source: Besag and Clifford (1989), Section 2, for a chain that mixes in one step.
 
@@ -259,6 +265,6 @@ class Drawn(eqx.Module):
             )
         others = self.draws.reshape(n, -1, d).astype(ys.dtype)
         points = jnp.concatenate([ys[:, None], others], axis=1)
-        logs = densities.logs(points)
+        logs, gradients = densities(points)
         same = jnp.full(logs.shape, 1 / logs.shape[1], ys.dtype)
-        return Candidates(points, logs, same, jnp.ones((), ys.dtype))
+        return Candidates(points, logs, same, jnp.ones((), ys.dtype), gradients)

@@ -1,7 +1,7 @@
 """Tests of a posterior from its simulated pairs, composed of the tests of predictions."""
 
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +18,14 @@ from jaxcal.read import Scores, checks
 from jaxcal.read.standardized import Units
 from jaxcal.results import TestResult, recorded
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
-from jaxcal.sbi.pairs import ScoredPairs, inputs_of, score_pairs
+from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, scored_pairs
 from jaxcal.sbi.ranks import MOST_FEATURES, diagnosed, ranks_of
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.typing import (
     ArrayLike,
-    Distribution,
     Key,
     KeyLike,
-    Names,
-    Observations,
     PosteriorLike,
-    PriorLike,
 )
 
 SPLIT_UP_TO = 2000  # most pairs for which the statistic is split over parameters by default
@@ -42,10 +38,6 @@ def kccsd_test(
     thetas: ArrayLike | None = None,
     xs: ArrayLike | None = None,
     *,
-    prior: Distribution | None = None,
-    bounds: ArrayLike | None = None,
-    names: Names | None = None,
-    n_nodes: int | None = None,
     null: nulls.Null = nulls.Wild(),
     level: float = 0.05,
     coordinates: bool | None = None,
@@ -62,16 +54,12 @@ def kccsd_test(
         posterior: Anything that `score_pairs` takes, or a `ScoredPairs` alone.
         thetas: [n, d] parameters drawn from the prior.
         xs: [n, ...] observations simulated from them.
-        prior: Base measure of the kernel, as in `score_pairs`.
-        bounds: (low, high) of the parameters, if the prior does not define them.
-        names: One per parameter.
-        n_nodes: Draws of the prior at which posteriors are compared; None takes
-            max(10, 2 d + 2).
         null: Null distribution of the statistic.
         level: Level of the test.
         coordinates: Whether each parameter gets a p-value from the same kernel, at d times the
             cost; None does so up to 2000 pairs.
-        **options: Those of `jaxcal.kccsd_test`.
+        **options: Those of `score_pairs` (``prior``, ``summaries`` and others) and of
+            `jaxcal.kccsd_test`.
 
     Returns:
         `PosteriorResult` with the test and its diagnosis. NaN scores give p = NaN. Errors: as in
@@ -99,7 +87,7 @@ def kccsd_test(
         )
 
     key, level = checks.key(key), checks.level(level)
-    pairs = _pairs(posterior, thetas, xs, key, prior, bounds, None, names, n_nodes)
+    pairs = scored_pairs(key, posterior, thetas, xs, **_of_pairs(options))
     return _tested(jax.random.fold_in(key, 1), pairs, test, level, coordinates, conditional=False)
 
 
@@ -110,11 +98,6 @@ def kcsd_test(
     thetas: ArrayLike | None = None,
     xs: ArrayLike | None = None,
     *,
-    summaries: ArrayLike | None = None,
-    prior: Distribution | None = None,
-    bounds: ArrayLike | None = None,
-    names: Names | None = None,
-    n_nodes: int | None = None,
     null: nulls.Null = nulls.Wild(),
     level: float = 0.05,
     coordinates: bool | None = None,
@@ -129,16 +112,11 @@ def kcsd_test(
         posterior: Anything that `score_pairs` takes, or a `ScoredPairs` alone.
         thetas: [n, d] parameters drawn from the prior.
         xs: [n, ...] observations simulated from them.
-        summaries: [n, q] learned or chosen features of xs, needed for images and long series.
-        prior: Base measure of the kernel, as in `score_pairs`.
-        bounds: (low, high) of the parameters, if the prior does not define them.
-        names: One per parameter.
-        n_nodes: Draws of the prior at which posteriors are compared; None takes
-            max(10, 2 d + 2).
         null: Null distribution of the statistic.
         level: Level of the test.
         coordinates: As in `kccsd_test`.
-        **options: Those of `jaxcal.kcsd_test`.
+        **options: Those of `score_pairs` (``prior``, ``summaries`` and others) and of
+            `jaxcal.kcsd_test`.
 
     Returns:
         `PosteriorResult` with the test and its diagnosis. NaN scores give p = NaN. Errors: as in
@@ -168,7 +146,7 @@ def kcsd_test(
         )
 
     key, level = checks.key(key), checks.level(level)
-    pairs = _pairs(posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes)
+    pairs = scored_pairs(key, posterior, thetas, xs, **_of_pairs(options))
     return _tested(jax.random.fold_in(key, 2), pairs, test, level, coordinates, conditional=True)
 
 
@@ -179,11 +157,6 @@ def check_posterior(
     thetas: ArrayLike | None = None,
     xs: ArrayLike | None = None,
     *,
-    summaries: ArrayLike | None = None,
-    prior: Distribution | None = None,
-    bounds: ArrayLike | None = None,
-    names: Names | None = None,
-    n_nodes: int | None = None,
     draws: ArrayLike | None = None,
     n_draws: int = 99,
     chains: Proposal | None = Chains(),
@@ -191,7 +164,7 @@ def check_posterior(
     level: float = 0.05,
     coordinates: bool | None = None,
     coverage: Coverage | None = None,
-    exclude_invalid_x: bool = False,
+    **options: Unpack[PairOptions],
 ) -> PosteriorReport:
     """Check a posterior on simulated pairs: test it, and report its errors by parameter and region.
 
@@ -206,12 +179,6 @@ def check_posterior(
         posterior: Anything that `score_pairs` takes, or a `ScoredPairs` alone.
         thetas: [n, d] parameters drawn from the prior.
         xs: [n, ...] observations simulated from them.
-        summaries: [n, q] learned or chosen features of xs, needed for images and long series.
-        prior: Where posteriors are compared, as in `score_pairs`.
-        bounds: (low, high) of the parameters, if the prior does not define them.
-        names: One per parameter.
-        n_nodes: Draws of the prior at which posteriors are compared; None takes
-            max(10, 2 d + 2).
         draws: [n, m, d] independent draws of each posterior, or what `as_draws` takes.
         n_draws: Number of draws of each posterior, if these are cheap.
         chains: Proposal of candidates without draws: a `jaxcal.candidates.Chains`, which uses draws
@@ -220,14 +187,16 @@ def check_posterior(
         level: Level of the verdict, which combines all p-values, and of limits.
         coordinates: As in `kccsd_test`, for scores given x.
         coverage: A result of `jaxcal.coverage.coverage` to include in the verdict.
-        exclude_invalid_x: Leave out pairs whose x is not finite, as in `score_pairs`.
+        **options: Those of `score_pairs`: ``prior``, ``bounds``, ``summaries`` (needed for images
+            and long series), ``names`` of the parameters, ``n_nodes``, ``exclude_invalid_x``.
 
     Returns:
         `PosteriorReport`, which prints the errors in words; `jaxcal.plots.posterior_figure` draws
         it. Errors: as in `score_pairs`.
 
     Cost per pair: about 380 log densities, n_nodes + 12 gradients and 10 d Hessian-vector products;
-    n_draws log densities more, or 384 and 200 gradients for the chains. Linear in n.
+    n_draws log densities with gradients more, or 384 and 200 gradients for the chains, and 5 d
+    Hessian-vector products. Linear in n.
 
     Source: as of `jaxcal.calibration_test`, `candidates.exchangeability_test` and `kcsd_test`.
 
@@ -256,9 +225,7 @@ def check_posterior(
         raise TypeError(
             f"chains: wanted a module such as jaxcal.candidates.Chains(), got {checks.say(chains)}"
         )
-    pairs = _pairs(
-        posterior, thetas, xs, key, prior, bounds, summaries, names, n_nodes, exclude_invalid_x
-    )
+    pairs = scored_pairs(key, posterior, thetas, xs, **options)
     given_x = _given_x(key, pairs, null, level, coordinates)
     calibrated = _calibrated(key, pairs, null, level)
     ranks = ranks_of(jax.random.fold_in(key, 3), pairs, draws, n_draws, chains, level)
@@ -315,33 +282,10 @@ def _tested(
     )
 
 
-def _pairs(
-    posterior: PosteriorLike | ScoredPairs,
-    thetas: ArrayLike | None,
-    xs: Observations | None,
-    key: Key,
-    prior: PriorLike | None,
-    bounds: ArrayLike | None,
-    summaries: ArrayLike | None,
-    names: Names | None,
-    n_nodes: int | None,
-    exclude_invalid_x: bool = False,
-) -> ScoredPairs:
-    if isinstance(posterior, ScoredPairs):
-        return posterior
-    if thetas is None or xs is None:
-        raise TypeError("thetas and xs: wanted the pairs that the posterior is tested on")
-    return score_pairs(
-        jax.random.fold_in(key, 0),
-        posterior,
-        thetas,
-        xs,
-        prior=prior,
-        bounds=bounds,
-        summaries=summaries,
-        names=names,
-        n_nodes=n_nodes,
-        exclude_invalid_x=exclude_invalid_x,
+def _of_pairs(options: dict[str, Any]) -> PairOptions:
+    """Remove the options of `score_pairs`, and return them."""
+    return PairOptions(
+        **{k: options.pop(k) for k in [*options] if k in PairOptions.__annotations__}
     )
 
 

@@ -13,7 +13,7 @@ Source: Ville (1939); Grünwald, de Heide and Koolen (2024) for bets by predicti
 
 import math
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import equinox as eqx
 import jax
@@ -26,16 +26,14 @@ from jaxcal.entries.moments import Scaling
 from jaxcal.entries.ranks import normal, seen
 from jaxcal.read import Standardized, Units, checks
 from jaxcal.results import JudgedResult, Sentences, recorded
-from jaxcal.sbi.pairs import ScoredPairs, inputs_of, score_pairs
+from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, score_pairs
 from jaxcal.sbi.ranks import ranks_among_draws
 from jaxcal.typing import (
     ArrayLike,
     Key,
     KeyLike,
-    Names,
     Observations,
     PosteriorLike,
-    PriorLike,
     Scalar,
 )
 
@@ -117,12 +115,9 @@ def monitor(
     xs: Observations,
     *,
     so_far: Monitored | None = None,
-    prior: PriorLike | None = None,
-    bounds: ArrayLike | None = None,
-    summaries: ArrayLike | None = None,
-    names: Names | None = None,
     n_draws: int = 99,
     level: float = 0.05,
+    **options: Unpack[PairOptions],
 ) -> Monitored:
     """Add pairs to the evidence against a posterior, and say whether it is enough.
 
@@ -135,13 +130,11 @@ def monitor(
         thetas: [k, d] parameters from the prior, new ones in each call.
         xs: [k, ...] observations simulated from them.
         so_far: The result of the call before, or None at the first, which wants 20 pairs.
-        prior: As in `score_pairs`; without one every call gives up pairs.
-        bounds: As in `score_pairs`.
-        summaries: [k, q] features of xs along which errors are looked for.
-        names: Of the d parameters.
         n_draws: Draws of each posterior, where draws are cheap; else log densities near it are
             used, as in `jaxcal.calibration_test`.
         level: Probability of ever rejecting a right posterior; that of ``so_far`` counts.
+        **options: Those of `score_pairs`: ``prior`` (without one every call gives up pairs),
+            ``summaries`` (features along which errors are looked for) and others.
 
     Returns:
         `Monitored`, with all pairs so far. ``result.save(path)`` and ``jaxcal.load(path)`` keep it.
@@ -171,16 +164,7 @@ def monitor(
         )
     n_draws = checks.integer(n_draws, "n_draws", least=2)
     pairs_key, rank_key = jax.random.split(key)
-    pairs = score_pairs(
-        pairs_key,
-        posterior,
-        thetas,
-        xs,
-        prior=prior,
-        bounds=bounds,
-        summaries=summaries,
-        names=names,
-    )
+    pairs = score_pairs(pairs_key, posterior, thetas, xs, **options)
     scores, statistics = _scores(rank_key, pairs, n_draws)
     features = inputs_of(pairs)
     if so_far is None:

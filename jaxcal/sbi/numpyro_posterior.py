@@ -7,7 +7,6 @@ parameters here, so positive, ordered, simplex and matrix-valued sites need no s
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
@@ -17,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.read import Scores, Unnormalized, convert
-from jaxcal.sbi.posteriors import BATCH, chunked_scores
+from jaxcal.sbi.posteriors import BATCH, Swapped, chunked_scores
 from jaxcal.typing import ArrayLike, Key, KeyLike
 
 Program: TypeAlias = Callable[..., Any]  # a model or a guide of numpyro
@@ -169,7 +168,7 @@ class NumpyroPosterior:
 
     def predictions(self, xs: PyTree) -> Unnormalized:
         """Return the posteriors given xs, for tests that need log densities."""
-        return Unnormalized(_Density(self), xs)
+        return Unnormalized(Swapped(self.log_prob), xs)
 
     def _call(
         self, x: PyTree, inputs: Mapping[str, ArrayLike], x_name: str | None = None
@@ -298,7 +297,7 @@ class GuidePosterior:
 
     def predictions(self, xs: PyTree) -> Unnormalized:
         """Return the guides as predictions, for tests that need log densities."""
-        return Unnormalized(_Density(self), self.params)
+        return Unnormalized(Swapped(self.log_prob), self.params)
 
     def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
         """Return m draws of each guide."""
@@ -309,16 +308,6 @@ class GuidePosterior:
     def rows(self, rows: PyTree) -> "GuidePosterior":
         """Return the fits of some of the observations."""
         return GuidePosterior(self.guide, jax.tree.map(lambda leaf: leaf[rows], self.params))
-
-
-@dataclass(frozen=True)
-class _Density:
-    """``log_prob(u, x)`` of a posterior as ``log_density(x, u)``."""
-
-    posterior: Any
-
-    def __call__(self, x: PyTree, u: Array) -> Array:
-        return self.posterior.log_prob(u, x)
 
 
 def _dict(values: object, name: str = "params") -> dict[str, PyTree]:

@@ -1,6 +1,6 @@
 """Simulated pairs of a posterior with scores on the whole space, as input of every test."""
 
-from typing import Any
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import equinox as eqx
 import jax
@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.read import Scores, checks, convert
+from jaxcal.read import Scores, checks
 from jaxcal.read.repeats import drawn_order
-from jaxcal.read.sampling import sample
 from jaxcal.results import counted
 from jaxcal.sbi import suspicions
 from jaxcal.sbi.adapters import as_posterior
-from jaxcal.sbi.numpyro_posterior import NumpyroPosterior
+from jaxcal.sbi.nodes import nodes_of, prior_draws_of
 from jaxcal.sbi.posteriors import (
     ArrayPosterior,
     Densities,
@@ -36,7 +35,6 @@ from jaxcal.typing import (
     PriorLike,
 )
 
-PILOTS = 128  # draws of the prior with which the fit of jumps starts
 LONG = 100  # longest observation that is used without the network's embedding
 
 
@@ -75,6 +73,32 @@ class ScoredPairs(eqx.Module):
         if self.sampler is None:
             raise TypeError("posterior: it offers no draws")
         return self.space.free(self.sampler(checks.key(key), checks.integer(m, "m")))
+
+
+class PairOptions(TypedDict, total=False):
+    """Options of `score_pairs`, which tests of pairs take too."""
+
+    prior: PriorLike | None
+    bounds: ArrayLike | None
+    summaries: ArrayLike | None
+    names: Names | None
+    n_nodes: int | None
+    exclude_invalid_x: bool
+
+
+def scored_pairs(
+    key: Key,
+    posterior: PosteriorLike | ScoredPairs,
+    thetas: ArrayLike | None,
+    xs: Observations | None,
+    **options: Unpack[PairOptions],
+) -> ScoredPairs:
+    """Return the pairs of a test: those passed in place of a posterior, else `score_pairs`."""
+    if isinstance(posterior, ScoredPairs):
+        return posterior
+    if thetas is None or xs is None:
+        raise TypeError("thetas and xs: wanted the pairs that the posterior is tested on")
+    return score_pairs(jax.random.fold_in(key, 0), posterior, thetas, xs, **options)
 
 
 def score_pairs(
@@ -163,35 +187,10 @@ def score_pairs(
     notes += suspicions.about_space(space, prior, bounds, values, names)
     notes += _about_inputs(key, prior, own_prior, scorer, values, xs)
 
-    if isinstance(scorer, ArrayPosterior):
-        raw = scorer.scored(values, xs, None)
-        scores = _arrays(raw, n, d)
-        nodes = scores.nodes
-        if nodes is not None:
-            check_inside(space, nodes, names)
-    else:
-        nodes = _nodes(key, prior, scorer, n_nodes, values)
-        if nodes is None:
-            if isinstance(scorer, DistributionPosterior):
-                raise ValueError(
-                    "prior: a batch of distributions needs one: its draws are the base points"
-                )
-            if n < n_nodes + 2:
-                raise ValueError(
-                    f"thetas: {n} pairs are too few to give up n_nodes={n_nodes} of them as base "
-                    f"points: pass prior=, or fewer n_nodes"
-                )
-            order = np.asarray(drawn_order(key, n, values, features))
-            given_up, tested = order[:n_nodes], np.sort(order[n_nodes:])
-            nodes, values, features = values[given_up], values[tested], features[tested]
-            xs = jax.tree.map(lambda leaf: leaf[tested], xs)
-            scorer = rows_of(scorer, tested)
-            notes += (
-                f"no prior was given: the parameters of {n_nodes} pairs that the key chose are the "
-                f"base points, and these pairs were not tested [no-prior]",
-            )
-        check_inside(space, nodes, names)
-        scores = scorer.scored(values, xs, nodes)
+    pairs = _Pairs(scorer, values, xs, features)
+    pairs, scores, of_nodes = _scored(key, pairs, prior, n_nodes, space, names)
+    scorer, values, xs, features = pairs
+    notes += of_nodes
     notes += suspicions.about_count(len(values)) + suspicions.about_scores(scores)
     scores = _free(space, values, scores)
     notes += suspicions.about_tails(np.asarray(scores.at_targets))
@@ -206,8 +205,51 @@ def score_pairs(
         None if predictions is None else freed(predictions, space),
         PairedSampler(scorer, xs, values.dtype, space) if isinstance(scorer, Sampler) else None,
         xs,
-        _prior_draws(key, prior, scorer, values, space),
+        prior_draws_of(key, prior, scorer, values, space),
     )
+
+
+class _Pairs(NamedTuple):
+    """A posterior with its pairs and the features of xs."""
+
+    scorer: Any
+    values: Array
+    xs: Any
+    features: Array
+
+    def rows(self, rows: np.ndarray) -> "_Pairs":
+        xs = jax.tree.map(lambda leaf: leaf[rows], self.xs)
+        return _Pairs(rows_of(self.scorer, rows), self.values[rows], xs, self.features[rows])
+
+
+def _scored(
+    key: Key, pairs: _Pairs, prior: Any, n_nodes: int, space: Space, names: tuple[str, ...]
+) -> tuple[_Pairs, Scores, tuple[str, ...]]:
+    """Return the tested pairs, their scores at parameters and nodes, and a note on the nodes."""
+    n, d = pairs.values.shape
+    if isinstance(pairs.scorer, ArrayPosterior):
+        scores = _arrays(pairs.scorer.scored(pairs.values, pairs.xs, None), n, d)
+        check_inside(space, scores.nodes, names)
+        return pairs, scores, ()
+    nodes, notes = nodes_of(key, prior, pairs.scorer, n_nodes, pairs.values), ()
+    if nodes is None:
+        if isinstance(pairs.scorer, DistributionPosterior):
+            raise ValueError(
+                "prior: a batch of distributions needs one: its draws are the base points"
+            )
+        if n < n_nodes + 2:
+            raise ValueError(
+                f"thetas: {n} pairs are too few to give up n_nodes={n_nodes} of them as base "
+                f"points: pass prior=, or fewer n_nodes"
+            )
+        order = np.asarray(drawn_order(key, n, pairs.values, pairs.features))
+        nodes, pairs = pairs.values[order[:n_nodes]], pairs.rows(np.sort(order[n_nodes:]))
+        notes = (
+            f"no prior was given: the parameters of {n_nodes} pairs that the key chose are the "
+            f"base points, and these pairs were not tested [no-prior]",
+        )
+    check_inside(space, nodes, names)
+    return pairs, pairs.scorer.scored(pairs.values, pairs.xs, nodes), notes
 
 
 def inputs_of(pairs: ScoredPairs) -> Float[Array, "n q"]:
@@ -267,7 +309,7 @@ def _about_inputs(
     thetas, draws = np.asarray(values, float), None
     features = np.asarray(_features(xs, len(thetas), "xs"), float)
     if hasattr(prior, "sample"):
-        drawn = _nodes(jax.random.fold_in(key, 3), prior, None, suspicions.PRIOR_DRAWS, values)
+        drawn = nodes_of(jax.random.fold_in(key, 3), prior, None, suspicions.PRIOR_DRAWS, values)
         draws = np.asarray(drawn, float)
     notes = suspicions.about_prior(prior, own_prior, thetas, features, draws)
     moments = getattr(scorer, "training_moments", lambda: None)()
@@ -312,60 +354,6 @@ def _names(names: Names | None, d: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"theta_{k + 1}" for k in range(d))
     return names
-
-
-def _nodes(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | None:
-    """Return m draws of the prior, [m, d], or None without a prior."""
-    d, dtype = values.shape[1], values.dtype
-    if isinstance(scorer, NumpyroPosterior) and prior is None:
-        return scorer.draw_nodes(key, m).astype(dtype)
-    if prior is None:
-        return None
-    if hasattr(prior, "sample") and not convert.brought(prior):
-        if suspicions.is_of_torch(prior):
-            drawn = _draw_torch(key, prior, m)
-        else:
-            drawn = sample(key, prior, (m,), "prior")
-    elif callable(prior):
-        prior = checks.function(prior, "prior", "a key and the number of draws")
-        try:
-            drawn = prior(key, m)
-        except TypeError as error:
-            raise TypeError(f"prior: prior(key, m) fails: {error}") from error
-    else:
-        drawn = checks.floats(prior, "prior")
-        if drawn.ndim == 0 or len(drawn) < 1:
-            got = "none" if drawn.ndim else "a number"
-            raise ValueError(f"prior: wanted a distribution or its draws [m, {d}], got {got}")
-        drawn = drawn[:m]
-    nodes = checks.floats(drawn, "prior").astype(dtype)
-    nodes = nodes[:, None] if nodes.ndim == 1 else nodes
-    if nodes.ndim != 2 or nodes.shape[1] != d:
-        raise ValueError(
-            f"prior: wanted draws of shape [m, {d}], as thetas have {d} parameters, got "
-            f"{nodes.shape}"
-        )
-    return nodes
-
-
-def _prior_draws(
-    key: Key, prior: Any, scorer: Any, values: Array, space: Space
-) -> Float[Array, "k d"] | None:
-    """Return draws of the prior as free parameters, none on a bound; None if there are too few."""
-    drawn = _nodes(jax.random.fold_in(key, 4), prior, scorer, PILOTS, values)
-    if drawn is None:
-        return None
-    free = np.asarray(space.free(drawn))
-    finite = free[np.all(np.isfinite(free), axis=1)]
-    return jnp.asarray(finite) if len(finite) >= finite.shape[1] + 2 else None
-
-
-def _draw_torch(key: Key, prior: Any, m: int) -> Any:
-    import torch  # pyright: ignore[reportMissingImports]
-
-    with torch.random.fork_rng():
-        torch.manual_seed(int(jax.random.bits(key, dtype=jnp.uint32)))
-        return prior.sample((m,))
 
 
 def _arrays(scores: Scores, n: int, d: int) -> Scores:

@@ -56,7 +56,7 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True)
-class _Swapped:
+class Swapped:
     """``log_prob(theta, x)`` as ``log_density(x, theta)``; equal if the function is the same."""
 
     log_prob: Callable[..., Array]
@@ -167,7 +167,7 @@ def _density(log_prob: Any) -> tuple[Callable[..., Array], Any]:
     if hasattr(log_prob, "log_prob") and not isinstance(log_prob, jax.stages.Wrapped):
         return _flow, log_prob
     if eqx.is_array(log_prob) or not jax.tree.leaves(eqx.filter(log_prob, eqx.is_array)):
-        return _Swapped(log_prob), None
+        return Swapped(log_prob), None
     return _call, log_prob
 
 

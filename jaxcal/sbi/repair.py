@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,10 @@ from jaxtyping import Array
 from jaxcal import repairing
 from jaxcal.read import checks
 from jaxcal.sbi.adapters import as_posterior
-from jaxcal.sbi.pairs import inputs_of, score_pairs, summarized
+from jaxcal.sbi.pairs import PairOptions, inputs_of, score_pairs, summarized
 from jaxcal.sbi.posteriors import ArrayPosterior, Densities, DistributionPosterior, Sampler
 from jaxcal.sbi.repaired import Repaired, RepairedPosterior, RepairedSampler
-from jaxcal.typing import ArrayLike, KeyLike, Names, Observations, PosteriorLike, PriorLike
+from jaxcal.typing import ArrayLike, KeyLike, Observations, PosteriorLike
 
 
 def repair_posterior(
@@ -23,13 +23,10 @@ def repair_posterior(
     thetas: ArrayLike,
     xs: Observations,
     *,
-    prior: PriorLike | None = None,
-    bounds: ArrayLike | None = None,
-    names: Names | None = None,
     summarize: Callable[[Any], ArrayLike] | None = None,
     folds: int = 5,
     level: float = 0.05,
-    exclude_invalid_x: bool = False,
+    **options: Unpack[PairOptions],
 ) -> RepairedPosterior:
     r"""Repair a posterior by simulated pairs that it was not trained on, and certify the gain.
 
@@ -49,14 +46,11 @@ def repair_posterior(
         thetas: [n, d] parameters from the prior.
         xs: [n, ..] observations simulated from them, or a dict of such. Pairs that trained the
             posterior invalidate the certificate: simulate new ones, or hold some out.
-        prior: As in `score_pairs`.
-        bounds: (low, high), if the prior does not define them.
-        names: Names of the d parameters.
         summarize: Function of observations [n, ..] that returns inputs of the map, [n, q]; by
             default the observations, or the network's own embedding of long ones.
         folds: As in `jaxcal.repair`.
         level: As in `jaxcal.repair`.
-        exclude_invalid_x: As in `score_pairs`.
+        **options: Those of `score_pairs`: ``prior``, ``bounds``, ``names`` and others.
 
     Returns:
         `RepairedPosterior`, with ``log_prob(theta, x)``, ``sample(shape, x)`` and the certificate;
@@ -83,36 +77,29 @@ def repair_posterior(
             f"summarize: wanted a function of observations, as new ones are repaired too, got "
             f"{type(summarize).__name__}"
         )
-    scorer = as_posterior(posterior, thetas, prior)
+    if "summaries" in options:
+        raise TypeError(
+            "summaries: pass summarize=, a function, as new observations are repaired too"
+        )
+    scorer = as_posterior(posterior, thetas, options.get("prior"))
     if isinstance(scorer, ArrayPosterior | DistributionPosterior):
         raise TypeError(
             "posterior: arrays and batches of distributions say nothing of other observations: "
             "pass a function, network or flow, or use jaxcal.repair on these predictions"
         )
     keys = jax.random.split(key)
-    summaries = None
     if summarize is not None:
         n = len(jnp.atleast_1d(checks.floats(thetas, "thetas")))
-        summaries = checks.rows(summarize(xs), n, "summarize(xs)")
-    pairs = score_pairs(
-        keys[0],
-        scorer,
-        thetas,
-        xs,
-        prior=prior,
-        bounds=bounds,
-        summaries=summaries,
-        names=names,
-        exclude_invalid_x=exclude_invalid_x,
-    )
+        options["summaries"] = checks.rows(summarize(xs), n, "summarize(xs)")
+    pairs = score_pairs(keys[0], scorer, thetas, xs, **options)
     if pairs.predictions is None or not isinstance(scorer, Densities):
         raise TypeError(
             "posterior: a repair needs thousands of log densities, and this posterior has scores "
             "alone or solves an ODE for each: train NPE, NLE or NRE"
         )
-    options = {"names": pairs.names, "folds": folds, "level": level}
+    judged = {"names": pairs.names, "folds": folds, "level": level}
     repair = repairing.repair(
-        keys[1], pairs.predictions, pairs.thetas, inputs=inputs_of(pairs), **options
+        keys[1], pairs.predictions, pairs.thetas, inputs=inputs_of(pairs), **judged
     )
     assert isinstance(repair, repairing.Repair)
     kind = RepairedSampler if isinstance(scorer, Sampler) else Repaired

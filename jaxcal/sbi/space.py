@@ -194,8 +194,8 @@ def check_continuous(thetas: Array, names: Sequence[str]) -> None:
         listed = ", ".join(name for name, whole in zip(names, discrete, strict=True) if whole)
         raise ValueError(
             f"thetas: all values of {listed} are whole numbers; a discrete parameter has no score: "
-            f"sum it out of the posterior, or test the other parameters alone; check_draws takes "
-            f"discrete ones too"
+            f"sum it out of the posterior, or test draws by check_draws, whose ranks break ties at "
+            f"random"
         )
 
 

@@ -19,7 +19,7 @@ from jaxcal.candidates import (
     log_density,
     ranks,
 )
-from jaxcal.candidates.exchangeability import uniformity
+from jaxcal.candidates.exchangeability import _features, uniformity
 
 N = 2000
 
@@ -123,6 +123,27 @@ def result(key, fault):
         proposal=Chains(n_candidates=9, n_steps=4),
         n_resamples=99,
     )
+
+
+def test_features_of_gaussian_predictions_do_not_depend_on_the_candidates():
+    """Their means are exact: centred at the prediction's own mean, whichever points were drawn;
+    members of a set change places together with their features."""
+    rng = np.random.default_rng(3)
+    means, roots = rng.normal(size=(40, 1, 2)), np.tril(rng.normal(size=(40, 2, 2))) + 2 * np.eye(2)
+    z = rng.normal(size=(40, 7, 2)) + rng.normal(size=(40, 1, 2))  # of sets that are off, as chains
+    points = means + np.einsum("nij,nkj->nki", roots, z)
+    gradients = -np.einsum("nji,nkj->nki", np.linalg.inv(roots), z)
+    logs, same = 5 - np.sum(z**2, axis=2) / 2, np.full((40, 7), 1 / 7)
+    drawn = Candidates(*map(jnp.asarray, (points, logs, same, np.ones(()), gradients)))
+    parts = _features(drawn, jnp.asarray(roots))
+    expected = (1 - (z**2).sum(2, keepdims=True) / 2, z, z**2 - 1, z[:, :, :1] * z[:, :, 1:])
+    for part, wanted in zip(parts, expected, strict=True):
+        np.testing.assert_allclose(part, np.moveaxis(wanted, 2, 0), atol=1e-9)
+    turned = Candidates(*(leaf[:, ::-1] if leaf.ndim > 1 else leaf for leaf in drawn))
+    for part, other in zip(parts, _features(turned, jnp.asarray(roots)), strict=True):
+        np.testing.assert_allclose(part, other[:, :, ::-1], atol=1e-9)
+    without = _features(drawn._replace(gradients=None), jnp.asarray(roots))
+    np.testing.assert_allclose(np.sum(without[1], axis=2), 0, atol=1e-9)
 
 
 SETS, FAULTY_SETS = 300, 40

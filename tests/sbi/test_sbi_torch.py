@@ -549,3 +549,31 @@ def test_one_call_checks_a_posterior_of_sbi_with_its_draws_and_without_failed_si
     assert report.ranks.ranks.shape == (59, 1 + D)
     assert np.isfinite(np.asarray(report.ranks.ranks)).all()
     assert "1 pair with NaN or infinite x was left out" in repr(report)
+
+
+def test_draws_of_mixed_posteriors_are_ranked_and_densities_refused():
+    """sbi's MNPE: a normal rate and a choice of 0 and 1, which x tells apart."""
+    from sbi.inference import MNPE
+    from sbi.utils import MultipleIndependent
+
+    torch.manual_seed(0)
+    normal = torch.distributions.Normal(torch.zeros(1), torch.ones(1))
+    choice = torch.distributions.Bernoulli(probs=torch.tensor([0.5]))
+    prior = MultipleIndependent([normal, choice], validate_args=False)
+    theta = prior.sample((900,))
+    x = torch.cat([theta[:, :1] + 0.5 * torch.randn(900, 1), 2 * theta[:, 1:]], 1)
+    x[:, 1:] += torch.randn(900, 1)
+    trainer = MNPE(prior, density_estimator="mnpe", show_progress_bars=False)
+    estimator = trainer.append_simulations(theta[:700], x[:700]).train(max_num_epochs=20)
+    with torch.no_grad():
+        draws = estimator.sample((49,), condition=x[700:]).transpose(0, 1).numpy()
+    flipped = np.stack([draws[..., 0], 1 - draws[..., 1]], axis=2)
+    ranked, wrong = (
+        sbi.check_draws(KEY, which, theta[700:], x[700:], names=["rate", "kind"])
+        for which in (draws, flipped)
+    )
+    assert set(np.unique(draws[..., 1])) == {0, 1}
+    assert float(ranked.p_values[2]) > 1e-3 > 1e-9 > float(wrong.p_values[2])
+    assert float(ranked.p_values[1]) == pytest.approx(float(wrong.p_values[1]))
+    with pytest.raises(ValueError, match=r"theta_2 are whole numbers.*check_draws"):
+        sbi.check_posterior(KEY, trainer.build_posterior(), theta[700:], x[700:])
