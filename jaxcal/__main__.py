@@ -130,6 +130,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_result(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", type=command_line.json_output, metavar="OUT", help=JSON_HELP)
+    parser.add_argument(
+        "--level", type=command_line.level, default=0.05, help="level of the test [%(default)s]"
+    )
+
+
 def _add_cache(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-cache",
@@ -180,10 +187,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--html", type=command_line.output, metavar="OUT", help="write an HTML page with figures"
     )
-    parser.add_argument("--json", type=command_line.json_output, metavar="OUT", help=JSON_HELP)
-    parser.add_argument(
-        "--level", type=command_line.level, default=0.05, help="level of the test [%(default)s]"
-    )
+    _add_result(parser)
     parser.add_argument(
         "--dependent",
         action="store_true",
@@ -228,10 +232,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
 
 def _add_merge(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", type=Path, metavar="STATE", nargs="+")
-    parser.add_argument("--json", type=command_line.json_output, metavar="OUT", help=JSON_HELP)
-    parser.add_argument(
-        "--level", type=command_line.level, default=0.05, help="level of the test [%(default)s]"
-    )
+    _add_result(parser)
     _add_cache(parser)
     parser.set_defaults(run=_merge)
 
