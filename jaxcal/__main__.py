@@ -92,10 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         return _fail(f"out of memory ({error})")
     except BrokenPipeError:
-        _drop_output()
+        command_line.drop_output()
         return NO_READER
     except OSError as error:  # such as standard output on a full disk; files have their own message
-        _drop_output()
+        command_line.drop_output()
         return _fail(f"{error.filename or 'standard output'}: {error.strerror or error}")
     return status
 
@@ -386,17 +386,6 @@ def _status(verdicts: Iterable[str]) -> int:
 def _fail(sentence: str, status: int = UNUSABLE) -> int:
     print(f"jaxcal: {sentence}", file=sys.stderr)
     return status
-
-
-def _drop_output() -> None:
-    """Redirect standard output to nowhere, so that Python's flush at exit reports nothing."""
-    try:
-        place = sys.stdout.fileno()
-    except (AttributeError, OSError, ValueError):  # no stream, or none with a file
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, place)
-    os.close(nowhere)
 
 
 if __name__ == "__main__":
