@@ -323,8 +323,8 @@ MUTANTS = [
     Mutant(
         "a block of observations begins one late",
         "entries/ranks.py",
-        "leaf[-1, last:]",
-        "leaf[-1, last + 1 :]",
+        "leaf[-1, BLOCK * count - n :]",
+        "leaf[-1, BLOCK * count - n + 1 :]",
         "test_entries.py",
     ),
     Mutant(

@@ -54,7 +54,7 @@ def run(
     fitted_to = _fitted_to(shards, rows, seed, features) if start is None else start.fitted_to
     with jax.enable_x64(_wide(fitted_to)):
         try:
-            test = _test(fitted_to | {"seed": np.array(seed), "features": np.array(features)})
+            test = _test(fitted_to | {"seed": np.array(seed), "n_features": np.array(features)})
             start = replace(test.empty(), fitted_to=fitted_to) if start is None else start
             first = shards.first_row() if test.fit.numbered else None
             options = {"first": first, "checkpoint": state, "every": 10, "progress": True}
@@ -97,7 +97,7 @@ def _fitted_to(shards: Shards, rows: int, seed: int, features: int) -> Arrays:
     sample = shards.sample(rows, seed)
     if len(sample[TARGETS]) < 2:
         raise BadFile(f"{shards.path}: a test needs at least 2 observations")
-    options = {"seed": np.array(seed), "features": np.array(features)}
+    options = {"seed": np.array(seed), "n_features": np.array(features)}
     return sample | options | {"shards": np.array(shards.names)}
 
 
@@ -115,7 +115,7 @@ def _loaded(path: Path) -> StreamState:
 
 def _test(fitted_to: Arrays) -> StreamedTest:
     """The test that is fitted to a first sample."""
-    seed, features = int(fitted_to["seed"]), int(fitted_to["features"])
+    seed, features = int(fitted_to["seed"]), int(fitted_to["n_features"])
     sample = batch_of({name: fitted_to[name] for name in ARRAYS if name in fitted_to})
     if "mean" in fitted_to:
         return StreamedTest.calibration(seed, *sample)

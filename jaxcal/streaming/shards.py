@@ -36,7 +36,8 @@ class Shards:
     the folder are read too, ``day=1/`` among them as a column ``day``. A batch never spans two
     shards. States record the shards by name, size and checksum, so that a resumed pass refuses
     others; for the checksum each shard is read a second time. Rows that do not count fill up the
-    last batch of a shard to one of a few lengths, because each length is compiled.
+    last batch of a shard to one of a few lengths, because each length is compiled. After a pass
+    ``left_out`` is the number of rows it left out, and ``fault`` names the first of them.
 
     Args:
         path: A folder, a file, or a URI of ``pyarrow.fs`` (s3://, gs://, hdfs://, file://; of
@@ -50,10 +51,6 @@ class Shards:
         share: (i, N), the i-th of N shares of the shards, i from 1.
         skip_bad: Leave out rows that cannot be used, and count them. By default the first such row
             raises an error.
-
-    Attributes:
-        left_out: Rows that the last pass left out.
-        fault: What was wrong with the first of them, with shard and row.
 
     Raises:
         BadFile: There is no shard, there are several kinds, or a shard cannot be read. While
