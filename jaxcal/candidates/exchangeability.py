@@ -48,6 +48,7 @@ from jaxcal.typing import (
 )
 from jaxcal.whitening import Landing
 
+EXPLAINED = 0.8  # least share of a feature's variance that a control variate must explain
 PARTS = ("log density", "location", "scale", "correlation")
 
 
@@ -280,7 +281,8 @@ def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Floa
     The mean is estimated from the set of candidates, with control variates from the score s:
     :math:`E_p[s] = 0` and :math:`E_p[t s^\top + I] = 0`, so that it is exact for Gaussian
     predictions and the choice of candidates hardly moves the statistic. One coefficient per feature
-    minimizes the variance over all sets. Everything depends on the sets only, not on which member
+    minimizes the variance over all sets; a control that leaves much of it is not used, as power is
+    lost otherwise (squares of Student t). Everything depends on the sets only, not on which member
     is the target.
     """
     w = candidates.weights[:, :, None]
@@ -293,7 +295,8 @@ def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Floa
         power = jnp.sum(w * changes**2, axis=(0, 1), keepdims=True)
         varies = power > 1e-6 * jnp.sum(w * controls**2, axis=(0, 1), keepdims=True)
         products = jnp.sum(w * gaps * changes, axis=(0, 1), keepdims=True)
-        return gaps + jnp.where(varies, products / power, 0) * mean(controls)
+        explained = products**2 > EXPLAINED * power * jnp.sum(w * gaps**2, (0, 1), keepdims=True)
+        return gaps + jnp.where(varies & explained, products / power, 0) * mean(controls)
 
     # candidates without weight are never drawn: their infinite log density must not enter sums
     logs = jnp.where(candidates.weights > 0, candidates.log_densities, 0)
