@@ -31,6 +31,7 @@ FROM_DRAWS = ("coverage", "SBC", "TARP", "shared")
 MODULES: tuple[Any, Any] = (varying, families)  # they have names in common
 DEFAULT = ("calibration", "KCCSD", *FROM_DRAWS)
 TAKES_INPUTS = "inputs" in inspect.signature(jaxcal.calibration_test).parameters
+UNLISTED = ("interaction", "corner", "corner too narrow", "sine")  # in no form that is asked for
 # data sets that one program holds at once
 BATCH = 10
 
@@ -65,7 +66,8 @@ TESTS = (*(name for name in PROGRAMS if name != "draws"), *FROM_DRAWS)
 
 
 def cells(level: bool, old: bool) -> list[dict[str, Any]]:
-    """Power: each fault at n = 200 and 50 (of `families`: at the n of the family), 200 data sets.
+    """Power: each fault at n = 200 and 50, and those in no listed form at 1,000 (of `families`: at
+    the n of the family), 200 data sets.
     Level: each family at three n, 1,000 data sets."""
     module = MODULES[old]
     sets = 1000 if level else 200
@@ -78,6 +80,11 @@ def cells(level: bool, old: bool) -> list[dict[str, Any]]:
             for n in sizes
             for fault in faults
         ]
+        if not level and not old:
+            unlisted = [fault for fault in faults if fault in UNLISTED]
+            chosen += [
+                {"family": name, "fault": fault, "n": 1000, "data_sets": sets} for fault in unlisted
+            ]
     return chosen
 
 
