@@ -136,8 +136,8 @@ class LogDensities(eqx.Module):
         >>> import jax, jaxcal
         >>> targets, draws = jax.random.normal(jax.random.key(0), (2, 99, 20))
         >>> logs = jaxcal.LogDensities(-(targets[:, 0] ** 2), -(draws**2))
-        >>> jaxcal.coverage.coverage(logs).ranks.shape
-        (99,)
+        >>> jaxcal.coverage.coverage(logs).counts.shape
+        (21,)
     """
 
     at_targets: Any = eqx.field(converter=_array)

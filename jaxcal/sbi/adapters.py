@@ -92,8 +92,8 @@ def predictions(
         >>> def log_prob(theta, x):
         ...     return -(theta**2).sum() / 2
         >>> posteriors = sbi.predictions(log_prob, xs[:, 0])
-        >>> coverage.coverage(posteriors, thetas[:, 0], draws).ranks.shape
-        (100,)
+        >>> coverage.coverage(posteriors, thetas[:, 0], draws).counts.shape
+        (10,)
     """
     scorer: Posterior = as_posterior(posterior, xs, prior)
     if isinstance(scorer, TorchPosterior):
