@@ -65,15 +65,15 @@ def test_of_gaussians_it_is_the_jackknife_of_standardized_residuals():
     precisions = np.linalg.inv(covariances)
     inner = np.sqrt(np.einsum("nii->ni", precisions))
     given_others = np.asarray(scores) / inner
-    given = jax.jit(reference)(ys, scores, centers, covariances)
-    np.testing.assert_allclose(given.mean.estimate, given_others.mean(0), rtol=1e-9)
+    of_reference = jax.jit(reference)(ys, scores, centers, covariances)
+    np.testing.assert_allclose(of_reference.mean.estimate, given_others.mean(0), rtol=1e-9)
 
     def log_spread(w, z):
         products = (w - w.mean(0)) * (z - z.mean(0))
         return -np.log(np.maximum(products.sum(0) / (len(w) - 1), 1e-6)) / 2
 
     conditional = jackknife(log_spread, -given_others, z * deviations * inner)
-    np.testing.assert_allclose(given.spread.estimate, conditional.mean(0), rtol=1e-7)
+    np.testing.assert_allclose(of_reference.spread.estimate, conditional.mean(0), rtol=1e-7)
 
 
 def test_any_centre_and_covariance_keep_the_identity():
@@ -107,7 +107,7 @@ def test_a_shift_and_a_wrong_spread_accuse_nothing_else(n):
         scored = ys, -ys @ jnp.asarray(PRECISION), jnp.zeros((n, 2)), covariances
         return faults(*scored), reference(*scored)
 
-    result, given = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 400))
+    result, of_reference = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 400))
     low, high = scipy.stats.binom.interval(0.9999, 400, 0.05)
     for kind in ("mean", "spread"):
         accused = np.asarray(getattr(result, kind).p_adjusted <= 0.05)
@@ -120,7 +120,7 @@ def test_a_shift_and_a_wrong_spread_accuse_nothing_else(n):
         missed = (np.asarray(limits.low) > truth) | (np.asarray(limits.high) < truth)
         assert np.all(missed.sum(0) <= high), kind
     # given the other, the innocent is accused of the shift in most
-    assert np.mean(np.asarray(given.mean.p_adjusted)[:, 1] <= 0.05) > 0.5
+    assert np.mean(np.asarray(of_reference.mean.p_adjusted)[:, 1] <= 0.05) > 0.5
 
 
 def test_without_a_positive_variance_no_one_is_accused():
@@ -168,8 +168,8 @@ def test_one_coordinate_has_no_pair():
     ys, scores, centers, covariances = gaussian(np.random.default_rng(0), 12, d=1)
     result = jax.jit(faults)(ys, scores, centers, covariances)
     assert result.correlation is None
-    given = reference(ys, scores, centers, covariances)
-    np.testing.assert_allclose(result.spread.estimate, given.spread.estimate)
+    of_reference = reference(ys, scores, centers, covariances)
+    np.testing.assert_allclose(result.spread.estimate, of_reference.spread.estimate)
 
 
 def test_a_posterior_is_told_of_its_pairs_and_of_parameters_by_themselves(key):

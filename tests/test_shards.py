@@ -287,9 +287,9 @@ def test_files_as_they_are_are_one_test(tmp_path):
         (tables(tmp_path / "named", "csv", seen=names, **others), chosen),
         (f"file://{lists}", []),
     ):
-        found = numbers_of(tmp_path, str(path), *options)
-        assert (found["n"], found["left_out"]) == (N, 0)
-        np.testing.assert_allclose(found["p_value"], wanted["p_value"], rtol=1e-9)
+        numbers = numbers_of(tmp_path, str(path), *options)
+        assert (numbers["n"], numbers["left_out"]) == (N, 0)
+        np.testing.assert_allclose(numbers["p_value"], wanted["p_value"], rtol=1e-9)
 
 
 def test_yes_and_no_have_one_column(tmp_path):
@@ -303,8 +303,8 @@ def test_yes_and_no_have_one_column(tmp_path):
         ("d", np.where(y, "dead", "alive"), ["--columns", "label=label", "dead=p"]),
         ("e", words, ["--columns", "label=label", "yes=p"]),
     ):
-        found = numbers_of(tmp_path, str(tables(tmp_path / name, p=p, label=label)), *options)
-        np.testing.assert_allclose(found["p_value"], wanted["p_value"], rtol=1e-9)
+        numbers = numbers_of(tmp_path, str(tables(tmp_path / name, p=p, label=label)), *options)
+        np.testing.assert_allclose(numbers["p_value"], wanted["p_value"], rtol=1e-9)
 
 
 def test_means_and_deviations_are_the_calibration_test_of_normals(tmp_path, capsys):
@@ -363,9 +363,9 @@ def test_rows_that_cannot_be_used_are_named_or_left_out_and_counted(tmp_path, ca
     assert "0.csv: row 4 holds no numbers" in capsys.readouterr().err  # of those drawn the first
     with pytest.raises(BadFile, match=r"0\.csv: row 3 has a label that is none of the classes"):
         list(Shards(tmp_path / "bad"))
-    found = numbers_of(tmp_path, str(tmp_path / "bad"), "--skip-bad")
+    numbers = numbers_of(tmp_path, str(tmp_path / "bad"), "--skip-bad")
     assert "left out 4 rows that cannot be used; the first: " in capsys.readouterr().err
-    assert (found["n"], found["left_out"]) == (N - 4, 4)
+    assert (numbers["n"], numbers["left_out"]) == (N - 4, 4)
     assert numbers_of(tmp_path, str(good))["n"] == N - 4
     bad = Shards(tmp_path / "bad", 30, skip_bad=True)
     rows = [
@@ -376,10 +376,11 @@ def test_rows_that_cannot_be_used_are_named_or_left_out_and_counted(tmp_path, ca
     np.testing.assert_array_equal(rows[1], wanted[1])
     text[4] = "0,.2,.8"
     (tmp_path / "bad" / "0.csv").write_text("\n".join(text))
-    found = numbers_of(tmp_path, str(tmp_path / "bad"), "--skip-bad")
-    assert (found["n"], found["left_out"]) == (N - 4, 4)
+    numbers = numbers_of(tmp_path, str(tmp_path / "bad"), "--skip-bad")
+    assert (numbers["n"], numbers["left_out"]) == (N - 4, 4)
     said = capsys.readouterr().err
     assert "left out 4 rows" in said
+    assert "0.csv: line '0,.2,.8' has 3 entries" in said
 
 
 def test_copies_and_changes_of_a_shard_are_refused(tmp_path):

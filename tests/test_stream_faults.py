@@ -128,8 +128,8 @@ def worker(test, first, mark=None):
 
 def result(test, states):
     total = functools.reduce(StreamState.merge, states)
-    found = test.result(total, rows=ROWS)
-    return [found.p_value, found.estimate, found.n]
+    result = test.result(total, rows=ROWS)
+    return [result.p_value, result.estimate, result.n]
 
 
 if __name__ == "__main__":

@@ -36,13 +36,13 @@ def test_coverage_of_batches_is_that_of_all(tmp_path):
     merged = StreamState.load(tmp_path / "state.npz").merge(parts[0].merge(parts[1]))
     goes_on = test.run(batches(70), state=parts[0])
     for state in (merged, goes_on):
-        found = test.result(state, level=0.01)
-        np.testing.assert_array_equal(found.counts, whole.counts)
-        np.testing.assert_allclose(found.observed, whole.observed)
-        np.testing.assert_allclose(found.p_uniform, whole.p_uniform)
-        np.testing.assert_allclose(found.p_conservative, whole.p_conservative)
-        assert (found.n, found.level) == (N, 0.01)
-    assert str(found) == str(whole)
+        streamed = test.result(state, level=0.01)
+        np.testing.assert_array_equal(streamed.counts, whole.counts)
+        np.testing.assert_allclose(streamed.observed, whole.observed)
+        np.testing.assert_allclose(streamed.p_uniform, whole.p_uniform)
+        np.testing.assert_allclose(streamed.p_conservative, whole.p_conservative)
+        assert (streamed.n, streamed.level) == (N, 0.01)
+    assert str(streamed) == str(whole)
     with pytest.raises(ValueError, match="draws: wanted 20 from each prediction, got 19"):
         other.update(other.empty(), *next(batches(10)))
     with pytest.raises(ValueError, match="a state of another test"):
@@ -61,10 +61,10 @@ def test_what_is_unknown_is_counted():
 def test_a_table_of_batches_is_that_of_all():
     p, y = P[:, 0], LABELS == 0
     test = StreamedTest.table(64)
-    found = test.result(test.run(array_batches(70, p, y)))
+    streamed = test.result(test.run(array_batches(70, p, y)))
     whole = dce.Table.of(p, y, cells=64)
     for name in ("counts", "predictions", "targets"):
-        np.testing.assert_allclose(getattr(found, name), getattr(whole, name))
+        np.testing.assert_allclose(getattr(streamed, name), getattr(whole, name))
     both = test.update(test.empty(), np.stack([1 - p, p], 1), y)
     np.testing.assert_array_equal(both.sums["counts"], whole.counts)
 
@@ -79,5 +79,5 @@ def test_a_table_of_classes_is_that_of_the_most_probable(tmp_path):
     right = (np.argmax(P, 1) == LABELS).astype(float)
     assert table.n == N
     of_all = dce.binned_ece(np.max(P, 1), right, edges=8)
-    found = dce.binned_ece(**table.means, edges=8)
-    np.testing.assert_allclose(found.value, of_all.value, atol=1e-12)
+    binned = dce.binned_ece(**table.means, edges=8)
+    np.testing.assert_allclose(binned.value, of_all.value, atol=1e-12)

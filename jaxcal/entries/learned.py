@@ -30,13 +30,14 @@ def varying(
 ) -> Group:
     """Return the alternative that shift or spread vary with predictions and inputs in any way.
 
-    Cost per observation: 4 PARTS WAVES^2 multiplications.
+    Cost per observation: 4 (PARTS - 1) WAVES^2 multiplications.
     """
     features = jnp.concatenate(frame.features(seen, inputs), axis=1)
     (n, q), keys = features.shape, jax.random.split(key)
     chance, place = uniforms([*keys], [(q, WAVES), (n,)], features.dtype)
     waves = _waves(normal_of(chance) / LENGTHS, features)
     moments = jnp.concatenate([seen.ranks.normal, whole(seen.ranks)], axis=1)
+    moments = jnp.where(kept[:, None], moments, 0)  # NaN must not enter what others are judged by
     part = jnp.where(kept, jnp.floor(PARTS * place).astype(int), PARTS)
     return Group("varying", WEIGHT, [learned(waves, moments, part)], positive=True)
 

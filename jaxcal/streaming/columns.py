@@ -66,8 +66,8 @@ def columns_of(names: Sequence[str], chosen: Sequence[str] = ()) -> Columns:
             )
         key = TARGETS if key in TARGET_NAMES else key
         (arrays if key in ARRAYS else classes)[key] = name
-    found = set(arrays) - {TARGETS} | ({PROBABILITIES} if classes else set())
-    if TARGETS not in arrays or found not in FORMS or classes.keys() & arrays.keys():
+    form = set(arrays) - {TARGETS} | ({PROBABILITIES} if classes else set())
+    if TARGETS not in arrays or form not in FORMS or classes.keys() & arrays.keys():
         raise BadFile(
             f"wanted a column of targets ('{TARGETS}' or 'label') and one of: '{PROBABILITIES}' "
             f"(lists), a column for each class (p0, p1, ..) or one for yes and no (p), 'mean' and "
@@ -79,14 +79,14 @@ def columns_of(names: Sequence[str], chosen: Sequence[str] = ()) -> Columns:
 
 def _by_name(names: Sequence[str]) -> list[str]:
     chosen = [f"{TARGETS}={name}" for name in TARGET_NAMES if name in names][:1]
-    found = [f"{name}={name}" for name in ARRAYS[1:] if name in names]
-    if not found:
+    predictions = [f"{name}={name}" for name in ARRAYS[1:] if name in names]
+    if not predictions:
         numbered = [re.fullmatch(r"p_?(\d+)", name) for name in names]
         wide = sorted((int(match[1]), match[0]) for match in numbered if match)
-        found = [f"{k}={name}" for k, name in wide] or [
+        predictions = [f"{k}={name}" for k, name in wide] or [
             f"1={name}" for name in names if name == "p"
         ]
-    return chosen + found
+    return chosen + predictions
 
 
 def arrays_of(table: Any, columns: Columns, widths: dict[str, int]) -> tuple[Arrays, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -241,11 +242,10 @@ class Shards:
         hive = {"filesystem": self._system, "partitioning": "hive"}
         try:
             if self.kind == "csv":
+                skip = (lambda row: "skip", partial(self._ragged, path))
                 texts = [
                     ds.CsvFileFormat(parse_options=pc.ParseOptions(invalid_row_handler=handler))
-                    for handler in (
-                        (lambda row: "skip", self._ragged) if self.skip_bad else [None] * 2
-                    )
+                    for handler in (skip if self.skip_bad else (None, None))
                 ]
                 form, names = texts[1], ds.dataset(path, format=texts[0], **hive).schema.names
                 schema = pa.schema([(name, pa.string()) for name in names])
@@ -258,10 +258,11 @@ class Shards:
             raise BadFile(f"{path}: the column '{missing[0]}' is missing; it holds {names}")
         return data
 
-    def _ragged(self, row: Any) -> str:
+    def _ragged(self, path: str, row: Any) -> str:
         """Leave out a line of a CSV file that has more or fewer entries than names."""
         self.left_out += 1
-        self.fault = self.fault or f"line '{row.text[:60]}' has {row.actual_columns} entries"
+        said = f"{path}: line '{row.text[:60]}' has {row.actual_columns} entries"
+        self.fault = self.fault or said
         return "skip"
 
     def _count(self, path: str) -> int:
