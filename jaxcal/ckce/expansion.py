@@ -141,11 +141,9 @@ def by_features(
         sums = normal_equations(features, points, residuals, weights, side=min(n, TILE))
         total = jnp.sum(weights)
         if ridge is None:
-            turned, inverse = (
-                features,
-                jnp.full(len(sums.moments), 1 / jnp.sqrt(total * (total - 1))),
-            )
-            fit, along = jnp.zeros_like(sums.moments), sums.moments / total**2
+            turned, fit = features, jnp.zeros_like(sums.moments)
+            inverse = jnp.full(len(fit), 1 / jnp.sqrt(total * (total - 1)))
+            along = sums.moments / total**2
             estimate = jnp.sum((sums.moments / total) ** 2)
         else:
             values, vectors = jnp.linalg.eigh((sums.products + sums.products.T) / 2)
@@ -265,9 +263,9 @@ def by_products(
         noise = jnp.trace(second)
         if n > BLOCKS:
             block = jax.random.permutation(block_key, jnp.arange(n) % BLOCKS)
-            summed = partial(jax.ops.segment_sum, segment_ids=block, num_segments=BLOCKS)
-            first, sizes = summed(first), summed(sizes)
-            second, plain = (summed(summed(a).T) for a in (second, plain))
+            per_block = partial(jax.ops.segment_sum, segment_ids=block, num_segments=BLOCKS)
+            first, sizes = per_block(first), per_block(sizes)
+            second, plain = (per_block(per_block(a).T) for a in (second, plain))
         null = draws(signs(null_key, n_draws, len(plain), gram.dtype), without_diagonal(plain))
         error = _error(keys[1], estimate, value, noise, first, second, sizes / n, null)
     return error, w
