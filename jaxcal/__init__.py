@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         whitening,
     )
     from jaxcal.calibration import kccsd, kccsd_test
-    from jaxcal.checking import check
+    from jaxcal.checking import check, streamed_check
     from jaxcal.ckce import compare
     from jaxcal.dce import distance_from_calibration
     from jaxcal.entries import calibration_test
@@ -72,6 +72,7 @@ _HOMES = {  # modules of functions and classes
     "repair": "repairing",
     "skce_interval": "skce",
     "skce_test": "skce",
+    "streamed_check": "checking",
     "ucme_test": "ucme",
 }
 
@@ -131,6 +132,7 @@ __all__ = [
     "skce_interval",
     "skce_test",
     "squared_ce",
+    "streamed_check",
     "streaming",
     "ucme",
     "ucme_test",

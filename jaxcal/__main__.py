@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from jaxcal import __version__, command_line
 
 if TYPE_CHECKING:
-    from jaxcal.results import JudgedResult
+    from jaxcal.checking.report import CheckReport
 
 UNUSABLE, CANNOT_TELL, INTERRUPTED, NO_READER = 2, 3, 130, 141  # the last two by shell convention
 
@@ -252,11 +252,11 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _check_shards(options: argparse.Namespace) -> int:
-    from jaxcal.streaming import Shards, passes
+    from jaxcal.checking import passes
+    from jaxcal.streaming import Shards
 
-    for name in ("html", "dependent"):
-        if getattr(options, name):
-            return _fail(f"--{name}: not for shards, which are tested in one pass in linear time")
+    if options.dependent:
+        return _fail("--dependent: not for shards, which are tested in one pass in linear time")
     shards = Shards(
         options.file,
         options.batch,
@@ -277,11 +277,11 @@ def _check_shards(options: argparse.Namespace) -> int:
         said = f"left out {passed.left_out} rows that cannot be used; the first: {shards.fault}"
         print(f"{options.file}: {said}", file=sys.stderr)
     settings = {"file": str(options.file), "seed": options.seed, "left_out": passed.left_out}
-    return _shown(passed.result, options, **settings)
+    return _shown(passed.report, options, picture=options.html, **settings)
 
 
 def _merge(options: argparse.Namespace) -> int:
-    from jaxcal.streaming import passes
+    from jaxcal.checking import passes
     from jaxcal.streaming.arrays_file import BadFile
 
     if fault := command_line.overwritten(*options.files, options.json):
@@ -291,7 +291,7 @@ def _merge(options: argparse.Namespace) -> int:
     except BadFile as error:
         return _fail(str(error))
     files = [str(path) for path in options.files]
-    return _shown(passed.result, options, files=files, left_out=passed.left_out)
+    return _shown(passed.report, options, files=files, left_out=passed.left_out)
 
 
 def _check_file(options: argparse.Namespace) -> int:
@@ -305,7 +305,7 @@ def _check_file(options: argparse.Namespace) -> int:
         columns=options.columns,
     )
     settings = {"file": str(options.file), "seed": options.seed}
-    return _shown(report, options, picture=options.html, draw=report.to_html, **settings)
+    return _shown(report, options, picture=options.html, **settings)
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
@@ -329,24 +329,23 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _shown(
-    result: "JudgedResult",
+    report: "CheckReport",
     options: argparse.Namespace,
     *,
     picture: Path | None = None,
-    draw: Callable[[Path], None] | None = None,
     **settings: object,
 ) -> int:
-    """Print a result, write its numbers and figure, and return the exit status."""
-    with command_line.in_its_type(result):
-        print(result, flush=True, file=sys.stderr if options.json == "-" else sys.stdout)
+    """Print a report, write its numbers and figures, and return the exit status."""
+    with command_line.in_its_type(report):
+        print(report, flush=True, file=sys.stderr if options.json == "-" else sys.stdout)
         if options.json:
             settings = {"version": __version__, **settings}
             with command_line.naming(options.json):
-                command_line.write_json(result, options.json, settings)
-        if picture and draw:
+                command_line.write_json(report, options.json, settings)
+        if picture:
             with command_line.naming(picture):
-                draw(picture)
-        return _status([result.verdict])
+                report.to_html(picture)
+        return _status([report.verdict])
 
 
 def _explain(options: argparse.Namespace) -> int:

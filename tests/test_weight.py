@@ -6,7 +6,7 @@ from test_api import public
 
 import jaxcal
 
-FILES, LINES, NAMES = 233, 41_750, 175
+FILES, LINES, NAMES = 234, 42_050, 176
 
 
 def test_the_library_is_no_heavier_than_it_was():

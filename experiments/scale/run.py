@@ -42,6 +42,7 @@ class Config:
 FULL = Config(
     (
         *(("calibration", n, w) for n, w in ((10**5, 1), (10**6, 1), (10**6, 2), (10**6, 4))),
+        ("calibration", 10**7, 1),
         *(("classes", n, w) for n, w in ((10**5, 1), (10**6, 1), (10**6, 2), (10**7, 1))),
         *(("table", n, w) for n, w in ((10**5, 1), (10**6, 1), (10**7, 1))),
     )

@@ -1,8 +1,9 @@
 """`jaxcal.check`: suitable tests for any kind of predictions, one verdict, a report."""
 
 from jaxcal.checking.check import check
+from jaxcal.checking.streamed import streamed_check
 
-__all__ = ["check"]
+__all__ = ["check", "streamed_check"]
 
 
 def __dir__() -> list[str]:

@@ -17,10 +17,12 @@ probability :math:`|p - \bar p| / w`.
 
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Float, Int
 
+from jaxcal.measures.classes import Reliability, of_bins
 from jaxcal.read import checks
 from jaxcal.results import Result
 from jaxcal.typing import ArrayLike
@@ -179,6 +181,29 @@ class Table(Result):
         of_residuals = (rate * (1 - low) + (1 - rate) * high) / k
         bound = np.minimum(self._shift() * np.maximum(high, 1 - low), of_residuals)
         return float(np.sum(self.counts * bound) / max(self.n, 1))
+
+    def reliability(self, bins: int = 16) -> Reliability:
+        """Observed frequencies in bins of equal width, as `jaxcal.measures.reliability`.
+
+        Args:
+            bins: Number of bins; it divides the number of cells, so that no edge cuts one.
+
+        Returns:
+            `jaxcal.measures.Reliability`.
+
+        Raises:
+            ValueError: An edge of a bin would cut a cell.
+        """
+        bins, k = checks.integer(bins, "bins"), self.counts.size
+        if k % bins:
+            raise ValueError(
+                f"bins: wanted a number that divides that of the cells, {k}, got {bins}"
+            )
+        sums = (
+            jnp.asarray(each.reshape(bins, -1).sum(1))
+            for each in (self.counts, self.predictions, self.targets)
+        )
+        return of_bins(jnp.linspace(0, 1, bins + 1), *sums)
 
     def _shift(self) -> Float[np.ndarray, " k"]:
         k = self.counts.size

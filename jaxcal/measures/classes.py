@@ -109,27 +109,26 @@ def _binned(
     if equal_mass:
         edges = jnp.quantile(c, edges).at[0].set(0).at[-1].set(1)
     place = jnp.searchsorted(edges[1:-1], c, side="right")
+    zeros = jnp.zeros(bins, c.dtype)
     count = jnp.zeros(bins, jnp.int32).at[place].add(1)
+    return of_bins(edges, count, zeros.at[place].add(c), zeros.at[place].add(hits))
+
+
+def of_bins(
+    edges: Float[Array, " b1"],
+    count: Int[Array, " b"],
+    confidence: Float[Array, " b"],
+    hits: Float[Array, " b"],
+) -> Reliability:
+    """Return the reliability of bins, from their sums of confidences and of what came true."""
     filled = count > 0
-    k = jnp.where(filled, count, 1).astype(c.dtype)
-
-    def mean(values: Array) -> Array:
-        total = jnp.zeros(bins, c.dtype).at[place].add(values)
-        return jnp.where(filled, total / k, jnp.nan)
-
-    mean_confidence, accuracy = mean(c), mean(hits)
+    k = jnp.where(filled, count, 1).astype(edges.dtype)
+    mean_confidence, accuracy = (jnp.where(filled, x / k, jnp.nan) for x in (confidence, hits))
     low, high = wilson(accuracy, k)
     gap = jnp.where(filled, jnp.abs(accuracy - mean_confidence), 0)
-    return Reliability(
-        edges,
-        mean_confidence,
-        accuracy,
-        count,
-        low,
-        high,
-        jnp.sum(gap * k) / c.shape[0],
-        largest(gap),
-    )
+    n = jnp.sum(count).astype(edges.dtype)
+    ece = jnp.sum(gap * k) / n
+    return Reliability(edges, mean_confidence, accuracy, count, low, high, ece, largest(gap))
 
 
 def wilson(

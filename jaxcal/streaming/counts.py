@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 
 from jaxcal.coverage import Coverage, of_counts, ranks_of
 from jaxcal.dce.table import Table
+from jaxcal.results import Result
 from jaxcal.streaming.state import StreamState
 
 Sums = tuple[dict[str, np.ndarray], dict[str, float]]
@@ -69,7 +70,11 @@ class TableSums(eqx.Module):
         table = Table.of(p[done:], y[done:], cells=self.cells)
         return len(p), {name: getattr(table, name) for name in self.zeros()[0]}, {}
 
-    def result(self, state: StreamState, n_first: int, name: str, level: float) -> Table:
+    def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
+        """The table."""
+        return self.table(state)
+
+    def table(self, state: StreamState) -> Table:
         """The table of all observations."""
         sums = state.sums
         return Table(sums["counts"].astype(int), sums["predictions"], sums["targets"])

@@ -6,14 +6,15 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
 from jax._src import distributed  # the store of keys has no public name
 from jax.experimental.multihost_utils import process_allgather
+from jaxtyping import PyTree
 
-from jaxcal.results import replacing
+from jaxcal.results import Result, replacing
 from jaxcal.typing import Contents
 
 LATE = 30.0  # seconds between two lines that say who has not come
@@ -283,3 +284,26 @@ def _joined(spans: list[Span]) -> tuple[Span, ...]:
     if len(joined) > MOST_SPANS:
         raise ValueError(f"first: batches leave {len(joined)} gaps in the numbers of rows")
     return tuple(joined)
+
+
+@runtime_checkable
+class Sums(Protocol):
+    """What a stream adds up: that of one test, or of several."""
+
+    @property
+    def numbered(self) -> bool:
+        """Whether draws depend on the numbers of rows."""
+        ...
+
+    def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
+        """Sums and least numbers before the first batch."""
+        ...
+
+    def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
+        """Number of rows of a batch, and its sums and least numbers without the first ``done``
+        rows; ``first`` is the number of its first row."""
+        ...
+
+    def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
+        """The result of sums over at least two observations."""
+        ...

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from operator import length_hint
 from pathlib import Path
-from typing import TypeAlias
 
 import equinox as eqx
 import jax
@@ -29,10 +28,9 @@ from jaxcal.streaming.batches import remaining
 from jaxcal.streaming.counts import RankCounts, TableSums
 from jaxcal.streaming.entries import EntriesStream
 from jaxcal.streaming.linear import LinearFit
-from jaxcal.streaming.state import StreamState, same_test
+from jaxcal.streaming.state import StreamState, Sums, same_test
 from jaxcal.typing import ArrayLike, KeyLike, Predictions, PredictionsLike
 
-Fit: TypeAlias = LinearFit | EntriesStream | RankCounts | TableSums
 PATIENCE = 3.0  # seconds without a bar
 
 
@@ -73,7 +71,7 @@ class StreamedTest(eqx.Module):
         (4000, 'not rejected')
     """
 
-    fit: Fit
+    fit: Sums
     n_first: int = eqx.field(static=True)
     name: str = eqx.field(static=True)
     fingerprint: int = eqx.field(static=True)
@@ -103,7 +101,7 @@ class StreamedTest(eqx.Module):
         ys, key = checks.targets(targets), checks.key(key)
         n_draws = checks.integer(n_draws, "n_draws")
         fit = EntriesStream.of(key, predictions, ys, inputs, n_draws)
-        return cls._of_fit(fit, len(ys), "calibration test")
+        return cls.of_sums(fit, len(ys), "calibration test")
 
     @classmethod
     def kccsd(
@@ -163,7 +161,7 @@ class StreamedTest(eqx.Module):
         sample. Its batches are triples of predictions, targets and draws, its result a `Coverage`.
         """
         n_draws = checks.integer(n_draws, "n_draws")
-        return cls._of_fit(RankCounts(n_draws), 0, f"coverage, {n_draws} draws")
+        return cls.of_sums(RankCounts(n_draws), 0, f"coverage, {n_draws} draws")
 
     @classmethod
     def table(cls, cells: int = CELLS) -> "StreamedTest":
@@ -175,7 +173,7 @@ class StreamedTest(eqx.Module):
         tests of `jaxcal.dce` are taken.
         """
         cells = checks.integer(cells, "cells")
-        return cls._of_fit(TableSums(cells), 0, f"table, {cells} cells")
+        return cls.of_sums(TableSums(cells), 0, f"table, {cells} cells")
 
     @classmethod
     def _fit(
@@ -190,10 +188,11 @@ class StreamedTest(eqx.Module):
     ) -> "StreamedTest":
         spec = with_random_features(spec, features)
         fit = LinearFit.of(checks.key(key), predictions, ys, spec, kind)
-        return cls._of_fit(fit, ys.shape[0], name)
+        return cls.of_sums(fit, ys.shape[0], name)
 
     @classmethod
-    def _of_fit(cls, fit: Fit, n_first: int, name: str) -> "StreamedTest":
+    def of_sums(cls, fit: Sums, n_first: int, name: str) -> "StreamedTest":
+        """The test of what a stream adds up, fitted to so many observations."""
         leaves = [_plain(leaf) for leaf in jax.tree.leaves(fit)]
         fingerprint = zlib.crc32(b"".join(leaf.tobytes() for leaf in leaves) + name.encode())
         same_test(fingerprint)  # connects the processes while all of them are there

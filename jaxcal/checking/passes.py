@@ -1,4 +1,4 @@
-"""The test of shards in one pass, and of the states of several passes."""
+"""The check of shards in one pass, and of the states of several passes."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,19 +8,20 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from jaxcal.checking.report import CheckReport
+from jaxcal.checking.streamed import streamed_check
 from jaxcal.fit import RandomFeatures
-from jaxcal.results import JudgedResult
 from jaxcal.streaming.arrays_file import BadFile
-from jaxcal.streaming.columns import ARRAYS, PROBABILITIES, TARGETS, Arrays, batch_of
+from jaxcal.streaming.columns import ARRAYS, TARGETS, Arrays, batch_of
 from jaxcal.streaming.shards import Shards
 from jaxcal.streaming.state import StreamState
 from jaxcal.streaming.streamed import StreamedTest
 
 
 class Passed(NamedTuple):
-    """The result of a pass, and how many rows it left out."""
+    """The report of a pass, and how many rows it left out."""
 
-    result: JudgedResult
+    report: CheckReport
     left_out: int
 
 
@@ -114,21 +115,19 @@ def _loaded(path: Path) -> StreamState:
 
 
 def _test(fitted_to: Arrays) -> StreamedTest:
-    """The test that is fitted to a first sample."""
-    seed, features = int(fitted_to["seed"]), int(fitted_to["n_features"])
-    sample = batch_of({name: fitted_to[name] for name in ARRAYS if name in fitted_to})
-    if "mean" in fitted_to:
-        return StreamedTest.calibration(seed, *sample)
-    random = RandomFeatures(seed, features)
-    if PROBABILITIES in fitted_to:
-        return StreamedTest.skce(seed, *sample, features=random)
-    kind = StreamedTest.kcsd if len(sample) == 3 else StreamedTest.kccsd
-    return kind(seed, *sample, features=random)
+    """The check that is fitted to a first sample."""
+    seed = int(fitted_to["seed"])
+    features = RandomFeatures(seed, int(fitted_to["n_features"]))
+    predictions, targets, *rest = batch_of(
+        {name: fitted_to[name] for name in ARRAYS if name in fitted_to}
+    )
+    inputs = rest[0] if rest else None
+    return streamed_check(seed, predictions, targets, inputs=inputs, features=features)
 
 
-def _judged(test: StreamedTest, state: StreamState, level: float) -> JudgedResult:
+def _judged(test: StreamedTest, state: StreamState, level: float) -> CheckReport:
     result = test.result(state, level=level)
-    assert isinstance(result, JudgedResult)
+    assert isinstance(result, CheckReport)
     return result
 
 
