@@ -24,7 +24,7 @@ from jaxcal.nulls import Wild
 from jaxcal.plots.rejections import interval
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
-sizes = (30, 60) if quick else (50, 100, 200, 400)
+sizes = (30,) if quick else (50, 100, 200, 400)
 data_sets, m = (4, 19) if quick else (100, 99)
 keys = jax.random.split(jax.random.key(11), data_sets)
 

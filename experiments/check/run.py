@@ -1,7 +1,7 @@
 """Does the verdict of `jaxcal.check` keep its level? Every kind of calibrated predictions."""
 
-import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -110,6 +110,10 @@ def measure(cell, key):
 class Config:
     data_sets: int = 1000
     sizes: tuple[int, ...] = (100, 300)
+    kinds: tuple[str, ...] = tuple(KINDS)
+
+
+QUICK = Config(5, (24,), ("densities", "binary"))  # each kind is a program of many tests
 
 
 def make(config):
@@ -118,16 +122,15 @@ def make(config):
     cells = [
         {"predictions": kind, "n": n, "data_sets": fewer.get(kind, config.data_sets)}
         for n in config.sizes
-        for kind in KINDS
+        for kind in config.kinds
     ]
     measured = ("rejected", "rejected_01", "any_unadjusted", "nan", "tests")
     return runner.Study(cells, measured, measure, SEED)
 
 
+def main(arguments: Sequence[str] | None = None) -> Path:
+    return runner.command_line(make, Config(), QUICK, FOLDER, arguments)
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smoke size, into quick/")
-    if parser.parse_args().quick:
-        runner.run(make(Config(5, (24,))), FOLDER / "quick" / "results.csv")
-    else:
-        runner.run(make(Config()), FOLDER / "results.csv")
+    main()

@@ -1,8 +1,8 @@
 """Does a posterior's monitor keep its level while it is looked at, and how soon does it stop?"""
 
-import argparse
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -137,9 +137,20 @@ class Config:
     data_sets: int = 200
     right: int = 1000
     n: int = 200
+    posteriors: tuple[str, ...] = tuple(POSTERIORS)
+    ranks: tuple[tuple[str, tuple[int, ...]], ...] = (  # and numbers of inputs
+        ("exact", (2, 20, 100)),
+        ("densities", (2, 20)),
+        ("skewed", (2,)),
+    )
 
 
-def make(config):
+# a program for each cell, most of it the calibration test
+ALL_RANKS = ("exact", (2,)), ("densities", (2,)), ("skewed", (2,))
+QUICK = Config(3, 3, 24, ("right", "network"), ALL_RANKS)
+
+
+def make(config: Config) -> runner.Study:
     """A right posterior, and faults, by three ways to ranks."""
     cells = [
         {
@@ -149,18 +160,17 @@ def make(config):
             "n": config.n,
             "data_sets": config.right if name == "right" else config.data_sets,
         }
-        for route, inputs in (("exact", (2, 20, 100)), ("densities", (2, 20)), ("skewed", (2,)))
+        for route, inputs in config.ranks
         for q in inputs
-        for name in POSTERIORS
+        for name in config.posteriors
         if not (route == "skewed" and name in ("ignores x[1]", "prior", "network"))
     ]
     return runner.Study(cells, ("rejected", "median_pairs", "at_once"), measure, SEED)
 
 
+def main(arguments: Sequence[str] | None = None) -> Path:
+    return runner.command_line(make, Config(), QUICK, FOLDER, arguments)
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smoke size, into quick/")
-    if parser.parse_args().quick:
-        runner.run(make(Config(3, 3, 24)), FOLDER / "quick" / "results.csv")
-    else:
-        runner.run(make(Config()), FOLDER / "results.csv")
+    main()

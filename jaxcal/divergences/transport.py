@@ -79,7 +79,7 @@ class MixtureWasserstein(eqx.Module):
     Example:
         >>> import jax, jaxcal
         >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 50, 2))
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 20, 2))
         >>> weights = dist.Categorical(probs=jax.numpy.array([0.5, 0.5]))
         >>> mixtures = dist.MixtureSameFamily(weights, dist.Normal(centers, 1.0))
         >>> divergence = jaxcal.divergences.MixtureWasserstein()
