@@ -21,6 +21,7 @@ from jaxcal.sbi.report_text import (
     QUESTIONS,
     SIGHT,
     SOURCES,
+    exchanges,
     least_p_value,
     sentences,
     table,
@@ -126,6 +127,8 @@ class PosteriorReport(Result):
         conditional: `PosteriorResult` on whether it is right given x.
         coverage: A `jaxcal.coverage.Coverage` that was passed in, or None.
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
+        exchanged: Log ratio of the density with two parameters exchanged to that as they are,
+            [d, d]; None without log densities and for more than 10 parameters.
     """
 
     _scalar: ClassVar[str] = "p_value"
@@ -135,6 +138,7 @@ class PosteriorReport(Result):
     conditional: PosteriorResult
     coverage: Coverage | None
     ranks: PosteriorRanks | None = None
+    exchanged: Array | None = None
 
     @property
     def level(self) -> float:
@@ -206,8 +210,9 @@ class PosteriorReport(Result):
         """
         if not float(self.p_value) <= self.level:
             return []
-        kinds = KINDS + self._of_densities
-        said = sentences(
+        kinds = KINDS + self._of_densities + (self.exchanged is not None)
+        said = exchanges(self.exchanged, self.names, self.level / kinds)
+        said += sentences(
             self.diagnosis(),
             self.names,
             self.level / kinds,
