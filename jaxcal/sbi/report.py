@@ -22,6 +22,7 @@ from jaxcal.sbi.report_text import (
     SIGHT,
     SOURCES,
     exchanges,
+    excluded,
     least_p_value,
     sentences,
     table,
@@ -218,7 +219,8 @@ class PosteriorReport(Result):
             self.level / kinds,
             by_ranks=self._by_ranks() is not None,
         )
-        return said + self._about_entries(self.level / kinds, shifted=bool(said))
+        said += self._about_entries(self.level / kinds, shifted=bool(said))
+        return said + excluded(self._excluded, len(self.calibration.contributions))
 
     def diagnosis(self) -> Diagnosis:
         """Most accurate diagnosis of each kind of error.
@@ -272,6 +274,13 @@ class PosteriorReport(Result):
     @property
     def _of_densities(self) -> bool:
         return self.calibration.test.parts is not None
+
+    @property
+    def _excluded(self) -> int:
+        """Number of parameters that their posteriors all but exclude; 0 without log densities."""
+        notes = self.calibration.test.notes
+        codes = ("impossible-targets", "improbable-targets")
+        return sum(int(notes[code]) for code in codes) if self._of_densities else 0
 
     def _reasons(self) -> list[str]:
         """Return why there is no verdict."""
@@ -331,8 +340,8 @@ class PosteriorReport(Result):
     def _how(self, name: str) -> str:
         """Return a short description of the method of a p-value."""
         if name == "moments" and self.calibration.test.parts is not None:
-            parts, notes = self.calibration.test.parts, self.calibration.test.notes
-            if any(int(notes[code]) for code in ("impossible-targets", "improbable-targets")):
+            parts = self.calibration.test.parts
+            if self._excluded:
                 return "a parameter where its posterior all but excludes it"
             return f"strongest: {parts.names[int(parts.winner)]}"
         if name == "candidates" and self.ranks is not None:

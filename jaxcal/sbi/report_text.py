@@ -160,6 +160,17 @@ def exchanges(ratios: Array | None, names: tuple[str, ...], level: float) -> lis
     ]
 
 
+def excluded(count: int, n: int) -> list[str]:
+    """Return a sentence on parameters where their posteriors have next to no density, if they are
+    a tenth of all: a right posterior has any with probability 1e-6."""
+    if count < max(2, n / 10):
+        return []
+    return [
+        f"{count} of {n} parameters lie where the posterior all but excludes them: a mode may be "
+        f"missing there, or it is far too narrow"
+    ]
+
+
 def _unnamed(d: Diagnosis, level: float) -> list[str]:
     """Return the errors that nonlinear scores show: that there is one, and along which x."""
     said: list[str] = []

@@ -634,6 +634,21 @@ def test_swapped_parameters_are_named(density, named):
     assert float(report.exchanged[0, 1]) == pytest.approx(float(gains.sum()))
 
 
+def one_of_two_modes(theta, x):
+    """Of theta ~ N(0, I), x = |theta| + .3 N(0, I): all but one of the four modes are left out."""
+    inside = -jnp.sum(theta**2) / 2 - jnp.sum((jnp.abs(theta) - x) ** 2) / 0.18
+    return inside - jnp.sum(jnp.where(theta < 0, 40.0, 0.0))
+
+
+def test_a_missing_mode_is_named():
+    thetas, noise = jax.random.normal(jax.random.key(23), (2, 100, 2))
+    xs = jnp.abs(thetas) + 0.3 * noise
+    report = sbi.check_posterior(KEY, one_of_two_modes, thetas, xs, prior=PRIOR, chains=None)
+    (said,) = [text for text in report.findings() if "a mode may be missing" in text]
+    beyond = int(jnp.sum(jnp.any(thetas < -0.5, axis=1)))
+    assert beyond <= int(said.split()[0]) <= int(jnp.sum(jnp.any(thetas < 0, axis=1)))
+
+
 @pytest.mark.parametrize("density", [two_noises, too_narrow, shifted])
 def test_few_pairs_rarely_look_swapped(density):
     """Of 400 data sets of 10 pairs, at most 5 % reach a ratio of 20."""
