@@ -63,7 +63,8 @@ measured are left out.
 What each number means:
 
 * `calibration_test` and `kccsd_test` use log densities up to their constants, and no draws;
-  `check_draws` and `coverage` use draws.
+  `check_draws` and `coverage` use draws. The p-value of `coverage` is an upper bound, valid at
+  every n, so it may reject too rarely.
 * **sbi** `check_sbc` compares whole numbers 0 to m with a continuous distribution, which makes it
   reject somewhat too often when m is small. `check_tarp` compares the two *curves* of expected
   coverage at the edges of bins as if they were two samples: its p-value never rejected. Look at
