@@ -175,7 +175,7 @@ for path in PAGES.values():
             PRINTED[f"{path.stem}:{k}"] += textwrap.dedent(text)
 # settings of a process, or threads that settings of this one do not reach
 ALONE = re.compile(r"jax_num_cpu_devices|jax_enable_x64|sys.argv|dask")
-OPTIONAL = re.compile(r"^(?:import|from) (torch|sbi|sklearn|arviz|dask)\b", re.MULTILINE)
+OPTIONAL = re.compile(r"^(?:import|from) (torch|sbi|sklearn|arviz|dask|blackjax)\b", re.MULTILINE)
 
 
 def packages(name):

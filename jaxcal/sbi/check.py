@@ -21,6 +21,7 @@ from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, scored_pairs
 from jaxcal.sbi.ranks import MOST_FEATURES, diagnosed, ranks_of
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
+from jaxcal.sbi.suspicions import exchange_evidence
 from jaxcal.typing import (
     ArrayLike,
     Key,
@@ -229,7 +230,12 @@ def check_posterior(
     given_x = _given_x(key, pairs, null, level, coordinates)
     calibrated = _calibrated(key, pairs, null, level)
     ranks = ranks_of(jax.random.fold_in(key, 3), pairs, draws, n_draws, chains, level)
-    return PosteriorReport(calibrated, given_x, coverage, ranks)
+    exchanged = (
+        None
+        if pairs.predictions is None
+        else exchange_evidence(pairs.predictions, pairs.thetas, pairs.space)
+    )
+    return PosteriorReport(calibrated, given_x, coverage, ranks, exchanged)
 
 
 def _calibrated(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> PosteriorResult:

@@ -21,6 +21,8 @@ from jaxcal.sbi.report_text import (
     QUESTIONS,
     SIGHT,
     SOURCES,
+    exchanges,
+    excluded,
     least_p_value,
     sentences,
     table,
@@ -126,6 +128,8 @@ class PosteriorReport(Result):
         conditional: `PosteriorResult` on whether it is right given x.
         coverage: A `jaxcal.coverage.Coverage` that was passed in, or None.
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
+        exchanged: Log ratio of the density with two parameters exchanged to that as they are,
+            [d, d]; None without log densities and for more than 10 parameters.
     """
 
     _scalar: ClassVar[str] = "p_value"
@@ -135,6 +139,7 @@ class PosteriorReport(Result):
     conditional: PosteriorResult
     coverage: Coverage | None
     ranks: PosteriorRanks | None = None
+    exchanged: Array | None = None
 
     @property
     def level(self) -> float:
@@ -206,14 +211,16 @@ class PosteriorReport(Result):
         """
         if not float(self.p_value) <= self.level:
             return []
-        kinds = KINDS + self._of_densities
-        said = sentences(
+        kinds = KINDS + self._of_densities + (self.exchanged is not None)
+        said = exchanges(self.exchanged, self.names, self.level / kinds)
+        said += sentences(
             self.diagnosis(),
             self.names,
             self.level / kinds,
             by_ranks=self._by_ranks() is not None,
         )
-        return said + self._about_entries(self.level / kinds, shifted=bool(said))
+        said += self._about_entries(self.level / kinds, shifted=bool(said))
+        return said + excluded(self._excluded, len(self.calibration.contributions))
 
     def diagnosis(self) -> Diagnosis:
         """Most accurate diagnosis of each kind of error.
@@ -267,6 +274,13 @@ class PosteriorReport(Result):
     @property
     def _of_densities(self) -> bool:
         return self.calibration.test.parts is not None
+
+    @property
+    def _excluded(self) -> int:
+        """Number of parameters that their posteriors all but exclude; 0 without log densities."""
+        notes = self.calibration.test.notes
+        codes = ("impossible-targets", "improbable-targets")
+        return sum(int(notes[code]) for code in codes) if self._of_densities else 0
 
     def _reasons(self) -> list[str]:
         """Return why there is no verdict."""
@@ -326,8 +340,8 @@ class PosteriorReport(Result):
     def _how(self, name: str) -> str:
         """Return a short description of the method of a p-value."""
         if name == "moments" and self.calibration.test.parts is not None:
-            parts, notes = self.calibration.test.parts, self.calibration.test.notes
-            if any(int(notes[code]) for code in ("impossible-targets", "improbable-targets")):
+            parts = self.calibration.test.parts
+            if self._excluded:
                 return "a parameter where its posterior all but excludes it"
             return f"strongest: {parts.names[int(parts.winner)]}"
         if name == "candidates" and self.ranks is not None:

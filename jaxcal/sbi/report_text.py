@@ -1,6 +1,7 @@
 """Text of posterior reports: the hypotheses, what each method detects, and the errors."""
 
 import numpy as np
+from jaxtyping import Array
 
 from jaxcal.results import Means, confidence, tells
 from jaxcal.sbi.diagnosis import Diagnosis
@@ -142,6 +143,32 @@ def sentences(
             f"{shares}"
         )
     return said
+
+
+def exchanges(ratios: Array | None, names: tuple[str, ...], level: float) -> list[str]:
+    """Return a sentence on the two parameters whose exchange raises the density most, if that has
+    a probability of at most ``level`` under the right posterior (Markov's inequality)."""
+    if ratios is None:
+        return []
+    logs, d = np.asarray(ratios, float), len(names)
+    j, k = np.unravel_index(int(np.argmax(np.nan_to_num(logs, nan=-np.inf))), logs.shape)
+    if not logs[j, k] >= np.log(d * (d - 1) / 2 / level):
+        return []
+    return [
+        f"{names[j]} and {names[k]} may be swapped: with the two exchanged, the log density of all "
+        f"parameters is higher by {logs[j, k]:.0f} (of a right posterior, it is lower)"
+    ]
+
+
+def excluded(count: int, n: int) -> list[str]:
+    """Return a sentence on parameters where their posteriors have next to no density, if they are
+    a tenth of all: a right posterior has any with probability 1e-6."""
+    if count < max(2, n / 10):
+        return []
+    return [
+        f"{count} of {n} parameters lie where the posterior all but excludes them: a mode may be "
+        f"missing there, or it is far too narrow"
+    ]
 
 
 def _unnamed(d: Diagnosis, level: float) -> list[str]:

@@ -5,17 +5,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
+from jaxcal.mcmc import log_densities
 from jaxcal.read import Scores
 from jaxcal.read.repeats import fingerprints, repeated_rows
 from jaxcal.results import counted
 from jaxcal.sbi.space import Space, evenly_filled
-from jaxcal.typing import ArrayLike, PriorLike
+from jaxcal.typing import ArrayLike, Predictions, PriorLike
 
 FEW = 50  # number of pairs below which there is a warning
 UNLIKELY = 1e-6  # p-value below which thetas do not look like draws of the prior
 PRIOR_DRAWS = 2000
+MOST_EXCHANGED = 10  # parameters up to which all pairs of them are exchanged
 
 
 @jax.jit
@@ -220,3 +222,27 @@ def about_training(
         f"{features[:, k].mean():.3g} and sd {features[:, k].std():.3g}, in training {mean[k]:.3g} "
         f"and {sd[k]:.3g}): were they standardized, or are they in other units? [unlike-training]",
     )
+
+
+def exchange_evidence(
+    predictions: Predictions, thetas: Float[Array, "n d"], space: Space
+) -> Float[Array, "d d"] | None:
+    r"""Return the log ratio of the density with parameters j < k exchanged in all rows to that of
+    the parameters as they are; -infinity elsewhere and where two bounds differ.
+
+    An exchange keeps volumes, so the ratio has mean 1 under the right posterior, and exceeds
+    :math:`1 / \alpha` with probability at most :math:`\alpha`. None beyond `MOST_EXCHANGED`.
+
+    Cost: n (1 + d (d - 1) / 2) log densities.
+    """
+    d = thetas.shape[1]
+    if not 1 < d <= MOST_EXCHANGED:
+        return None
+    here = log_densities(predictions, thetas)
+    ratios = jnp.full((d, d), -jnp.inf, thetas.dtype)
+    for j, k in zip(*np.triu_indices(d, 1), strict=True):
+        if space.low[j] == space.low[k] and space.high[j] == space.high[k]:
+            order = jnp.arange(d).at[jnp.asarray([j, k])].set(jnp.asarray([k, j]))
+            gains = log_densities(predictions, thetas[:, order]) - here
+            ratios = ratios.at[j, k].set(jnp.sum(jnp.where(jnp.isfinite(here), gains, 0.0)))
+    return ratios

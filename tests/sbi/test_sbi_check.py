@@ -595,3 +595,64 @@ def test_centres_and_covariances_of_gaussian_posteriors_come_from_their_scores()
     assert bool(claims.exact)
     np.testing.assert_allclose(claims.centers, centers, rtol=1e-6)
     np.testing.assert_allclose(claims.covariances, scale * jnp.linalg.inv(inverse)[None], rtol=1e-6)
+
+
+def two_noises(theta, x):
+    """The posterior of theta ~ N(0, I), x ~ N(theta, diag(.25, .64)), up to its constant."""
+    v = jnp.asarray([0.25, 0.64], theta.dtype)
+    return -jnp.sum((theta - x / (1 + v)) ** 2 * (1 + v) / (2 * v))
+
+
+def exchanged_parameters(theta, x):
+    return two_noises(theta[::-1], x)
+
+
+def too_narrow(theta, x):
+    return 4 * two_noises(theta, x)
+
+
+def shifted(theta, x):
+    return two_noises(theta - jnp.asarray([1.0, 0.0], theta.dtype), x)
+
+
+def pairs_of_two_noises(key, *shape):
+    thetas, noise = jax.random.normal(jax.random.key(key), (2, *shape, 2))
+    return thetas, thetas + noise * jnp.broadcast_to(jnp.asarray([0.5, 0.8]), noise.shape)
+
+
+@pytest.mark.parametrize(
+    ("density", "named"), [(exchanged_parameters, True), (two_noises, False), (too_narrow, False)]
+)
+def test_swapped_parameters_are_named(density, named):
+    thetas, xs = pairs_of_two_noises(21, 100)
+    report = sbi.check_posterior(
+        KEY, density, thetas, xs, prior=PRIOR, names=["a", "b"], chains=None
+    )
+    said = [text.split(":")[0] for text in report.findings() if "swapped" in text]
+    assert said == (["a and b may be swapped"] if named else [])
+    gains = jax.vmap(density)(thetas[:, ::-1], xs) - jax.vmap(density)(thetas, xs)
+    assert float(report.exchanged[0, 1]) == pytest.approx(float(gains.sum()))
+
+
+def one_of_two_modes(theta, x):
+    """Of theta ~ N(0, I), x = |theta| + .3 N(0, I): all but one of the four modes are left out."""
+    inside = -jnp.sum(theta**2) / 2 - jnp.sum((jnp.abs(theta) - x) ** 2) / 0.18
+    return inside - jnp.sum(jnp.where(theta < 0, 40.0, 0.0))
+
+
+def test_a_missing_mode_is_named():
+    thetas, noise = jax.random.normal(jax.random.key(23), (2, 100, 2))
+    xs = jnp.abs(thetas) + 0.3 * noise
+    report = sbi.check_posterior(KEY, one_of_two_modes, thetas, xs, prior=PRIOR, chains=None)
+    (said,) = [text for text in report.findings() if "a mode may be missing" in text]
+    beyond = int(jnp.sum(jnp.any(thetas < -0.5, axis=1)))
+    assert beyond <= int(said.split()[0]) <= int(jnp.sum(jnp.any(thetas < 0, axis=1)))
+
+
+@pytest.mark.parametrize("density", [two_noises, too_narrow, shifted])
+def test_few_pairs_rarely_look_swapped(density):
+    """Of 400 data sets of 10 pairs, at most 5 % reach a ratio of 20."""
+    thetas, xs = pairs_of_two_noises(22, 400, 10)
+    batch = jax.vmap(jax.vmap(density))
+    gains = jnp.sum(batch(thetas[..., ::-1], xs) - batch(thetas, xs), axis=1)
+    assert int(jnp.sum(gains >= jnp.log(20.0))) <= 20
