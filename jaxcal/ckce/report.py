@@ -8,6 +8,7 @@ from jaxcal.results import confidence
 
 COMPARABLE = "comparable only at equal n, ridge and kernel"
 BOUND = "the root of half a value is at most the error in units of probability, if no k(q, q) > 1"
+NARROW = "errors cancel where a model's predictions lie within the bandwidth, so it looks better"
 PAIRS_SHOWN = 28  # of 8 models; the arrays hold all
 
 
@@ -48,7 +49,7 @@ def _values(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
             + "".join(f"   {v[i]:9.3g}" for v in skill.values())
         )
     if comparison.measure == "skce" and comparison.says is not None:
-        said.append(f"  {BOUND}")
+        said += [f"  {BOUND}", f"  {NARROW}"]
     return said
 
 
