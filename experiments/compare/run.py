@@ -70,8 +70,8 @@ class Config:
     )
     unseen: tuple[tuple[str, int, tuple[int, ...]], ...] = (
         ("probability", 500, (100, 400)),
-        ("ckce", 200, (100, 400)),
-        ("skce", 200, (100, 400)),
+        ("ckce", 200, (100,)),
+        ("skce", 200, (100,)),
     )
     n_draws: int = 199
     seed: int = 20261124
