@@ -94,11 +94,11 @@ def compare(
         `Comparison`. Values do not depend on the order of the observations; the draws do.
 
     Cost: M n m (r + m) multiplications by "probability", with r at most 30, and M min(n, 1024)
-    (min(n, 1024) + n_draws) r m for draws; of a density known up to
-    a constant about 190 of its values for each observation. By the others M (n r^2 + min(n, 1024)^2 n_draws)
-    multiplications and M min(n, 1024)^2 memory, for rank r; other predictions than class
-    probabilities take 8 M n^3 by "ckce" and O(M n^2) by "skce" instead. Class
-    probabilities that take more than a few seconds show a bar on stderr.
+    (min(n, 1024) + n_draws) r m for draws; of a density known up to a constant about 190 of its
+    values for each observation. By the others M (n r^2 + min(n, 1024)^2 n_draws) multiplications
+    and M min(n, 1024)^2 memory, for rank r; other predictions than class probabilities take 8 M n^3
+    by "ckce" and O(M n^2) by "skce" instead. Class probabilities that take more than a few seconds
+    show a bar on stderr.
 
     Source: Moskvichev and Sejdinovic rank models by CKCE, and condition on groups (Section 3.3);
     they have no intervals; these are ours. So is the measure "probability".
