@@ -147,8 +147,9 @@ figure
 # ## Forecasters
 #
 # A prediction may be any distribution, or draws from it, by the same call. Three forecasters of a
-# number: right, overconfident, biased. Sizes are now shifts in standard deviations of the targets;
-# the biased forecast lies 0.4 too high, which is about a third of one.
+# number: right, overconfident, biased. The error is still one of probabilities, of the events that
+# the number is at most a quantile of the forecast. A line says how many numbers lie in intervals of
+# 90 %, and how many below medians.
 
 # %%
 few = n // 4
@@ -164,8 +165,8 @@ print(ckce.compare(keys[0], forecasts, numbers, n_draws=draws))
 # %% [markdown]
 # ## Posteriors known up to a constant
 #
-# With a log density alone there are no kernel means; the score takes their place, in units of each
-# prediction's own spread, so that a sharp one weighs no more than a wide one.
+# A log density up to its constant is enough, and the number means the same: such a posterior may
+# stand beside a forecast that is a distribution.
 
 
 # %%
@@ -182,6 +183,7 @@ posteriors = {
         "biased": (0.4, 0.6),
     }.items()
 }
+posteriors["right distribution"] = forecasts["right"]
 print(ckce.compare(keys[0], posteriors, numbers, n_draws=draws))
 
 # %% [markdown]

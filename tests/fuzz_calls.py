@@ -154,7 +154,6 @@ def recipes():
         "LowRank": {"rank": 3},
         "ckce_test": {"key": 0, **CLASSES},
         "compare": top["compare"],
-        "jkce": CLASSES,
         "skill": CLASSES,
     }
     squared = {

@@ -11,13 +11,13 @@ import numpy as np
 from jaxcal.ckce import (
     LowRank,
     ckce,
-    jkce,
     skill,
 )
 from jaxcal.measures import confidences, reliability
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from reference.classes import absolute, canonical_error
+from reference.joint import jkce
 from reference.ranking import subsample_trials
 
 SIZE = 500

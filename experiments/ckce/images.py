@@ -8,8 +8,9 @@ image before it is cut to [0, 1], so the label stays and the predictions move.
 import jax
 import jax.numpy as jnp
 import numpy as np
+from reference.joint import jkce
 
-from jaxcal.ckce import ckce, jkce, skill
+from jaxcal.ckce import ckce, skill
 from jaxcal.ckce.class_comparison import pooled
 
 SIDE, CLASSES, NOISE = 8, 10, 0.38

@@ -23,7 +23,6 @@ import numpy as np
 from jaxcal.ckce import (
     Equal,
     ckce,
-    jkce,
 )
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -34,6 +33,7 @@ import runner
 from reference import synthetic
 from reference.ckce_solvers import Fourier
 from reference.classes import absolute, canonical_error
+from reference.joint import jkce
 from reference.ranking import Drawn, drawn_trials, shift_curves
 
 FOLDER = Path(__file__).parent

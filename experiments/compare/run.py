@@ -44,6 +44,10 @@ class Config:
         ("ckce", 200, (20, 100)),
         ("skce", 200, (100,)),
         ("probability", 200, (2000,)),
+        ("ckce", 200, (400,)),
+        ("skce", 200, (400,)),
+        ("skce", 100, (2000,)),
+        ("ckce", 100, (2000,)),
     )
     laws: tuple[str, ...] = (
         "calibrated_3",
@@ -64,6 +68,11 @@ class Config:
         "rare_class",
         "opposite_halves",
     )
+    unseen: tuple[tuple[str, int, tuple[int, ...]], ...] = (
+        ("probability", 500, (100, 400)),
+        ("ckce", 200, (100,)),
+        ("skce", 200, (100,)),
+    )
     n_draws: int = 199
     seed: int = 20261124
 
@@ -71,6 +80,7 @@ class Config:
 QUICK = Config(
     measures=(("probability", 4, (40,)), ("ckce", 4, (40,))),
     laws=("calibrated_3", "base_rate"),
+    unseen=(),
     n_draws=19,
 )
 
@@ -200,6 +210,84 @@ LAWS = {
 FITTED = ("base_rate", "in_sample_bins")
 
 
+def seen_in_part(key, parts, mean):
+    """What two models should say that see one of two independent parts [2, n, m] each, whose mean
+    is the truth; and labels."""
+    labels = jax.random.categorical(key, jnp.log(jnp.mean(parts, axis=0)))
+    return (parts + mean) / 2, labels
+
+
+def dirichlet_parts(key, n, weights):
+    logs = jax.random.loggamma(key, jnp.broadcast_to(weights, (2, n, len(weights))))
+    return jax.nn.softmax(logs, axis=-1)
+
+
+def powered(q, power):
+    return jax.nn.softmax(power * jnp.log(q), axis=-1)
+
+
+def wrong_labels_4(key, n):
+    """15 % of the labels are drawn anew, which neither model knows."""
+    keys = jax.random.split(key)
+    parts = 0.85 * dirichlet_parts(keys[0], n, jnp.full(4, 0.75)) + 0.15 / 4
+    right, labels = seen_in_part(keys[1], parts, 0.25)
+    return (right - 0.15 / 4) / 0.85, right, labels
+
+
+def shifted_logits(key, n):
+    """Two models of two classes, mostly sure, whose logits are .5 too high."""
+    keys = jax.random.split(key)
+    right, labels = seen_in_part(keys[1], dirichlet_parts(keys[0], n, jnp.full(2, 0.3)), 0.5)
+    return jax.nn.softmax(jnp.log(right) + jnp.asarray([0.0, 0.5]), axis=-1), right, labels
+
+
+def two_populations(key, n):
+    """Calibrated models that are nearly certain of one half of the observations."""
+    keys = jax.random.split(key)
+    weights = jnp.where(jnp.arange(n) % 2, 10.0, 0.1)[None, :, None]
+    logs = jax.random.loggamma(keys[0], jnp.broadcast_to(weights, (2, n, 3)))
+    right, labels = seen_in_part(keys[1], jax.nn.softmax(logs, axis=-1), 1 / 3)
+    return right, right, labels
+
+
+def merged_5(key, n):
+    """Calibrated models, the second of which cannot tell two classes apart."""
+    keys = jax.random.split(key)
+    right, labels = seen_in_part(keys[1], dirichlet_parts(keys[0], n, jnp.full(5, 0.6)), 0.2)
+    mean = jnp.mean(right[1, :, :2], axis=1, keepdims=True)
+    right = right.at[1, :, :2].set(mean)
+    return right, right, labels
+
+
+def heavy_logits(key, n):
+    """Student's logits; the first model is too sure, the second one not sure enough."""
+    keys = jax.random.split(key)
+    parts = jax.nn.softmax(jax.random.t(keys[0], 2.0, (2, n, 3)), axis=-1)
+    right, labels = seen_in_part(keys[1], parts, 1 / 3)
+    return jnp.stack([powered(right[0], 1 / 0.6), powered(right[1], 1 / 1.6)]), right, labels
+
+
+def unequal_10(key, n):
+    """Ten classes, the rarest a tenth as frequent as the first; the second model hedges."""
+    keys = jax.random.split(key)
+    base = 1 / jnp.arange(1, 11)
+    base = base / jnp.sum(base)
+    right, labels = seen_in_part(keys[1], dirichlet_parts(keys[0], n, 5 * base), base)
+    return jnp.stack([right[0], 0.8 * right[1] + 0.02]), right, labels
+
+
+# run once, when nothing was to be changed any more
+UNSEEN = {
+    "wrong_labels_4": wrong_labels_4,
+    "shifted_logits": shifted_logits,
+    "two_populations": two_populations,
+    "merged_5": merged_5,
+    "heavy_logits": heavy_logits,
+    "unequal_10": unequal_10,
+}
+LAWS |= UNSEEN
+
+
 @partial(jax.jit, static_argnames=("n", "m"))
 def without_noise(q, right, width, *, n, m):
     """CKCE at the ridge of n observations, from the mean residuals of many."""
@@ -294,9 +382,10 @@ def make(config: Config) -> runner.Study:
     """Rates over data sets, with differences and values of many observations as the truth."""
     cells = [
         {"law": law, "n": n, "measure": measure, "data_sets": sets}
-        for measure, sets, sizes in config.measures
+        for measures, laws in ((config.measures, config.laws), (config.unseen, UNSEEN))
+        for measure, sets, sizes in measures
         for n in sizes
-        for law in config.laws
+        for law in laws
     ]
 
     def measure(cell, key):

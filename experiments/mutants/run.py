@@ -274,8 +274,8 @@ MUTANTS = [
     Mutant(
         "differences have the deviation of the common value alone",
         "ckce/errors.py",
-        "direct = _between(firsts) - 4 * second",
-        "direct = 0 * second",
+        "direct, claimed = _between(firsts), slope * common",
+        "direct, claimed = 0 * second, slope * common",
         "ckce/test_probability.py",
     ),
     Mutant(

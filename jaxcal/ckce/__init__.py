@@ -1,6 +1,6 @@
 """CKCE: which model is calibrated best, by comparing conditional mean operators."""
 
-from jaxcal.ckce.baselines import jkce, skill
+from jaxcal.ckce.class_comparison import skill
 from jaxcal.ckce.compare import compare
 from jaxcal.ckce.estimator import ckce, ckce_test
 from jaxcal.ckce.features import LowRank
@@ -14,7 +14,6 @@ __all__ = [
     "ckce",
     "ckce_test",
     "compare",
-    "jkce",
     "simplex_kernel",
     "skill",
 ]

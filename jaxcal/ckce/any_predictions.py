@@ -15,20 +15,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jaxcal.ckce import kernels, solvers
 from jaxcal.ckce.errors import Error, judged
 from jaxcal.ckce.expansion import by_products
 from jaxcal.ckce.inputs import Ridge, ridge_at
-from jaxcal.ckce.report import SHIFTS
-from jaxcal.ckce.results import CKCE, Effect
+from jaxcal.ckce.results import CKCE
 from jaxcal.divergences.mmd import MMD
 from jaxcal.divergences.vectors import gram_block
 from jaxcal.fit import Fitted, Specification, stein_specification
 from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant, Gaussian
-from jaxcal.numerics import at_least, not_finite
+from jaxcal.numerics import not_finite
 from jaxcal.read import Scores, Unnormalized, checks
 from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.scores import is_distribution
@@ -132,17 +131,13 @@ def floating(ys: Array) -> DTypeLike:
     return ys.dtype if jnp.issubdtype(ys.dtype, jnp.inexact) else jnp.result_type(float)
 
 
-def _products(pairwise: Weighted, rows: WeightedFeatures, cols: WeightedFeatures) -> Array:
-    """Return inner products of the residuals of some observations with those of others, [r, c]."""
-    return jnp.sum(pairwise.statistic.block(rows.residual, cols.residual), axis=0)
-
-
 def _gram_and_products(prepared: Fitted, features: WeightedFeatures) -> tuple[Array, Array]:
     """Return K and D, [n, n] each."""
     assert isinstance(prepared.pairwise, Weighted)
     kernel, divergence = prepared.prediction_kernel, prepared.embedding.divergence
     gram = gram_block(kernel, divergence, features.predictions, features.predictions)
-    products = _products(prepared.pairwise, features, features)
+    statistic, left = prepared.pairwise.statistic, features.residual
+    products = jnp.sum(statistic.block(left, left), axis=0)
     return (gram + gram.T) / 2, (products + products.T) / 2
 
 
@@ -206,11 +201,8 @@ def compared(
         _error(keys, model, ys, spec, used, n_draws)
         for model, spec in zip(models, specs, strict=True)
     ]
-    errors, curves = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
-    fields = judged(draws_key, errors, level, np.inf)
-    ends = (fields[name] for name in ("corrected", "low", "high"))
-    return fields | {
-        "effect": Effect(*(jax.vmap(_shift)(curves, end) for end in ends)),
+    errors = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    return judged(draws_key, errors, level, np.inf) | {
         "skill": log_scores(models, ys),
         "bandwidths": jnp.full(len(models), width),
         "ridge": jnp.zeros((), dtype) if used is None else used,
@@ -236,36 +228,15 @@ def _error(
     spec: Specification,
     ridge: Scalar | None,
     n_draws: int,
-) -> tuple[Error, Float[Array, " g"]]:
-    """Return the error of one model, and what it would be of targets moved by each of `SHIFTS`;
-    SKCE without a ridge."""
-    fit_keys, error_key = (split := jax.random.split(keys[0], 3))[:2], split[2]
-    prepared, featured = spec.fit(fit_keys, predictions, ys)
-    pairwise, features = prepared.pairwise, featured.features
-    assert isinstance(pairwise, Weighted)
+) -> Error:
+    """Return the error of one model; SKCE without a ridge."""
+    split = jax.random.split(keys[0], 3)
+    prepared, featured = spec.fit(split[:2], predictions, ys)
+    features = featured.features
     with jax.default_matmul_precision("highest"):
         gram, products = _gram_and_products(prepared, features)
-        error, weights = by_products((error_key, keys[1]), gram, products, ridge, n_draws)
-
-        def shifted(size: Scalar) -> Scalar:
-            """Return the error of what a shift of the targets adds to the residuals."""
-            moved_ys = ys + size * spread
-            there = prepared.features(fit_keys, predictions, moved_ys).features
-            across = _products(pairwise, features, there)
-            moved = _products(pairwise, there, there) - across - across.T + products
-            return at_least(jnp.sum(weights * moved), 0)
-
-        spread = jnp.std(ys, axis=0, keepdims=True)
-        curve = jax.lax.map(shifted, jnp.asarray(SHIFTS, gram.dtype))
-    return error._replace(nonfinite=not_finite((features.predictions, ys))), curve
-
-
-def _shift(curve: Float[Array, " g"], value: Scalar) -> Scalar:
-    """Return the shift with this value; 0 for one that is not positive, infinite beyond the
-    largest that was tried."""
-    roots, root = jnp.sqrt(jax.lax.cummax(curve)), jnp.sqrt(at_least(value, 0))
-    size = jnp.interp(root, roots, jnp.asarray(SHIFTS, root.dtype))
-    return jnp.where(jnp.isnan(value), jnp.nan, jnp.where(root > roots[-1], jnp.inf, size))
+        error = by_products((split[2], keys[1]), gram, products, ridge, n_draws)
+    return error._replace(nonfinite=not_finite((features.predictions, ys)))
 
 
 def log_scores(models: list[PredictionsLike], ys: Array) -> dict[str, Array]:

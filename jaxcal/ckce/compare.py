@@ -4,12 +4,12 @@ All models see the same observations and the same draws of the bootstrap: a diff
 far more certain than either value.
 """
 
-from jaxcal.ckce import any_predictions
+from jaxcal.ckce import any_predictions, ranks
 from jaxcal.ckce.any_predictions import are_classes
 from jaxcal.ckce.class_comparison import by_kernel, by_probability, compared, of_groups, of_models
 from jaxcal.ckce.inputs import Ridge, named
 from jaxcal.ckce.results import Comparison
-from jaxcal.read import checks
+from jaxcal.read import Scores, checks
 from jaxcal.results import recorded
 from jaxcal.typing import ArrayLike, KernelLike, KeyLike, Models, PredictionsLike
 
@@ -34,18 +34,24 @@ def compare(
 ) -> Comparison:
     r"""Compare how well M models are calibrated: values, every difference, and the best ones.
 
-    By the measure "probability" the error of class probabilities is in units of probability: the
-    residuals, one-hot targets minus predictions, are regressed on the predictions, and the error is
-    the root mean square of what the regression finds, from every observation without its own
-    residual. There is no bandwidth, ridge or rank to choose. It finds what a linear recalibration
-    would correct, such as over- and underconfidence, and wrong frequencies of classes; a calibrated
-    model has 0, and so has one whose errors are no linear function of its predictions.
+    By the measure "probability" the error is in units of probability: the residuals, one-hot
+    targets minus class probabilities, are regressed on the predictions, and the error is the root
+    mean square of what the regression finds, from every observation without its own residual.
+    There is no bandwidth, ridge or rank to choose. It finds what a linear recalibration would
+    correct, such as over- and underconfidence, and wrong frequencies of classes; a calibrated model
+    has 0, and so has one whose errors are no linear function of its predictions. Of distributions,
+    draws and densities known up to a constant, the events are "at most the t-quantile" of each
+    coordinate, for ten t, and the regression is on the claimed centre and log scale. So it means
+    the same of all kinds, which may be compared with each other.
     By the measure "ckce" it is the CKCE of Moskvichev and Sejdinovic, for predictions of any kind.
     By the measure "skce" it is the squared kernel calibration error of `jaxcal.skce_test`, also for
     any kind: the mean over pairs of observations of k(q, q') times the inner product of their
     residuals. Errors of the same sign at similar predictions add up, others cancel. For classes the
     root of half of it is at most the root mean square error of the probabilities, if no k(q, q) is
-    above 1. Both are norms without a unit, for the comparison of models with the same kernels.
+    above 1. One bandwidth serves all models, so that by "skce" a model whose predictions lie within
+    it looks better, as its errors cancel: logits divided by 4 and multiplied by 3.3 have errors .19
+    and .20 by "probability", and .03 and .13 by "skce". Both are norms without a unit, for the
+    comparison of models with the same kernels.
 
     Intervals of values are never negative and invert a test of every value; intervals of
     differences hold together. The adjusted p-value compares with the largest standardized draw
@@ -57,14 +63,15 @@ def compare(
     Args:
         key: Random key: typed, legacy or an integer.
         models: A mapping from names to predictions, or a list of them: class probabilities
-            [n, m] (or an array [M, n, m]); numpyro distributions with batch shape [n] and
-            `jaxcal.Draws`, compared by kernel means; or, where one is a
-            `jaxcal.Unnormalized` or `jaxcal.Scores`, densities, compared by scores in units of
-            their own spread. Data frames with the same columns in another order are put into
+            [n, m] (or an array [M, n, m]); or numpyro distributions with batch shape [n],
+            `jaxcal.Draws` and `jaxcal.Unnormalized`, of different kinds too. By "ckce" and "skce"
+            distributions and draws are compared by kernel means, or, where one model is a
+            `jaxcal.Unnormalized` or `jaxcal.Scores`, densities by scores in units of their own
+            spread. Data frames with the same columns in another order are put into
             that of the first.
         targets: [n] Classes 0..m-1, or values [n] or [n, d].
-        measure: "probability", "ckce" or "skce"; None is "probability" for class probabilities, and
-            "ckce" for other predictions.
+        measure: "probability", "ckce" or "skce"; None is "probability", and "ckce" where a model
+            is `jaxcal.Scores`, which leaves the ranks of targets unknown.
         groups: [n] Names of groups, text or integers, each of at least 3 observations: is the one
             model of ``models`` (its class probabilities) calibrated worse for some of them? Groups
             take the place of models.
@@ -87,10 +94,11 @@ def compare(
         `Comparison`. Values do not depend on the order of the observations; the draws do.
 
     Cost: M n m (r + m) multiplications by "probability", with r at most 30, and M min(n, 1024)
-    (min(n, 1024) + n_draws) r m for draws. By the others M (n r^2 + min(n, 1024)^2 n_draws)
-    multiplications and M min(n, 1024)^2 memory, for rank r; other predictions than class
-    probabilities take 8 M n^3 by "ckce" and O(M n^2) by "skce" instead. Class
-    probabilities that take more than a few seconds show a bar on stderr.
+    (min(n, 1024) + n_draws) r m for draws; of a density known up to a constant about 190 of its
+    values for each observation. By the others M (n r^2 + min(n, 1024)^2 n_draws) multiplications
+    and M min(n, 1024)^2 memory, for rank r; other predictions than class probabilities take 8 M n^3
+    by "ckce" and O(M n^2) by "skce" instead. Class probabilities that take more than a few seconds
+    show a bar on stderr.
 
     Source: Moskvichev and Sejdinovic rank models by CKCE, and condition on groups (Section 3.3);
     they have no intervals; these are ours. So is the measure "probability".
@@ -108,7 +116,7 @@ def compare(
     level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")
     names, each = ((), []) if groups is not None else named(models)
     classes = groups is not None or are_classes(each)
-    measure = _measure(measure, classes)
+    measure = _measure(measure, each)
     options = {
         "rank": rank,
         "prediction_kernel": prediction_kernel,
@@ -127,6 +135,9 @@ def compare(
         problem = of_models(models, targets)
     elif classes:
         problem = of_groups(models, targets, groups)
+    elif measure == "probability":
+        fields = ranks.compared(key, names, each, targets, n_draws, level)
+        return Comparison(**fields, names=names, **counts, things="models")
     else:
         shared = (names, each, targets, measure, n_draws, level)
         fields = any_predictions.compared(key, *shared, **options)
@@ -137,14 +148,10 @@ def compare(
     return Comparison(**fields, names=problem.names, **counts, things=problem.things)
 
 
-def _measure(measure: object, classes: bool) -> str:
+def _measure(measure: object, models: list[PredictionsLike]) -> str:
     """Return the name of a measure that these predictions have."""
     if measure is None:
-        return "probability" if classes else "ckce"
+        return "ckce" if any(isinstance(model, Scores) for model in models) else "probability"
     if not isinstance(measure, str) or measure not in MEASURES:
         raise ValueError(f"measure: wanted one of {', '.join(MEASURES)}, got {checks.say(measure)}")
-    if measure == "probability" and not classes:
-        raise ValueError(
-            'measure: "probability" is of class probabilities; wanted "ckce" or "skce"'
-        )
     return str(measure)

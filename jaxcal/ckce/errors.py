@@ -145,9 +145,9 @@ def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M
     slope = at_least(each.slope[:, None] + each.slope[None] - 2 * cross, 0)
     slope = jnp.where(slope <= 100 * jnp.finfo(slope.dtype).eps * _largest(each.slope), 0, slope)
     common = at_least((each.value[:, None] + each.value[None]) / 2, 0)
-    # noise alone adds 2 * second on average: twice that is subtracted, so that it seldom counts
-    direct = _between(firsts) - 4 * second
-    lead = jnp.where(direct > slope * common, direct, slope * common)
+    # noise adds 2 * second to it on average; only what is above twice that counts as larger
+    direct, claimed = _between(firsts), slope * common
+    lead = jnp.where(direct - 4 * second > claimed, direct - 2 * second, claimed)
     along, terms = normal * deviation[None], each.terms.T
     scale = jnp.sqrt(lead / jnp.where(slope > 0, slope, 1))[None]
     drawn = scale * (along[:, :, None] - along[:, None]) + terms[:, :, None] - terms[:, None]

@@ -231,8 +231,8 @@ def by_products(
     products: Float[Array, "n n"],
     ridge: Scalar | None,
     n_draws: int,
-) -> tuple[Error, Float[Array, "n n"]]:
-    r"""Return the error where only the products D = R R^T of the residuals are known, and W.
+) -> Error:
+    r"""Return the error where only the products D = R R^T of the residuals are known.
 
     The estimate is the inner product of D with W: A^-1 K A^-1 by CKCE, K / n^2 by SKCE.
 
@@ -267,8 +267,7 @@ def by_products(
             first, sizes = per_block(first), per_block(sizes)
             second, plain = (per_block(per_block(a).T) for a in (second, plain))
         null = draws(signs(null_key, n_draws, len(plain), gram.dtype), without_diagonal(plain))
-        error = _error(keys[1], estimate, value, noise, first, second, sizes / n, null)
-    return error, w
+        return _error(keys[1], estimate, value, noise, first, second, sizes / n, null)
 
 
 def _error(

@@ -34,7 +34,7 @@ from jaxcal.ckce.errors import (
     signs,
     without_diagonal,
 )
-from jaxcal.ckce.expansion import draws, summed
+from jaxcal.ckce.expansion import Noise, draws, summed
 from jaxcal.ckce.features import TILE, normal_equations
 from jaxcal.ckce.results import Says
 from jaxcal.numerics import at_least
@@ -76,7 +76,7 @@ def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) 
 
 
 class Probability(eqx.Module):
-    """The measure "probability", by a regression on ``rank`` columns.
+    """The measure "probability" of class probabilities, by a regression on ``rank`` columns.
 
     Cost O(n m (r + m)) and b min(n, 1024) r m multiplications, memory O(n m).
     """
@@ -99,53 +99,75 @@ class Probability(eqx.Module):
         """
         deal_key, noise_key, null_key = jax.random.split(key, 3)
         n, m = q.shape
-        total = jnp.sum(weights)
-        with jax.default_matmul_precision("highest"):
-            functions = basis(q, weights, self.rank)
-
-            def columns(x: Array, weight: Array) -> tuple[Array, Array, Array, Array]:
-                """Return F, leverages h, 1 / (1 - h), and F divided by the root of 2 n (1 - h)."""
-                f = functions(x) * weight[:, None]
-                leverage = jnp.sum(f**2, axis=1)
-                inflation = 1 / at_least(1 - leverage, 0.25)
-                return f, leverage, inflation, f * jnp.sqrt(inflation / (2 * total))[:, None]
-
-            def both(x: Array) -> Array:
-                f, _, _, pulled = columns(x, jnp.ones(len(x), x.dtype))
-                return jnp.concatenate([f, pulled], axis=1)
-
-            d = jax.nn.one_hot(labels, m, dtype=q.dtype) - q
-            moments = normal_equations(both, q, d, weights, side=min(n, TILE)).moments
-            coefficients, sums = jnp.split(moments, 2)
-
-            def parts(x: Array, d: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-                """Return the vectors a without and with noise, as their two factors; the first
-                influence, the products of the vectors with themselves, and weights."""
-                f, leverage, inflation, pulled = columns(x, weight)
-                fitted = f @ coefficients
-                without = (fitted - leverage[:, None] * d) * inflation[:, None]
-                e = (d - fitted) * jnp.sqrt(inflation)[:, None] + added
-                first = 2 * jnp.sum(without * d, axis=1) - jnp.sum(without**2, axis=1)
-                sizes = jnp.sum(pulled**2, axis=1)
-                alone = (sizes * jnp.sum(a**2, axis=1) for a in (d, e))
-                return pulled, e, first * weight / (2 * total), *alone, weight
-
-            rows = q, d, added_residuals(noise_key, n, m, total), weights
-            drawn, keys = partial(redrawn_residuals, q=q), (deal_key, null_key)
-            of_each, second, null = summed(keys, parts, rows, drawn, n_draws)
-            first, alone, alone_with_noise, sizes = of_each
-            estimate = jnp.sum(sums**2)
-            value = estimate - jnp.sum(alone)
-            first = first - jnp.sum(first) * sizes / total
-            second = without_diagonal(second)
-            noise = at_least(value, 0) + 2 * jnp.sum(alone_with_noise)
-            slope = (jnp.sum(first**2) + 4 * jnp.sum(second**2)) / noise
-            slope = slope + 2 * ADDED / (m * total * (total + ADDED))
-            terms = draws(signs(signs_key, n_draws, len(first), q.dtype), second)
+        added = added_residuals(noise_key, n, m, jnp.sum(weights))
+        noise = Noise(added, partial(redrawn_residuals, q=q))
+        d = jax.nn.one_hot(labels, m, dtype=q.dtype) - q
+        keys = (deal_key, null_key, signs_key)
+        error = by_regression(keys, q, weights, d, noise, 1 / m, self.rank, n_draws)
         lost = jnp.sum(jnp.any(~jnp.isfinite(q), axis=1))
         names, none = ("bandwidths", "ridge", "left_out"), jnp.zeros((), q.dtype)
         others = dict.fromkeys(names, none) | {"nonfinite_kernel": jnp.zeros((), jnp.int32)}
-        return Error(estimate, value, slope, first, second, terms, null, lost), others
+        return error._replace(nonfinite=lost), others
+
+
+def by_regression(
+    keys: tuple[Key, Key, Key],
+    x: Float[Array, "n s"],
+    weights: Float[Array, " n"],
+    d: Float[Array, "n p"],
+    noise: Noise,
+    variance: float,
+    rank: int,
+    n_draws: int,
+) -> Error:
+    """Return the error by residuals d and their regression on functions x of the predictions.
+
+    ``keys``: of blocks, of redrawn residuals and of signs. ``variance``: that of the added
+    residuals, in one direction, if all observations had them.
+    """
+    deal_key, null_key, signs_key = keys
+    total = jnp.sum(weights)
+    with jax.default_matmul_precision("highest"):
+        functions = basis(x, weights, rank)
+
+        def columns(x: Array, weight: Array) -> tuple[Array, Array, Array, Array]:
+            """Return F, leverages h, 1 / (1 - h), and F divided by the root of 2 n (1 - h)."""
+            f = functions(x) * weight[:, None]
+            leverage = jnp.sum(f**2, axis=1)
+            inflation = 1 / at_least(1 - leverage, 0.25)
+            return f, leverage, inflation, f * jnp.sqrt(inflation / (2 * total))[:, None]
+
+        def both(x: Array) -> Array:
+            f, _, _, pulled = columns(x, jnp.ones(len(x), x.dtype))
+            return jnp.concatenate([f, pulled], axis=1)
+
+        moments = normal_equations(both, x, d, weights, side=min(len(x), TILE)).moments
+        coefficients, sums = jnp.split(moments, 2)
+
+        def parts(x: Array, d: Array, added: Array, weight: Array) -> tuple[Array, ...]:
+            """Return the vectors a without and with noise, as their two factors; the first
+            influence, the products of the vectors with themselves, and weights."""
+            f, leverage, inflation, pulled = columns(x, weight)
+            fitted = f @ coefficients
+            without = (fitted - leverage[:, None] * d) * inflation[:, None]
+            e = (d - fitted) * jnp.sqrt(inflation)[:, None] + added
+            first = 2 * jnp.sum(without * d, axis=1) - jnp.sum(without**2, axis=1)
+            sizes = jnp.sum(pulled**2, axis=1)
+            alone = (sizes * jnp.sum(a**2, axis=1) for a in (d, e))
+            return pulled, e, first * weight / (2 * total), *alone, weight
+
+        rows = x, d, noise.added, weights
+        of_each, second, null = summed((deal_key, null_key), parts, rows, noise.drawn, n_draws)
+        first, alone, alone_with_noise, sizes = of_each
+        estimate = jnp.sum(sums**2)
+        value = estimate - jnp.sum(alone)
+        first = first - jnp.sum(first) * sizes / total
+        second = without_diagonal(second)
+        around = at_least(value, 0) + 2 * jnp.sum(alone_with_noise)
+        slope = (jnp.sum(first**2) + 4 * jnp.sum(second**2)) / around
+        slope = slope + 2 * variance * ADDED / (total * (total + ADDED))
+        terms = draws(signs(signs_key, n_draws, len(first), d.dtype), second)
+    return Error(estimate, value, slope, first, second, terms, null, jnp.zeros((), jnp.int32))
 
 
 def says(q: Float[Array, "n m"], labels: Int[Array, " n"], weights: Float[Array, " n"]) -> Says:

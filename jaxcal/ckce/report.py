@@ -6,9 +6,9 @@ import numpy as np
 
 from jaxcal.results import confidence
 
-SHIFTS = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)  # in standard deviations of the targets
 COMPARABLE = "comparable only at equal n, ridge and kernel"
 BOUND = "the root of half a value is at most the error in units of probability, if no k(q, q) > 1"
+NARROW = "errors cancel where a model's predictions lie within the bandwidth, so it looks better"
 PAIRS_SHOWN = 28  # of 8 models; the arrays hold all
 
 
@@ -16,10 +16,11 @@ def lines(comparison: Any) -> list[str]:
     """Return values and skill, what they mean, which may be the best, and every pair."""
     order = comparison.order()
     wide = max(5, *(len(name) for name in comparison.names))
-    effect = _says_lines if comparison.says is not None else _effect_lines
+    words = _says_lines if comparison.says is not None else _covered_lines
+    worded = comparison.says is not None or comparison.covered is not None
     return [
         *_values(comparison, order, wide),
-        *effect(comparison, order, wide),
+        *(words(comparison, order, wide) if worded else []),
         *_pairs(comparison, order),
         *(
             ["  calibration is not skill: a constant forecast can be calibrated"]
@@ -48,7 +49,7 @@ def _values(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
             + "".join(f"   {v[i]:9.3g}" for v in skill.values())
         )
     if comparison.measure == "skce" and comparison.says is not None:
-        said.append(f"  {BOUND}")
+        said += [f"  {BOUND}", f"  {NARROW}"]
     return said
 
 
@@ -104,20 +105,26 @@ def _fault(above: float, below: float) -> str:
     return "says too much" if above > 0 else "says too little"
 
 
-def _effect_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
-    """Return the shift that is as wrong as each model, in the report's order."""
-    assert comparison.effect is not None
-    lines = ["  as wrong as by a shift, in standard deviations of the targets, of:"]
+def _covered_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
+    """Return how often targets are where each model expects them, of its worst coordinate."""
+    inside, below = (np.asarray(a) for a in comparison.covered)
     p = np.asarray(comparison.p_calibrated)
+    lines = [
+        "  how often targets lie in intervals of 90 % and below medians, where it is furthest off:"
+    ]
     for i in order:
         name = f"  {comparison.names[i]:{wide}s}   "
-        value, low, high = (_size(float(np.asarray(a)[i])) for a in comparison.effect)
-        fault = "" if p[i] <= comparison.level else "; not shown wrong"
-        says = f"{value:>9s}   [{low:>9s}, {high:>9s}]{fault} (p = {p[i]:.3g})"
-        lines.append(name + ("not a number" if value == "nan" else says))
+        if not np.isfinite(p[i]):
+            lines.append(name + "not a number")
+            continue
+        k = int(np.argmax(np.abs(inside[i] - 0.9) + np.abs(below[i] - 0.5)))
+        fault = "not shown wrong"
+        if p[i] <= comparison.level:
+            spread, shift = inside[i, k] - 0.9, below[i, k] - 0.5
+            fault = "overconfident" if spread < 0 else "underconfident"
+            if abs(shift) > abs(spread):
+                fault = "says too much" if shift > 0 else "says too little"
+        where = f"coordinate {k}: " if inside.shape[1] > 1 else ""
+        share = f"90 % hold {inside[i, k]:.2f}, {below[i, k]:.2f} below the median"
+        lines.append(f"{name}{where}{share}; {fault} (p = {p[i]:.3g})")
     return lines
-
-
-def _size(shift: float) -> str:
-    """Return a shift in words, which say so if it is beyond the largest that was tried."""
-    return f"above {SHIFTS[-1]:g}" if shift == np.inf else f"{shift:.3g}"

@@ -129,19 +129,16 @@ class Says(NamedTuple):
     true: Float[Array, "*M m 2"]
 
 
-class Effect(NamedTuple):
-    """Of each model, the shift of the targets that would score as much.
-
-    In standard deviations of the targets; infinite beyond the largest shift that was tried.
+class Covered(NamedTuple):
+    """How often targets lie where models that give no class probabilities expect them.
 
     Attributes:
-        value: [M] That of the corrected values.
-        low, high: [M] Those of the ends of their intervals.
+        inside: [M, d] Share of the targets in the central 90 % interval, of each coordinate.
+        below: [M, d] Share of the targets below the median.
     """
 
-    value: Float[Array, "*M"]
-    low: Float[Array, "*M"]
-    high: Float[Array, "*M"]
+    inside: Float[Array, "*M d"]
+    below: Float[Array, "*M d"]
 
 
 class Comparison(Result):
@@ -173,8 +170,8 @@ class Comparison(Result):
         measure: "probability": roots of values are errors of probabilities. "ckce" and "skce":
             squared norms, without a unit.
         things: What is compared: "models", or "groups" of observations of one model.
-        effect: Of predictions that are no class probabilities, the shift that scores as much as
-            each model; see `Effect`.
+        covered: By the measure "probability" of predictions that are no class probabilities, how
+            often targets lie in their intervals; see `Covered`.
         says: Of class probabilities, what each model says and what comes true; see `Says`.
     """
 
@@ -208,13 +205,14 @@ class Comparison(Result):
     level: float = eqx.field(static=True)
     measure: str = eqx.field(static=True)
     things: str = eqx.field(static=True)
-    effect: Effect | None = None
+    covered: Covered | None = None
     says: Says | None = None
 
     @property
     def error(self) -> Float[Array, " M"]:
         """[M] Root of ``corrected``: for two classes by how much the probability is wrong, as the
-        root of the mean square; in general, of all classes, the root of half the sum of squares."""
+        root of the mean square; of more classes, the root of half the sum of squares; of other
+        predictions the root mean square for the events "at most the t-quantile", over all t."""
         return jnp.sqrt(self.corrected)
 
     def ranking(self) -> list[str]:

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float
 from jaxtyping import Key as KeyArray
 
 from jaxcal.numerics import at_least, eliminated, normal_of, psd_root, uniforms
-from jaxcal.read import Standardized
+from jaxcal.read import Draws, Standardized
 from jaxcal.read.families import offered_moments
 from jaxcal.read.sampling import sample_if_any
 from jaxcal.read.scores import each_density, is_distribution
@@ -66,7 +66,9 @@ def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> L
     """
     draws = None
     distribution: Any = predictions.predictions
-    if is_distribution(distribution):
+    if isinstance(distribution, Draws):
+        draws = jnp.moveaxis(distribution.samples, 1, 0)
+    elif is_distribution(distribution):
         n = () if distribution.batch_shape else (len(ys),)
         draws = sample_if_any(key, distribution, (2 * N_POINTS, *n))
     if draws is None:
@@ -77,7 +79,8 @@ def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> L
 def _drawn(
     predictions: Standardized, draws: Float[Array, "n k *event"], ys: Points, targets: Array
 ) -> Landed:
-    """Return half of the draws, with known moments or those of the other half."""
+    """Return half of the draws, with known moments or those of the other half; draws that come
+    without a density have the same one, 1, everywhere."""
     (n, d), k = ys.shape, draws.shape[1]
     originals = jnp.concatenate([targets[:, None], draws[:, : k // 2]], axis=1)
     points = predictions.units.points(originals.reshape(n, -1, d))
@@ -90,7 +93,9 @@ def _drawn(
     else:
         centers = jnp.broadcast_to(offered.mean, (n, d)).astype(ys.dtype)
         covariances = jnp.broadcast_to(offered.cov, (n, d, d)).astype(ys.dtype)
-    logs = _logs(predictions, originals, ys.dtype)
+    logs = jnp.zeros(points.shape[:2], ys.dtype)
+    if not isinstance(predictions.predictions, Draws):
+        logs = _logs(predictions, originals, ys.dtype)
     weights = jnp.full_like(logs, 1 / logs.shape[1])
     centers, scales = _usable(centers, psd_root(covariances))
     claims = (centers, jnp.linalg.norm(scales, axis=2))

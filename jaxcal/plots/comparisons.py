@@ -51,12 +51,6 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
             style = {"color": BLACK, "markerfacecolor": fill, "markersize": 6, "label": label}
             ax.plot(values[chosen], places[chosen], "o", **style)
     legend_above(ax)
-    if result.effect is not None:
-        sizes = np.asarray(result.effect.value)[order]
-        beside = ax.secondary_yaxis("right")
-        beside.set_yticks(places, [f"{size:.2f}" for size in sizes])
-        beside.set_ylabel("shift that is as wrong")
-        beside.tick_params(length=0)
     ax.set_yticks(places, [names[i] for i in order])
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.margins(x=0.08)

@@ -74,6 +74,8 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     consists of the errors that a test does not reject. Near zero, where no estimate is too low, the
     test is one-sided; the two tails become equal as the error grows. Residuals that are no
     combination of these functions, as those that oscillate faster than the cosines, are not seen.
+    Intervals by draws, as those of `jaxcal.compare`, were wider in 23 of 24 cells of a study, at
+    about the same coverage (`experiments/squared_ce_intervals`).
 
     Args:
         problem: A `Reduced`, as of `binary` or `reduce`.

@@ -16,8 +16,9 @@ from reference.classes import (
     total_variation,
 )
 from reference.conditional_means import brier_split
+from reference.joint import jkce
 
-from jaxcal.ckce import ckce, jkce, skill
+from jaxcal.ckce import ckce, skill
 from jaxcal.kernels import Linear
 from jaxcal.measures import confidences, reliability
 

@@ -60,7 +60,19 @@ def test_distributions_have_the_values_of_skce():
         alone = skce(0, model, y, prediction_kernel=kernel, target_kernel=Gaussian())
         np.testing.assert_allclose(result.corrected[i], alone.unbiased, atol=1e-12)
         np.testing.assert_allclose(result.estimate[i], alone.biased, atol=1e-12)
-    assert float(result.effect.low[1]) < 1 / np.std(y) < float(result.effect.high[1])
+
+
+def test_models_whose_predictions_hardly_differ_look_better_and_the_report_says_so():
+    logits = np.random.default_rng(0).normal(size=(2000, 3))
+    labels = jax.random.categorical(jax.random.key(1), jnp.asarray(logits))
+    models = {"sharp": jax.nn.softmax(logits / 0.3), "flat": jax.nn.softmax(logits / 4)}
+    by_probability, by_skce = (
+        jaxcal.compare(0, models, labels, measure=measure, n_draws=19)
+        for measure in ("probability", "skce")
+    )
+    assert 0.8 < float(by_probability.error[1] / by_probability.error[0]) < 1.2
+    assert float(by_skce.error[1] / by_skce.error[0]) < 0.4
+    assert "so it looks better" in str(by_skce)
 
 
 def test_both_ways_to_the_expansion_are_the_equation():
@@ -76,7 +88,7 @@ def test_both_ways_to_the_expansion_are_the_equation():
     noise = Noise(jnp.zeros((N, 3)), lambda key: left)
     ways = (
         by_features(keys, features, jnp.asarray(q), left, noise, None, jnp.ones(N), 3)[0],
-        by_products(keys, jnp.asarray(gram(q, 0.5)), left @ left.T, None, 3)[0],
+        by_products(keys, jnp.asarray(gram(q, 0.5)), left @ left.T, None, 3),
     )
     for way in ways:
         np.testing.assert_allclose(way.value, value, rtol=1e-6)

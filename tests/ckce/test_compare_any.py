@@ -1,15 +1,15 @@
 """Comparing distributions, draws and unnormalized densities by the same call."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+import scipy.stats
 
 import jaxcal
 from jaxcal import ckce
+from jaxcal.ckce.ranks import residuals
 
 N = 60
 RNG = np.random.default_rng(0)
@@ -23,8 +23,8 @@ FORECASTS = {
 }
 
 
-def compared(models, **options):
-    return jaxcal.compare(0, models, Y, n_draws=99, **options)
+def compared(models, measure="ckce", **options):
+    return jaxcal.compare(0, models, Y, n_draws=99, measure=measure, **options)
 
 
 def log_density(parameters, y):
@@ -40,10 +40,6 @@ def test_distributions_are_compared_by_kernel_means():
     assert float(result.differences.p_value[1, 2]) == 1
     scores = [-np.mean(forecast.log_prob(Y)) for forecast in FORECASTS.values()]
     np.testing.assert_allclose(result.skill["log"], scores, rtol=1e-6)
-    # the targets lie that much too low
-    shift = BIAS / np.std(Y)
-    assert result.effect.low[0] < shift < result.effect.high[0]
-    assert "shift" in str(result)
     assert "log" in str(result)
 
 
@@ -51,7 +47,7 @@ def test_distributions_are_compared_by_kernel_means():
 def test_distributions_are_compared_inside_jit_and_vmap():
     def gaps(mean, y):
         models = {"biased": dist.Normal(mean + 0.5, 0.6), "right": dist.Normal(mean, 0.6)}
-        result = jaxcal.compare(0, models, y, n_draws=19)
+        result = jaxcal.compare(0, models, y, n_draws=19, measure="ckce")
         return result.corrected, result.skill["log"]
 
     alone = gaps(jnp.asarray(X), jnp.asarray(Y))
@@ -85,7 +81,7 @@ def test_draws_and_densities_up_to_their_constants():
         name: jaxcal.Unnormalized(lambda p, y: log_density(p, y / 10) + 3, model.params)
         for name, model in densities.items()
     }
-    again = jaxcal.compare(0, scaled, 10 * Y, n_draws=99)
+    again = jaxcal.compare(0, scaled, 10 * Y, n_draws=99, measure="ckce")
     np.testing.assert_allclose(again.corrected, by_scores.corrected, rtol=1e-6)
 
 
@@ -111,12 +107,57 @@ def test_what_is_no_density_is_named_at_once():
         jaxcal.compare(0, [np.zeros((5, 3, 2))] * 2, np.zeros((5, 2)))
 
 
-def test_shifts_beyond_the_largest_that_was_tried_say_so():
-    y = np.random.default_rng(3).normal(size=100)
+def rank_error(shift, spread):
+    """Root mean square error of the probabilities of events of normal forecasts."""
+    levels = np.arange(0.05, 1, 0.1)
+    true = scipy.stats.norm.cdf(shift + spread * scipy.stats.norm.ppf(levels))
+    return float(np.sqrt(np.mean((true - levels) ** 2)))
+
+
+def test_kinds_have_one_error_in_units_of_probability():
+    n, rng = 2000, np.random.default_rng(1)
+    x = rng.normal(size=n)
+    y = x + 0.6 * rng.normal(size=n)
     models = {
-        "far": dist.Normal(jnp.full(100, 30.0), 1.0),
-        "right": dist.Normal(jnp.zeros(100), 1.0),
+        "biased": dist.Normal(x + 0.3, 0.6),
+        "too wide": jaxcal.Unnormalized(log_density, (jnp.asarray(x), jnp.full(n, 1.2))),
+        "too sure": jaxcal.Draws(x[:, None] + 0.3 * rng.normal(size=(n, 200))),
+        "right": jaxcal.Unnormalized(log_density, (jnp.asarray(x), jnp.full(n, 0.6))),
     }
-    text = str(jaxcal.compare(0, models, y, n_draws=99))
-    assert re.search(r"far +above 1.6 +\[", text)
-    assert "inf]" not in text
+    result = jaxcal.compare(0, models, y, n_draws=199)
+    wanted = [rank_error(0.5, 1), rank_error(0, 2), rank_error(0, 0.5), 0]
+    low, high = np.sqrt(result.low), np.sqrt(result.high)
+    assert np.all((low <= wanted) & (wanted <= high))
+    np.testing.assert_allclose(result.error[:3], wanted[:3], atol=0.03)
+    assert result.measure == "probability"
+    assert result.best() == ["right"]
+    inside = 2 * scipy.stats.norm.cdf(0.5 * scipy.stats.norm.ppf(0.95)) - 1
+    np.testing.assert_allclose(result.covered.inside[2, 0], inside, atol=0.05)
+    np.testing.assert_allclose(result.covered.below[0, 0], scipy.stats.norm.cdf(0.5), atol=0.05)
+    said = {
+        line.split("   ")[0].strip(): line for line in str(result).splitlines() if "hold" in line
+    }
+    assert "overconfident" in said["too sure"]
+    assert "underconfident" in said["too wide"]
+    assert "says too much" in said["biased"]
+
+
+def test_errors_along_a_coordinate_are_those_of_the_mean_square():
+    ranks = jnp.asarray(np.random.default_rng(0).uniform(size=(500, 2)) ** [1, 2])
+    mean = jnp.mean(residuals(ranks), axis=0)
+    levels = np.arange(0.05, 1, 0.1)
+    gaps = np.mean(np.asarray(ranks)[:, :, None] <= levels, axis=0) - levels
+    np.testing.assert_allclose(jnp.sum(mean**2) / 2, np.mean(gaps**2), rtol=1e-6)
+
+
+def test_what_has_no_ranks_is_named_and_bad_rows_are_counted():
+    with pytest.raises(TypeError, match=r"models\[model 1\]: scores alone give no ranks"):
+        compared([FORECASTS["right"], jaxcal.Scores(-Y)], measure="probability")
+    with pytest.raises(ValueError, match=r"models\[short\]"):
+        compared({"right": FORECASTS["right"], "short": dist.Normal(X[1:], 0.6)}, "probability")
+    lost = jaxcal.Unnormalized(log_density, (jnp.asarray(X).at[3].set(jnp.nan), jnp.full(N, 0.6)))
+    result = compared({"lost": lost, **FORECASTS}, measure="probability")
+    assert np.isnan(result.corrected[0])
+    assert int(result.nonfinite_predictions[0]) == 1
+    assert any("1 of its predictions" in says for says in result.warnings())
+    assert set(result.best()) == {"right", "again"}

@@ -8,8 +8,9 @@ import pytest
 from problems import N
 from reference.conditional_means import cross_validated_ridge, null_mean
 from reference.incomplete import sampled_residuals
+from reference.joint import jkce
 
-from jaxcal.ckce import Equal, LowRank, ckce, ckce_test, jkce, solvers
+from jaxcal.ckce import Equal, LowRank, ckce, ckce_test, solvers
 from jaxcal.ckce.inputs import class_root, residuals
 from jaxcal.ckce.kernels import median_bandwidth
 from jaxcal.ckce.results import CKCE

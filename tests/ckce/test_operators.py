@@ -13,9 +13,10 @@ from reference.conditional_means import (
     null_mean,
     squared_distance,
 )
+from reference.joint import jkce
 from reference.ranking import Drawn, Trials, drawn_trials, shift_curves, subsample_trials
 
-from jaxcal.ckce import Equal, ckce, ckce_test, jkce
+from jaxcal.ckce import Equal, ckce, ckce_test
 from jaxcal.kernels import Gaussian, Linear
 
 N = problems.N

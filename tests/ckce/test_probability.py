@@ -131,9 +131,9 @@ def test_draws_of_differences_are_the_equation(large):
         common = max(0.0, float(each.value[i] + each.value[j]) / 2)
         slope = s[0] + s[1] - 2 * np.sqrt(s[0] * s[1]) * (first[0] @ first[1])
         second = 2 * np.sum((grams[0] - grams[1]) ** 2)
-        direct = np.sum(np.asarray(each.first[i] - each.first[j]) ** 2) - 4 * second
-        assert (direct > slope * common) == large
-        lead = max(direct, slope * common)
+        direct = np.sum(np.asarray(each.first[i] - each.first[j]) ** 2)
+        assert (direct - 4 * second > slope * common) == large
+        lead = direct - 2 * second if large else slope * common
         error, scale = np.sqrt(second + lead), np.sqrt(lead / slope)
         np.testing.assert_allclose(drawn.error[i, j], error, rtol=1e-9)
         for b, signs in enumerate(np.asarray(v)):

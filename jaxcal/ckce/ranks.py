@@ -1,0 +1,120 @@
+r"""Errors in units of probability of predictions that are no class probabilities.
+
+Under calibration the rank r of a target among draws of its prediction is uniform given the
+prediction: the event "y is at most the t-quantile" has the probability t that is claimed. The
+residuals are :math:`1\{r \le t\} - t` at ten levels t, of every coordinate, and are regressed on
+the claimed centre and log scale as class probabilities are (`jaxcal.ckce.probability`). So the
+error is again the root mean square error of the probabilities of events. Ranks are those of
+`jaxcal.entries`: from draws, or, of a log density without its constant, from weighted points, which
+leave them exactly uniform. They make models of different kinds comparable.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from jaxcal.ckce.any_predictions import log_scores
+from jaxcal.ckce.errors import ADDED, Error, judged
+from jaxcal.ckce.expansion import Noise
+from jaxcal.ckce.probability import by_regression, n_components
+from jaxcal.ckce.results import Covered
+from jaxcal.entries.moments import features_of
+from jaxcal.entries.ranks import seen
+from jaxcal.read import Scores, Standardized, Units, Unnormalized, checks
+from jaxcal.read.observations import observations
+from jaxcal.typing import ArrayLike, Contents, Key, PredictionsLike
+
+LEVELS = np.arange(0.05, 1, 0.1)
+CENTRAL = 0.9  # probability of the intervals that the report counts targets in
+
+
+def ready(
+    names: tuple[str, ...], models: list[PredictionsLike], targets: ArrayLike
+) -> tuple[list[PredictionsLike], Array]:
+    """Return checked models and targets, or an error that names the model."""
+    checked, ys = [], jnp.zeros(0)
+    for name, model in zip(names, models, strict=True):
+        try:
+            if isinstance(model, Scores):
+                raise TypeError(
+                    "scores alone give no ranks of the targets, which errors in units of "
+                    'probability need: pass the density, or take measure="ckce"'
+                )
+            if isinstance(model, Unnormalized):
+                ys = checks.targets(targets)
+                model = checks.predictions(model, ys)
+            else:
+                model, ys = observations(model, targets)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"models[{name}]: {error}") from None
+        checked.append(model)
+    if len(ys) < 3:
+        raise ValueError(f"targets: comparing needs at least 3 observations, got n={len(ys)}")
+    return checked, ys
+
+
+def compared(
+    key: Key,
+    names: tuple[str, ...],
+    models: list[PredictionsLike],
+    targets: ArrayLike,
+    n_draws: int,
+    level: float,
+) -> Contents:
+    """Return the fields of a `Comparison` by ranks, with arguments as in `jaxcal.compare`."""
+    models, ys = ready(names, models, targets)
+    errors_key, draws_key = jax.random.split(key)
+    each = [_error((errors_key, draws_key), model, ys, n_draws) for model in models]
+    errors, covered = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    none = jnp.zeros(len(models), errors.value.dtype)
+    return judged(draws_key, errors, level, 1.0) | {
+        "covered": covered,
+        "skill": log_scores(models, ys),
+        "bandwidths": none,
+        "ridge": none[0],
+        "left_out": none,
+        "nonfinite_kernel": jnp.zeros(len(models), jnp.int32),
+        "n": len(ys),
+    }
+
+
+@partial(jax.jit, static_argnames="n_draws")
+def _error(
+    keys: tuple[Key, Key], predictions: Any, ys: Array, n_draws: int
+) -> tuple[Error, Covered]:
+    ranks_key, deal_key, noise_key, null_key = jax.random.split(keys[0], 4)
+    n = len(ys)
+    raw = ys.reshape(n, -1)
+    units = Units.of(raw)
+    near = seen(ranks_key, Standardized(predictions, units, ys.shape[1:]), units.points(raw), ys)
+    ranks = near.ranks.coordinates
+    lost = ~jnp.all(jnp.isfinite(raw) & jnp.isfinite(ranks), axis=1)
+    d = residuals(ranks)
+    uniform = residuals(jax.random.uniform(noise_key, ranks.shape, ranks.dtype))
+
+    def signed(key: Key) -> Array:
+        return jax.random.rademacher(key, (n, 1), dtype=d.dtype) * d
+
+    features = jnp.concatenate(features_of(near), axis=1)
+    rank = n_components(n, features.shape[1] + 1)
+    # along the leading component of uniform ranks, to which most errors belong
+    variance = 2 / (np.pi**2 * ranks.shape[1])
+    noise = Noise(np.sqrt(ADDED / (n + ADDED)) * uniform, signed)
+    ones = jnp.ones(n, d.dtype)
+    keys_of_draws = (deal_key, null_key, keys[1])
+    error = by_regression(keys_of_draws, features, ones, d, noise, variance, rank, n_draws)
+    inside = jnp.mean(jnp.abs(ranks - 0.5) <= CENTRAL / 2, axis=0)
+    return error._replace(nonfinite=jnp.sum(lost)), Covered(inside, jnp.mean(ranks < 0.5, axis=0))
+
+
+def residuals(ranks: Float[Array, "n d"]) -> Float[Array, "n p"]:
+    """Return what ranks say about each level, so that half the squared norm of their mean is the
+    mean square error over levels and coordinates."""
+    levels = jnp.asarray(LEVELS, ranks.dtype)[None, None]
+    gaps = (ranks[:, :, None] <= levels).astype(ranks.dtype) - levels
+    n, d = ranks.shape
+    return gaps.reshape(n, -1) * np.sqrt(2 / (levels.size * d))
