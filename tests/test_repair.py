@@ -428,7 +428,7 @@ def test_a_target_beyond_a_moved_edge_certifies_nothing_and_is_said(key):
     repaired = jaxcal.repair(key, Unnormalized(box, (center, edges)), far)
     assert repaired.gain == repaired.low == -np.inf
     assert repaired.p_value == 1
-    assert repaired.warnings()[-1].endswith("which the map moves with it [moved-edge]")
+    assert repaired.warnings()[-1].endswith("which the map moves [moved-edge]")
 
 
 def test_whole_targets_of_a_density_are_said(key):
