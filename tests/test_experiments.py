@@ -184,6 +184,20 @@ def test_every_study_runs_at_smoke_size(tmp_path, script):
         assert all(figure.stat().st_size > 5000 for figure in drawn(tmp_path))
 
 
+@pytest.mark.optional("torch", "sbi", "sklearn")
+@pytest.mark.slow
+def test_trained_posteriors_are_recalibrated_at_smoke_size(tmp_path):
+    path = tmp_path / "results.csv"
+    script = EXPERIMENTS / "repair" / "trained.py"
+    smoke(script, "--quick", "--output", path, output=tmp_path / "said.txt")
+    rows = {row["recalibration"]: row for row in runner.read(path)}
+    # a repair whose density had lost its constant would gain by whole nats, or lose
+    gain, low, high = (float(rows["repair"][name]) for name in ("gain", "low", "high"))
+    error = (high - low) / 4 + float(rows["repair"]["gain_error"])
+    assert abs(gain - float(rows["repair"]["certified"])) < 5 * error
+    assert all(0 <= float(row["covered_90"]) <= 1 for row in rows.values())
+
+
 def drawn(folder):
     figures = list(folder.glob("*.png"))
     assert figures

@@ -63,10 +63,10 @@ def certificate(
 
 
 def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> Scalar:
-    """Q: how much the folds move the gains of each other's pairs, as a sum of squares.
+    """Return Q, the sum of squares of the changes by each fold to the gains of other folds' pairs.
 
-    A fold's part in the map is seen about the mean of all K folds, as the best map is unknown:
-    hence K / (K - 1).
+    The best map is unknown, so that the effect of a fold is measured about the mean of all K folds,
+    and the sum is multiplied by K / (K - 1).
     """
     folds = len(gains) - 1
     moved = gains[-1:] - gains[:-1]

@@ -28,12 +28,12 @@ class ProbabilityRepair(Result):
     """A map of probabilities, and what it gains.
 
     Attributes:
-        gain: Mean score that predictions gain by maps that were fitted without these observations,
-            [], in ``unit``.
-        low: Lower limit, [], of what these maps, one a fold, gain on the average of new
-            observations, of confidence about 1 - level.
+        gain: Mean gain in score, [], in ``unit``; each observation is judged by the map that was
+            fitted without its fold.
+        low: Lower limit, [], for the mean gain of these maps on new observations, of confidence
+            about 1 - level.
         high: Upper limit, [].
-        p_value: One-sided p-value of "they gain nothing", [].
+        p_value: One-sided p-value of the hypothesis that the mean gain is at most 0, [].
         gains: Gain of each observation, [n].
         fitted: The map of all pairs: a `jaxcal.measures.TemperatureFit` of class probabilities, a
             `jaxcal.dce.Recalibration` of probabilities of a label.

@@ -38,10 +38,10 @@ def repair(
     In the units of each prediction the repaired one is the law of :math:`a + B u`, where u is one
     of its draws, and a and the logarithms of B are affine in its claimed centre, its claimed log
     scale and inputs. The constant of a log density stays as it is, whatever it is, so that maps
-    are fitted by likelihood and gains are known in nats. What the evidence does not ask for is not
-    changed. The certificate comes from maps that were fitted without the observations that judge
-    them. Affine maps repair shifts, spreads, correlations and their trends; not tails, the weights
-    of modes or the form. With fewer than 6 pairs a parameter, trends are left out, and said.
+    are fitted by likelihood and gains are known in nats. Parameters without evidence stay near 0.
+    The certificate comes from maps that were fitted without the observations that judge them.
+    Affine maps repair shifts, spreads, correlations and their trends; not tails, the weights of
+    modes or the form. With fewer than 6 pairs per parameter, trends are left out with a warning.
 
     ==================================  ==============================  =====================
     predictions                         map                             certificate in
@@ -55,12 +55,13 @@ def repair(
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: n log densities on the whole space: an `Unnormalized`, or a numpyro
-            distribution with batch shape [n]; `jaxcal.Draws`; or probabilities. They must not have
-            been trained by these targets, else the certificate is void.
+            distribution with batch shape [n]; `jaxcal.Draws`; or probabilities. If the model was
+            trained on these targets, the certificate is invalid.
         targets: Observed targets, independent given the predictions, shape [n], [n, d] or
             [n, ...]; classes; or labels 0 and 1.
-        inputs: What errors may vary with, [n] or [n, q]; of more than 10 columns the leading
-            principal components are taken.
+        inputs: What errors may vary with, [n] or [n, q]. Of more than 10 columns the 10 leading
+            principal components are used: an error that varies with one column of many may be
+            missed.
         names: Names of the d coordinates of a target; by default 0, 1, ...
         folds: Number of parts, each judged by the map that the others fit; at most n / 2.
         level: Limits have confidence 1 - level; and the level of the tests before and after.

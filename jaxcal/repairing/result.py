@@ -29,15 +29,15 @@ class Repair(Result):
     """A map that repairs predictions, and what it gains on pairs that it was not fitted to.
 
     Attributes:
-        gain: Mean score that predictions gain by maps that were fitted without these observations,
-            [], in ``unit``.
-        low: Lower limit, [], of what these maps, one a fold, gain on the average of new
-            observations, of confidence about 1 - level (`experiments/repair`).
+        gain: Mean gain in score, [], in ``unit``; each observation is judged by the map that was
+            fitted without its fold.
+        low: Lower limit, [], for the mean gain of these maps on new observations, of confidence
+            about 1 - level (`experiments/repair`).
         high: Upper limit, [].
-        p_value: One-sided p-value of "they gain nothing", [].
+        p_value: One-sided p-value of the hypothesis that the mean gain is at most 0, [].
         gains: Gain of each observation, [n]; NaN where the density of a target is 0 before.
-        unmoved: Number of predictions whose centre and scale were not found, which stay as they
-            are, [].
+        unmoved: Number of predictions whose centre and scale were not found, []; they are not
+            changed.
         before: `calibration_test` of the predictions, of draws `skce_test`.
         after: The same of the repaired ones, each by the map of its fold.
         fitted: Parameters of the map that all pairs fit, with their prior deviations and errors.
@@ -139,25 +139,25 @@ class Repair(Result):
     def _sentences(self) -> Sentences:
         beyond = int(np.sum(np.asarray(self.gains) == -np.inf))
         moved = counted(
-            "{} {target lies|targets lie} where the density that was repaired without "
-            "{it|them} is 0: it has an end, which the map moves with it [moved-edge]",
+            "{} {target has|targets have} density 0 after the repair that was fitted without "
+            "{it|them}: the density has a bound, which the map moves [moved-edge]",
             beyond,
         )
         n = self.gains.shape[-1]
         left_out = too_many(n, *map(len, self.names))
         few = (
-            f"{n} pairs are too few for a map that varies with "
-            f"{', '.join(left_out)}: it does not [few-pairs]"
+            f"{n} pairs are too few to fit how errors vary with {', '.join(left_out)}: left out of "
+            f"the map [few-pairs]"
         )
         unmoved = int(np.sum(np.asarray(self.unmoved)))
         still = counted(
-            "{} {prediction stays|predictions stay} as {it is|they are}: the points drawn near "
-            "{it|them} rarely meet the mass [far-points]",
+            "{} {prediction is|predictions are} not changed: almost none of the points drawn to "
+            "find {its|their} centre and scale met the mass [far-points]",
             unmoved,
         )
         whole = (
-            "targets are whole numbers: a map moves densities of real numbers, and what it gains "
-            "is no log score of counts or classes [whole-targets]"
+            "targets are whole numbers: the gain is that of densities of real numbers, not a log "
+            "score of counts or classes [whole-targets]"
         )
         said = [(text, True) for text in self.before.warnings()]
         return [

@@ -19,6 +19,8 @@ from jaxcal.sbi.posteriors import Densities, is_tensor
 from jaxcal.sbi.space import Space, bound_again, freed
 from jaxcal.typing import ArrayLike, Key, KeyLike
 
+TRAINED = "  the gain is valid only if none of these pairs trained the posterior"
+
 
 @dataclass(frozen=True, eq=False)
 class Repaired:
@@ -99,7 +101,8 @@ class RepairedPosterior:
         return self.repaired.repair
 
     def __repr__(self) -> str:
-        return "\n".join(["repaired posterior", repr(self.certificate), *self.notes])
+        lines = ["repaired posterior", repr(self.certificate), TRAINED, *self.notes]
+        return "\n".join(lines)
 
     @property
     def default_x(self) -> Any:

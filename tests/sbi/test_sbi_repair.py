@@ -88,6 +88,7 @@ def test_the_repaired_posterior_is_compiled_tested_and_pickled(repaired):
     again = pickle.loads(pickle.dumps(repaired))
     np.testing.assert_array_equal(again.log_prob(thetas, x), of_pairs)
     assert "nats an observation" in repr(repaired)
+    assert "only if none of these pairs trained the posterior" in repr(repaired)
 
 
 def test_what_a_posterior_cannot_be_asked_is_said(repaired):
@@ -175,3 +176,19 @@ def test_posteriors_of_sbi_come_back_in_torch_and_bounded(how):
     if how == "NPE":
         many = repaired.sample_batched((7,), x=x[:4], **options)
         assert many.shape == (7, 4, 1)
+        shown_by_the_tools_of_sbi(repaired, drawn, theta[:20], x[:20])
+
+
+def shown_by_the_tools_of_sbi(repaired, drawn, theta, x):
+    """Plots of the draws, ranks and expected coverage: its functions take the posterior itself."""
+    from sbi.analysis import marginal_plot, pairplot
+    from sbi.diagnostics import run_sbc, run_tarp
+
+    twice = torch.cat([drawn, drawn], dim=1)  # sbi plots two parameters and more
+    pairplot(twice)
+    marginal_plot(twice)
+    options = {"num_posterior_samples": 20, "show_progress_bar": False}
+    ranks, _ = run_sbc(theta, x, repaired, **options)
+    assert ranks.shape == (len(theta), 1)
+    covered, levels = run_tarp(theta, x, repaired, **options)
+    assert covered.shape == levels.shape
