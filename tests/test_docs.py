@@ -148,12 +148,12 @@ def test_names_and_files_become_links():
     )
 
 
-def test_the_navigation_leaves_out_what_is_not_there():
+def test_the_navigation_fills_folders_and_keeps_missing_pages():
     entries = ["index.md", {"More": ["there.md", "absent.md"]}, {"All": "notebooks/"}]
     there = {"index.md", "there.md", "notebooks/b.md", "notebooks/index.md", "notebooks/a.png"}
     assert pages.navigation(entries, there) == [
         "index.md",
-        {"More": ["there.md"]},
+        {"More": ["there.md", "absent.md"]},
         {"All": ["notebooks/index.md", "notebooks/b.md"]},
     ]
 

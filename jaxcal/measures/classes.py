@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.numerics import largest
 from jaxcal.read import checks
-from jaxcal.results import Result, Sentences, recorded
+from jaxcal.results import Result, Sentences, counted, recorded
 from jaxcal.typing import ArrayLike, Scalar
 
 Z = 1.959963984540054  # P(|normal variable| <= Z) = .95
@@ -52,7 +52,8 @@ class Reliability(Result):
     def _sentences(self) -> Sentences:
         count = np.asarray(self.count)
         few = int(np.sum((count > 0) & (count < 10)))
-        return [(f"{few} bins hold fewer than 10 observations [few-in-bins]", few > 0)]
+        words = counted("{} {bin holds|bins hold} fewer than 10 observations [few-in-bins]", few)
+        return [(words, few > 0)]
 
     def _batch_lines(self) -> list[str]:
         return [f"{np.size(self.ece)} reliability diagrams of {self.count.shape[-1]} bins"]

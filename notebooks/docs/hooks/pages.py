@@ -190,11 +190,11 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def navigation(entries: list[Any], pages: set[str]) -> list[Any]:
-    """The navigation with its folders filled, and without pages that are not there."""
+    """The navigation with its folders filled. A page that is not there is a warning of the build."""
     full: list[Any] = []
     for entry in entries:
         if isinstance(entry, str):
-            full += [entry] if entry in pages else []
+            full.append(entry)
             continue
         (title, content), *_ = entry.items()
         if isinstance(content, str) and content not in pages:
