@@ -190,7 +190,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def navigation(entries: list[Any], pages: set[str]) -> list[Any]:
-    """The navigation with its folders filled. A page that is not there is a warning of the build."""
+    """The navigation with its folders filled. The build warns of a page that is not there."""
     full: list[Any] = []
     for entry in entries:
         if isinstance(entry, str):
