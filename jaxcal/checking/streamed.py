@@ -200,12 +200,12 @@ def streamed_check(
         )
     with_inputs = tuple(one.name for one in asked if one in (MOMENTS, SCORES))
     sight = tuple(one.in_words() for one in asked)
-    sums = CheckSums(parts, tests, with_inputs, chosen.kind, _why(chosen), sight)
+    sums = CheckSums(parts, tests, with_inputs, chosen.kind, _reasons(chosen), sight)
     n_first = len(checks.array(targets, "targets"))
     return StreamedTest.of_sums(sums, n_first, f"check of {chosen.kind}: {', '.join(parts)}")
 
 
-def _why(chosen: Plan) -> str:
+def _reasons(chosen: Plan) -> str:
     questions = (*chosen.tests, *chosen.estimates)
     left_out = [one.name for one in questions if one not in STREAMED]
     table = chosen.tests == (DISTANCE,)

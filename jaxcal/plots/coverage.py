@@ -63,7 +63,10 @@ def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None
     ax.plot([0, 1], [0, 1], color=DARK, linestyle="--", label="calibrated")
     style = "steps-post" if curve.steps else "default"
     ax.plot(curve.at, curve.observed, color=BLACK, linewidth=1.6, label="observed", drawstyle=style)
-    ax.annotate(curve.text, (0.97, 0.05), xycoords="axes fraction", ha="right")
+    x, y, ha, va = 0.97, 0.03, "right", "bottom"
+    if np.mean(curve.observed - curve.at) < 0:  # the empty corner
+        x, y, ha, va = 0.03, 0.97, "left", "top"
+    ax.text(x, y, curve.text, ha=ha, va=va, fontsize="small", transform=ax.transAxes)
     legend_above(ax)
     return ax
 

@@ -9,6 +9,7 @@ from jaxcal.plots import faults
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.plots.coverage import coverage
 from jaxcal.plots.results import contributions, null_histogram
+from jaxcal.plots.where import where as along_input
 from jaxcal.results import confidence, tells
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ def posterior_figure(report: Any) -> "Figure":
     """Draw the four panels of a posterior's check.
 
     (a) Ranks of each parameter with the band of a correct posterior; (b) coverage of
-    highest-density regions; (c) shift, spread and correlation with limits; (d) contributions of
-    the pairs to the test given x, over the feature of x along which errors change most. Without
-    ranks, (a) and (b) show the null draws of the two tests.
+    highest-density regions; (c) shift, spread and correlation with limits; (d) the strongest error
+    along the feature of x along which errors change most, with limits. Without ranks, (a) and (b)
+    show the null draws of the two tests, and (d) contributions to the test given x.
 
     Args:
         report: A `PosteriorReport`.
@@ -161,14 +162,33 @@ def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw contributions of the pairs to the test given x, over the feature along which errors
-    change most, or over the first feature."""
+    """Draw the strongest error of one parameter along a feature of x, with limits.
+
+    That is the trend with the least p-value or, if no trend is below the level, the shift or the
+    spread with the least. Without ranks: contributions of the pairs to the test given x.
+    """
     diagnosis, result = report.diagnosis(), report.conditional
+    x = np.asarray(result.features)
     k, j = (0, 0) if diagnosis.strongest is None else map(int, np.asarray(diagnosis.strongest))
-    ax = contributions(result.test, np.asarray(result.features)[:, j], label=f"x[{j}]", ax=ax)
-    if diagnosis.strongest is not None:
-        trends = (diagnosis.shift_trend, diagnosis.spread_trend)
-        p = min(float(np.asarray(trend.p_adjusted)[k, j]) for trend in trends)
-        whose = f" of {report.names[k]}" if tells(diagnosis.shift) else ""
-        ax.set_xlabel(f"x[{j}] (errors{whose} change along it: p = {p:.2g})")
+    trends = {"shift": diagnosis.shift_trend, "spread": diagnosis.spread_trend}
+    if diagnosis.strongest is None:
+        along = {}
+    else:
+        along = {name: float(np.asarray(of.p_adjusted)[k, j]) for name, of in trends.items()}
+    if not along or result.test.ranks is None or not tells(diagnosis.shift):
+        changes = f" (errors change along it: p = {min(along.values()):.2g})" if along else ""
+        ax = contributions(result.test, x[:, j], label=f"x[{j}]{changes}", ax=ax)
+        ax.set_ylabel("contribution to the test given x")
+        return ax
+    effect = min(along, key=along.__getitem__)
+    if along[effect] > report.level:
+        alone = {"shift": diagnosis.shift, "spread": diagnosis.marginal_spread}
+        p = {name: np.nan_to_num(np.asarray(of.p_adjusted), nan=1.0) for name, of in alone.items()}
+        effect = min(p, key=lambda name: np.min(p[name]))
+        k = int(np.argmin(p[effect]))
+    changes = float(np.asarray(trends[effect].p_adjusted)[k, j])
+    label = f"x[{j}]   (a change of the {effect} along it: p = {changes:.2g})"
+    ax = along_input(result.test, x[:, j], coordinate=k, effect=effect, label=label, ax=ax)
+    units = {"shift": "too high, claimed sd", "spread": "log(claimed / actual sd)"}
+    ax.set_ylabel(f"{report.names[k]}: {units[effect]}")
     return ax

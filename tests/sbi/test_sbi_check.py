@@ -556,6 +556,18 @@ def test_the_figure_has_four_panels(right, pairs, tmp_path):
     assert labels == ["shift of a", "shift of b", "spread of a", "spread of b", "a with b"]
 
 
+def test_the_figure_shows_the_error_that_is_strongest(pairs):
+    from jaxcal.plots.sbi import where
+
+    wrong = Density(0.2, 1.0), Density(0.5, 2.0)  # shrunk, and too narrow
+    shown = [where(sbi.check_posterior(KEY, density, *pairs, prior=PRIOR)) for density in wrong]
+    effects = [ax.get_ylabel().partition(": ")[2] for ax in shown]
+    assert effects == ["too high, claimed sd", "log(claimed / actual sd)"]
+    middles = [np.asarray(ax.containers[0][0].get_ydata()) for ax in shown]
+    assert middles[0][0] > 0.2 > -0.2 > middles[0][-1]
+    assert np.all(middles[1] < 0)
+
+
 @pytest.mark.slow
 def test_ten_thousand_pairs_of_ten_parameters_are_few_programs():
     """The cost is that of one pass of the engine: flops of n^2 (b + m d), and little more."""
