@@ -94,7 +94,7 @@ def recipes():
         "calibration_test": {"key": 0, "predictions": DENSITIES, "targets": YS},
         "repair": {"key": 0, "predictions": DENSITIES, "targets": YS},
         "check": {"key": 0, "predictions": SCORES, "targets": YS},
-        "streamed_check": {"key": 0, "predictions": P, "targets": LABELS},
+        "streamed_check": {"key": 0, **BINARY},
         "compare": {"key": 0, "models": MODELS, "targets": LABELS},
         "distance_from_calibration": {"key": 0, **BINARY},
         "kccsd": scored,

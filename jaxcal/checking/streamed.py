@@ -29,7 +29,6 @@ from jaxcal.read import checks
 from jaxcal.results import Result
 from jaxcal.streaming import StreamedTest, StreamState
 from jaxcal.streaming.counts import TableSums
-from jaxcal.streaming.state import Sums
 from jaxcal.typing import ArrayLike, Key, KeyLike
 
 FEATURES = 100  # random features of kernel tests
@@ -201,7 +200,7 @@ def streamed_check(
     with_inputs = tuple(one.name for one in asked if one in (MOMENTS, SCORES))
     sight = tuple(one.in_words() for one in asked)
     sums = CheckSums(parts, tests, with_inputs, chosen.kind, _reasons(chosen), sight)
-    n_first = len(checks.array(targets, "targets"))
+    n_first = np.shape(targets)[0]
     return StreamedTest.of_sums(sums, n_first, f"check of {chosen.kind}: {', '.join(parts)}")
 
 
@@ -223,7 +222,8 @@ def _by_means(key: Key, sample: tuple[Any, ...], features: RandomFeatures) -> St
     return StreamedTest.skce(key, *sample[:2], features=features)
 
 
-def _of_table(sums: Sums) -> StreamedTest:
+def _of_table(sums: TableSums, sample: tuple[Any, ...]) -> StreamedTest:
+    sums.of_batch(sample, 0, 0)  # its checks
     return StreamedTest.of_sums(sums, 0, f"table, {CELLS} cells")
 
 
@@ -232,6 +232,6 @@ STREAMED: dict[Question, Callable[..., StreamedTest]] = {
     SCORES: _by_scores,
     MEANS: _by_means,
     CLASSES: _by_means,
-    DISTANCE: lambda key, sample, features: _of_table(DistanceSums(CELLS, key)),
-    RELIABILITY: lambda key, sample, features: _of_table(ReliabilitySums(CELLS)),
+    DISTANCE: lambda key, sample, features: _of_table(DistanceSums(CELLS, key), sample),
+    RELIABILITY: lambda key, sample, features: _of_table(ReliabilitySums(CELLS), sample),
 }

@@ -63,6 +63,10 @@ class TableSums(eqx.Module):
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
         """Number of rows of a batch, and its sums without those that are done."""
         p, y = map(np.asarray, batch)
+        if y.shape != p.shape[:1]:
+            raise ValueError(
+                f"targets: wanted one label an observation, {p.shape[:1]}, got {y.shape}"
+            )
         if p.ndim == 2 and p.shape[1] == 2:
             p = p[:, 1]
         elif p.ndim == 2:
