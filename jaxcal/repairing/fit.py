@@ -30,6 +30,7 @@ from jaxcal.typing import Points
 FIRST, STEPS = 6, 24  # of scoring with priors as they come, and all
 LENGTHS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 2.0, 4.0)  # of a step
 UPDATES = 20  # of the priors a step
+FASTEST = 2.0  # factor by which a prior deviation changes in a step, so that parameters can follow
 COLDEST = 0.05  # least share of the log likelihood that counts
 LEAST, NARROW, MOST = 1e-3, 0.05, 1.0  # prior deviations, in scales of predictions
 NOWHERE = -1e9  # in the place of a log density of 0 in a search, so that it turns back
@@ -194,6 +195,7 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
         asked = amount @ theta + slope
         better = _deviations(amount, asked, group, sizes, deviations)
         last = number == STEPS  # which stays, for the information there
+        better = jnp.clip(better, deviations / FASTEST, deviations * FASTEST)
         deviations = jnp.where((number < FIRST) | last, deviations, better)
         each = deviations[group]
         scaled = each[:, None] * amount * each[None] + eye
@@ -210,6 +212,8 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
     wide = [MOST if _is_common(path) else NARROW for path, _ in paths]
     first = flat, jnp.asarray(wide, flat.dtype), eye
     (theta, deviations, amount), _ = jax.lax.scan(step, first, jnp.arange(STEPS + 1))
+    lost = jnp.sum(logs(theta)) < jnp.sum(logs(flat))  # no map is likelier: the search has failed
+    theta = jnp.where(lost, flat, theta)
     each = deviations[group]
     inverse = jnp.linalg.inv(each[:, None] * amount * each[None] + eye)
     errors = each * jnp.sqrt(jnp.diagonal(inverse))

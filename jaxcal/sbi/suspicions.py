@@ -238,11 +238,24 @@ def exchange_evidence(
     d = thetas.shape[1]
     if not 1 < d <= MOST_EXCHANGED:
         return None
-    here = log_densities(predictions, thetas)
+    first, second = np.triu_indices(d, 1)
+    same = (space.low[first] == space.low[second]) & (space.high[first] == space.high[second])
     ratios = jnp.full((d, d), -jnp.inf, thetas.dtype)
-    for j, k in zip(*np.triu_indices(d, 1), strict=True):
-        if space.low[j] == space.low[k] and space.high[j] == space.high[k]:
-            order = jnp.arange(d).at[jnp.asarray([j, k])].set(jnp.asarray([k, j]))
-            gains = log_densities(predictions, thetas[:, order]) - here
-            ratios = ratios.at[j, k].set(jnp.sum(jnp.where(jnp.isfinite(here), gains, 0.0)))
-    return ratios
+    gains = _exchanged(predictions, thetas, jnp.asarray(first), jnp.asarray(second))
+    return ratios.at[first, second].set(jnp.where(jnp.asarray(same), gains, -jnp.inf))
+
+
+@jax.jit
+def _exchanged(
+    predictions: Predictions, thetas: Float[Array, "n d"], first: Array, second: Array
+) -> Float[Array, " k"]:
+    """What k exchanges of two columns add to the log density of all rows."""
+    here = log_densities(predictions, thetas)
+
+    def gained(pair: tuple[Array, Array]) -> Array:
+        j, k = pair
+        order = jnp.arange(thetas.shape[1]).at[j].set(k).at[k].set(j)
+        gains = log_densities(predictions, thetas[:, order]) - here
+        return jnp.sum(jnp.where(jnp.isfinite(here), gains, 0.0))
+
+    return jax.lax.map(gained, (first, second))
