@@ -81,10 +81,10 @@ def make(config: Config) -> runner.Study:
             result = jaxcal.compare(keys[3], models, targets, n_draws=config.n_draws)
             d = result.differences
             wrongly = (d.p_adjusted <= 0.05) & (d.estimate > 0) & ~(gaps > 1e-9)
-            held = (result.low <= truth) & (truth <= result.high)
+            covers = (result.low <= truth) & (truth <= result.high)
             between = ((d.low <= gaps) & (gaps <= d.high)) | jnp.eye(3, dtype=bool)
             best = result.may_be_best | (truth > jnp.min(truth) + 1e-9)
-            return jnp.any(wrongly), jnp.all(best), *held, jnp.all(between)
+            return jnp.any(wrongly), jnp.all(best), *covers, jnp.all(between)
 
         rates = every(jax.random.split(key, cell["data_sets"]))
         return {name: jnp.mean(rate) for name, rate in zip(MEASURED, rates, strict=True)}

@@ -113,8 +113,8 @@ class CheckSums(eqx.Module):
                 }
                 for numbers in (state.sums, state.least)
             )
-            own_state = replace(state, sums=sums, least=least)
-            answers[question] = part.fit.result(own_state, n_first, part.name, level)
+            of_part = replace(state, sums=sums, least=least)
+            answers[question] = part.fit.result(of_part, n_first, part.name, level)
         return CheckReport.of(
             kind=self.kind,
             why=self.why,

@@ -154,7 +154,8 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
 
     Steps of Fisher scoring, with the sum of outer products of slopes as information, each as long
     as serves best. The priors, wide for what is common to all predictions and narrow for trends,
-    follow the evidence after the first `FIRST`.
+    follow the evidence after the first `FIRST`, by a factor of `FASTEST` a step at most. A map that
+    is less likely than none on these observations is not taken.
 
     Cost: a step takes k + 10 evaluations of all log densities for k parameters, and n k^2.
     """

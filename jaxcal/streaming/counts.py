@@ -14,7 +14,7 @@ from jaxcal.dce.table import Table
 from jaxcal.results import Result
 from jaxcal.streaming.state import StreamState
 
-Sums = tuple[dict[str, np.ndarray], dict[str, float]]
+Start = tuple[dict[str, np.ndarray], dict[str, float]]
 
 
 class RankCounts(eqx.Module):
@@ -27,7 +27,7 @@ class RankCounts(eqx.Module):
         """Whether draws depend on the numbers of rows."""
         return False
 
-    def zeros(self) -> Sums:
+    def zeros(self) -> Start:
         """Sums and least numbers before the first batch."""
         return {"counts": np.zeros(self.draws + 1), "unknown": np.zeros(())}, {}
 
@@ -56,7 +56,7 @@ class TableSums(eqx.Module):
         """Whether draws depend on the numbers of rows."""
         return False
 
-    def zeros(self) -> Sums:
+    def zeros(self) -> Start:
         """Sums and least numbers before the first batch."""
         return {name: np.zeros(self.cells) for name in ("counts", "predictions", "targets")}, {}
 
