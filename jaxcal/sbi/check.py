@@ -1,5 +1,6 @@
 """Tests of a posterior from its simulated pairs, composed of the tests of predictions."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Unpack
 
@@ -18,6 +19,7 @@ from jaxcal.read import Scores, checks
 from jaxcal.read.standardized import Units
 from jaxcal.results import TestResult, recorded
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
+from jaxcal.sbi.mixed import split
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, scored_pairs
 from jaxcal.sbi.ranks import MOST_FEATURES, diagnosed, ranks_of
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
@@ -26,6 +28,7 @@ from jaxcal.typing import (
     ArrayLike,
     Key,
     KeyLike,
+    Observations,
     PosteriorLike,
 )
 
@@ -156,7 +159,7 @@ def check_posterior(
     key: KeyLike,
     posterior: PosteriorLike | ScoredPairs,
     thetas: ArrayLike | None = None,
-    xs: ArrayLike | None = None,
+    xs: Observations | None = None,
     *,
     draws: ArrayLike | None = None,
     n_draws: int = 99,
@@ -165,6 +168,7 @@ def check_posterior(
     level: float = 0.05,
     coordinates: bool | None = None,
     coverage: Coverage | None = None,
+    discrete: Mapping[str | int, ArrayLike] | None = None,
     **options: Unpack[PairOptions],
 ) -> PosteriorReport:
     """Check a posterior on simulated pairs: test it, and report its errors by parameter and region.
@@ -188,6 +192,11 @@ def check_posterior(
         level: Level of the verdict, which combines all p-values, and of limits.
         coordinates: As in `kccsd_test`, for scores given x.
         coverage: A result of `jaxcal.coverage.coverage` to include in the verdict.
+        discrete: All values of each discrete parameter, by its name or column:
+            ``{"model": [0, 1, 2]}``. The continuous parameters are tested given the discrete ones,
+            and the probabilities of each discrete one given x and all others; ``bounds`` are of the
+            continuous ones, and so is a ``prior`` that is a numpyro distribution. Needs log
+            densities of one theta given one x, or those of torch, such as sbi's MNPE.
         **options: Those of `score_pairs`: ``prior``, ``bounds``, ``summaries`` (needed for images
             and long series), ``names`` of the parameters, ``n_nodes``, ``exclude_invalid_x``.
 
@@ -226,6 +235,11 @@ def check_posterior(
         raise TypeError(
             f"chains: wanted a module such as jaxcal.candidates.Chains(), got {checks.say(chains)}"
         )
+    mixed = split(posterior, thetas, xs, discrete, options)
+    if mixed is not None:
+        if draws is not None:
+            raise ValueError("draws: ranks of discrete parameters among draws: sbi.check_draws")
+        posterior, thetas, xs, options = mixed.continuous
     pairs = scored_pairs(key, posterior, thetas, xs, **options)
     given_x = _given_x(key, pairs, null, level, coordinates)
     calibrated = _calibrated(key, pairs, null, level)
@@ -235,7 +249,8 @@ def check_posterior(
         if pairs.predictions is None
         else exchange_evidence(pairs.predictions, pairs.thetas, pairs.space)
     )
-    return PosteriorReport(calibrated, given_x, coverage, ranks, exchanged)
+    of_discrete = () if mixed is None else mixed.tests(jax.random.fold_in(key, 4), pairs, level)
+    return PosteriorReport(calibrated, given_x, coverage, ranks, exchanged, of_discrete)
 
 
 def _calibrated(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> PosteriorResult:

@@ -14,6 +14,7 @@ from jaxcal.results import Result, Sentences, TestResult, tells
 from jaxcal.results.notes import codes
 from jaxcal.results.report import about_coordinates
 from jaxcal.sbi.diagnosis import Diagnosis
+from jaxcal.sbi.discrete import DiscreteParameter
 from jaxcal.sbi.ranks import DRAWS, PosteriorRanks
 from jaxcal.sbi.report_text import (
     GIVEN_X,
@@ -130,6 +131,8 @@ class PosteriorReport(Result):
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
         exchanged: Log ratio of the density with two parameters exchanged to that as they are,
             [d, d]; None without log densities and for more than 10 parameters.
+        discrete: `DiscreteParameter`, the tests of each discrete parameter given all others; the
+            other fields concern the continuous parameters given the discrete ones.
     """
 
     _scalar: ClassVar[str] = "p_value"
@@ -140,6 +143,7 @@ class PosteriorReport(Result):
     coverage: Coverage | None
     ranks: PosteriorRanks | None = None
     exchanged: Array | None = None
+    discrete: tuple[DiscreteParameter, ...] = ()
 
     @property
     def level(self) -> float:
@@ -161,7 +165,11 @@ class PosteriorReport(Result):
         if self.coverage is not None:
             named["coverage"] = self.coverage.p_uniform
         witnesses = jnp.asarray(least_p_value(self.diagnosis()))
-        return named | {"given x": self.conditional.p_value, "witnesses": witnesses}
+        named |= {"given x": self.conditional.p_value, "witnesses": witnesses}
+        if self.discrete:
+            p = jnp.stack([parameter.p_value for parameter in self.discrete])
+            named["discrete"] = jnp.minimum(1.0, len(p) * jnp.min(p, axis=0))
+        return named
 
     @property
     def p_value(self) -> Array:
@@ -177,6 +185,7 @@ class PosteriorReport(Result):
         if all(passes.values()) and (why := self._reasons()):
             return "cannot tell: " + "; ".join(why)
         right, simple = passes.pop("given x"), passes.pop("witnesses")
+        probable = passes.pop("discrete", True)
         failed = [name for name, fine in passes.items() if not fine]
         if failed in (["coverage"], ["ranks"]):
             which = failed[0]
@@ -195,6 +204,11 @@ class PosteriorReport(Result):
                 "calibrated as far as can be seen, but not the posterior given x: it leaves out "
                 "information in x, or errors of different x cancel"
             )
+        if not probable:
+            return (
+                "not the posterior given x: the probabilities of discrete parameters are wrong, "
+                "given x and the others"
+            )
         if not simple:
             return (
                 "not right: one kind of error is clear (see what is off), although the tests that "
@@ -211,7 +225,7 @@ class PosteriorReport(Result):
         """
         if not float(self.p_value) <= self.level:
             return []
-        kinds = KINDS + self._of_densities + (self.exchanged is not None)
+        kinds = KINDS + self._of_densities + (self.exchanged is not None) + len(self.discrete)
         said = exchanges(self.exchanged, self.names, self.level / kinds)
         said += sentences(
             self.diagnosis(),
@@ -220,6 +234,8 @@ class PosteriorReport(Result):
             by_ranks=self._by_ranks() is not None,
         )
         said += self._about_entries(self.level / kinds, shifted=bool(said))
+        for parameter in self.discrete:
+            said += parameter.findings(self.level / kinds)
         return said + excluded(self._excluded, len(self.calibration.contributions))
 
     def diagnosis(self) -> Diagnosis:
@@ -252,6 +268,7 @@ class PosteriorReport(Result):
         said = self.calibration.warnings() + self.conditional.warnings()
         if self.ranks is not None and self.ranks.exchangeability is not None:
             said += self.ranks.exchangeability.warnings()
+        said += [text for parameter in self.discrete for text in parameter.warnings()]
         # both tests may report one code with different counts: keep the first
         once = {" ".join(codes([text])) or text: text for text in reversed(said)}
         return [(text, True) for text in reversed(once.values())]
@@ -266,6 +283,7 @@ class PosteriorReport(Result):
             "calibration": self.calibration.to_dict(),
             "conditional": self.conditional.to_dict(),
             **{name: v if v is None else v.to_dict() for name, v in parts.items()},
+            "discrete": [parameter.to_dict() for parameter in self.discrete],
         }
 
     def _figure(self) -> "Figure":
@@ -316,6 +334,8 @@ class PosteriorReport(Result):
         ]
         lines += [f"  - {text}" for text in self.findings() or [self._unnamed(total)]]
         lines += ["", *table(self.diagnosis(), self.names, self.level)]
+        for parameter in self.discrete:
+            lines += ["", *parameter._lines()]
         lines += ["", "what this can see"] + [f"  {SIGHT[name]}" for name in p]
         if self.coverage is not None:
             lines += ["", repr(self.coverage)]

@@ -24,8 +24,13 @@ LABELS = {
     "coverage": "coverage, as passed in",
     "given x": "errors along x",
     "witnesses": "shift, spread, trends in x",
+    "discrete": "discrete parameters",
 }
-GIVEN_X = ("given x", "witnesses")  # hypotheses given x; the others are about calibration
+GIVEN_X = (
+    "given x",
+    "witnesses",
+    "discrete",
+)  # the others are about calibration
 SIGHT = {
     "moments": "moments: shift, spread, correlation, tails, weights of modes, and what of these "
     "grows with the centre or width of the posterior; not fine structure inside a mode",
@@ -39,6 +44,8 @@ SIGHT = {
     "given x": "along x: information in x that the posterior leaves out, shift and spread that "
     "grow along a number of x; from scores alone hardly spread",
     "witnesses": "shift, spread, trends in x: what is off below, each kind of error by itself",
+    "discrete": "discrete: the probabilities of each discrete parameter given x and all others; "
+    "hardly errors that cancel along both",
 }
 
 

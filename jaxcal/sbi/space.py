@@ -191,11 +191,12 @@ def check_continuous(thetas: Array, names: Sequence[str]) -> None:
     digits = np.spacing(np.abs(values)) <= 1 / 8
     discrete = np.all(~digits | (values == np.round(values)), axis=0) & (digits.sum(axis=0) > 10)
     if discrete.any():
-        listed = ", ".join(name for name, whole in zip(names, discrete, strict=True) if whole)
+        whole = [name for name, found in zip(names, discrete, strict=True) if found]
+        listed, first = ", ".join(whole), whole[0]
         raise ValueError(
             f"thetas: all values of {listed} are whole numbers; a discrete parameter has no score: "
-            f"sum it out of the posterior, or test draws by check_draws, whose ranks break ties at "
-            f"random"
+            f"name all its values for check_posterior(.., discrete={{{first!r}: [0, 1]}}), or test "
+            f"draws by check_draws, whose ranks break ties at random"
         )
 
 

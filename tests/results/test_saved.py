@@ -26,6 +26,7 @@ from jaxcal import dce, measures, sbi, squared_ce
 from jaxcal.candidates import exchangeability_test
 from jaxcal.coverage import coverage
 from jaxcal.results import JudgedResult, Result, TestResult
+from jaxcal.sbi.discrete import of_probabilities
 from jaxcal.streaming import StreamedTest, array_batches
 
 RANDOM = np.random.default_rng(0)
@@ -94,6 +95,16 @@ MAKE = {
     "Table": lambda: dce.Table.of(BINARY, HAPPENED),
     "CheckReport": lambda: jaxcal.check(0, SCORES, YS),
     "Monitored": monitored,
+    "DiscreteParameter": lambda: of_probabilities(
+        jax.random.key(0),
+        jnp.asarray(P),
+        jnp.asarray(LABELS),
+        jnp.asarray(YS),
+        0.05,
+        values=(0.0, 1.0, 2.0),
+        features=("a", "b"),
+        name="k",
+    ),
     "Recalibration": lambda: dce.recalibrate(0, BINARY, HAPPENED),
 }
 INSIDE = {"PosteriorResult": "calibration", "PosteriorRanks": "ranks"}  # of PosteriorReport

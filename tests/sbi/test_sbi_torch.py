@@ -551,7 +551,7 @@ def test_one_call_checks_a_posterior_of_sbi_with_its_draws_and_without_failed_si
     assert "1 pair with NaN or infinite x was left out" in repr(report)
 
 
-def test_draws_of_mixed_posteriors_are_ranked_and_densities_refused():
+def test_mixed_posteriors_of_sbi_are_checked_by_draws_and_by_densities():
     """sbi's MNPE: a normal rate and a choice of 0 and 1, which x tells apart."""
     from sbi.inference import MNPE
     from sbi.utils import MultipleIndependent
@@ -575,5 +575,22 @@ def test_draws_of_mixed_posteriors_are_ranked_and_densities_refused():
     assert set(np.unique(draws[..., 1])) == {0, 1}
     assert float(ranked.p_values[2]) > 1e-3 > 1e-9 > float(wrong.p_values[2])
     assert float(ranked.p_values[1]) == pytest.approx(float(wrong.p_values[1]))
-    with pytest.raises(ValueError, match=r"theta_2 are whole numbers.*check_draws"):
-        sbi.check_posterior(KEY, trainer.build_posterior(), theta[700:], x[700:])
+    posterior, names = trainer.build_posterior(), ["rate", "kind"]
+    with pytest.raises(ValueError, match=r"theta_2 are whole .*discrete={'theta_2': \[0, 1\]}"):
+        sbi.check_posterior(KEY, posterior, theta[700:], x[700:])
+
+    def flipped_kind(thetas, xs):
+        return estimator.log_prob(torch.stack([thetas[:, 0], 1 - thetas[:, 1]], 1)[None], xs)[0]
+
+    right, wrong = (
+        sbi.check_posterior(
+            KEY, which, theta[700:], x[700:], names=names, discrete={"kind": [0, 1]}, prior=prior
+        )
+        for which in (posterior, flipped_kind)
+    )
+    assert right.names == ("rate",)
+    assert float(right.discrete[0].p_value) > 1e-3
+    assert (
+        float(wrong.discrete[0].p_value) <= 0.003
+    )  # three tests, the draws of one of which are 999
+    assert any(text.startswith("kind = ") or "of kind = " in text for text in wrong.findings())

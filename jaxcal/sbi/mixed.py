@@ -1,0 +1,252 @@
+"""Discrete parameters beside continuous ones, such as a choice of models.
+
+A posterior of continuous parameters a and discrete ones z is right if p(a | z, x) and each
+p(z_j | a, the other z, x) are: where all densities are positive, these determine it (Besag, 1974).
+The first is a posterior of continuous parameters, with z beside x. The others are probabilities of
+classes, which follow from the same densities at each value of z_j.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from jaxcal.read import Scores, Units, Unnormalized, checks, convert
+from jaxcal.read.scores import scores_at
+from jaxcal.read.standardized import Standardized
+from jaxcal.sbi.adapters import as_posterior
+from jaxcal.sbi.discrete import DiscreteParameter, of_probabilities
+from jaxcal.sbi.pairs import PairOptions, ScoredPairs, summarized
+from jaxcal.sbi.posteriors import Densities
+from jaxcal.typing import ArrayLike, Key, LogDensity, Scalar
+
+Z = "discrete parameters"  # their place in the dict of observations
+MOST_VALUES = 1000
+
+
+@dataclass(frozen=True)
+class _Joined:
+    """The log density of all parameters as one of the continuous ones, given the discrete ones;
+    ``order`` sorts both, in this order, by their columns."""
+
+    log_density: LogDensity
+    order: tuple[int, ...]
+
+    def __call__(self, params: tuple[PyTree, Array], continuous: Array) -> Scalar:
+        inner, discrete = params
+        both = jnp.concatenate([continuous, discrete.astype(continuous.dtype)])
+        return self.log_density(inner, both[jnp.asarray(self.order)])
+
+
+class ContinuousPosterior:
+    """The posterior of continuous parameters given x and the discrete ones."""
+
+    def __init__(self, joint: Densities, order: tuple[int, ...], notes: tuple[str, ...]):
+        self.joint, self.order, self.notes = joint, order, notes
+
+    def scored(self, thetas: Array, xs: dict[str, Array], nodes: Array | None) -> Scores:
+        units = Units.unchanged(thetas)
+        predictions = Standardized(self.predictions(xs), units, thetas.shape[1:])
+        return Scores(*scores_at(predictions, thetas, nodes), nodes)
+
+    def predictions(self, xs: dict[str, Array]) -> Unnormalized:
+        """Return the n posteriors."""
+        of_all = self.of_all(xs)
+        density = _Joined(of_all.log_density, self.order)
+        return Unnormalized(density, (of_all.params, xs[Z]), in_axes=(of_all.in_axes, 0))
+
+    def of_all(self, xs: dict[str, Array]) -> Unnormalized:
+        """Return the n posteriors of all parameters."""
+        observed = {name: value for name, value in xs.items() if name != Z}
+        predictions = self.joint.predictions(observed if len(observed) > 1 else observed["xs"])
+        if not isinstance(predictions, Unnormalized):
+            raise TypeError(
+                "discrete: this needs log densities of one theta given one x, not distributions: "
+                "pass a function log_prob(theta, x)"
+            )
+        return predictions
+
+
+class Split(NamedTuple):
+    """A posterior of continuous and discrete parameters as one of the ``continuous``, with its
+    thetas, xs and options. ``columns`` are those of the discrete parameters, ``names`` theirs, and
+    ``values`` all that each may take, in increasing order."""
+
+    continuous: tuple[ContinuousPosterior, Array, Any, PairOptions]
+    columns: tuple[int, ...]
+    names: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
+
+    def tests(self, key: Key, pairs: ScoredPairs, level: float) -> tuple[DiscreteParameter, ...]:
+        """Test each discrete parameter on the pairs on which the continuous ones are tested."""
+        posterior, xs = self.continuous[0], cast(dict[str, Array], pairs.xs)
+        predictions = posterior.of_all(xs)
+        discrete = xs[Z].astype(pairs.thetas.dtype)
+        both = jnp.concatenate([pairs.space.bound(pairs.thetas), discrete], axis=1)
+        thetas = both[:, jnp.asarray(posterior.order)]
+        # features of x, discrete parameters, continuous parameters
+        inputs = jnp.concatenate([pairs.features.astype(thetas.dtype), pairs.thetas], axis=1)
+        q = pairs.features.shape[1] - len(self.columns)
+        called = (*(f"x[{k}]" for k in range(q)), *self.names, *pairs.names)
+        tests = []
+        for j, (column, name, values) in enumerate(
+            zip(self.columns, self.names, self.values, strict=True)
+        ):
+            probabilities = _probabilities(predictions, thetas, jnp.asarray(values), column)
+            place = jnp.searchsorted(jnp.asarray(values, thetas.dtype), thetas[:, column])
+            tests.append(
+                of_probabilities(
+                    jax.random.fold_in(key, j),
+                    probabilities,
+                    place,
+                    jnp.delete(inputs, q + j, axis=1),
+                    level,
+                    values=values,
+                    features=tuple(np.delete(called, q + j).tolist()),
+                    name=name,
+                )
+            )
+        return tuple(tests)
+
+
+def split(
+    posterior: Any,
+    thetas: ArrayLike | None,
+    xs: Any,
+    discrete: Mapping[str | int, ArrayLike] | None,
+    options: PairOptions,
+) -> Split | None:
+    """Return the continuous part of a posterior with discrete parameters, or None without such.
+    ValueError or TypeError name what does not fit."""
+    if discrete is None:
+        return None
+    if isinstance(posterior, ScoredPairs) or thetas is None or xs is None:
+        raise TypeError("discrete: wanted a posterior with thetas and xs, from which it is split")
+    options = options.copy()
+    prior = options.pop("prior", None)
+    scorer: Any = as_posterior(posterior, thetas, prior)
+    prior = getattr(scorer, "prior", None) if prior is None else prior
+    if not hasattr(scorer, "predictions"):
+        raise TypeError("discrete: this needs log densities: pass log_prob(theta, x)")
+    of_all = checks.floats(thetas, "thetas")
+    if of_all.ndim != 2:
+        raise ValueError(f"thetas: wanted parameters of shape [n, d], got {of_all.shape}")
+    d = of_all.shape[1]
+    names = checks.names(options.pop("names", None), d)
+    names = names or tuple(f"theta_{k + 1}" for k in range(d))
+    values = _values(discrete, names, np.asarray(of_all))
+    columns, kept = tuple(values), tuple(k for k in range(d) if k not in values)
+    if not kept:
+        raise ValueError(
+            "discrete: no parameter is continuous: pass the probabilities of each to jaxcal.check"
+        )
+    observed = xs if isinstance(xs, dict) else {"xs": xs}
+    arrays = {name: checks.features(value, "xs") for name, value in observed.items()}
+    alone = arrays if isinstance(xs, dict) else arrays["xs"]
+    features, notes = summarized(scorer, alone, options.pop("summaries", None), len(of_all))
+    z = of_all[:, jnp.asarray(columns)]
+    called = tuple(names[k] for k in columns)
+    q = features.shape[1]
+    notes += (
+        f"the discrete {', '.join(called)} {'is' if len(called) == 1 else 'are'} given to the "
+        f"continuous parameters, as x[{q}]{'' if len(called) == 1 else ' and on'} [given-discrete]",
+    )
+    order = tuple(int(k) for k in np.argsort([*kept, *columns]))
+    notes = tuple(getattr(scorer, "notes", ())) + notes
+    options["prior"] = _prior_of(prior, kept, d)
+    options["summaries"] = jnp.concatenate([features, z.astype(features.dtype)], axis=1)
+    options["names"] = [names[k] for k in kept]
+    posterior = ContinuousPosterior(scorer, order, notes)
+    continuous = (posterior, of_all[:, jnp.asarray(kept)], {**arrays, Z: z}, options)
+    return Split(continuous, columns, called, tuple(values.values()))
+
+
+def _values(
+    discrete: Mapping[str | int, ArrayLike], names: tuple[str, ...], thetas: np.ndarray
+) -> dict[int, tuple[float, ...]]:
+    """Return the values of each discrete parameter, increasing, by its column."""
+    if not isinstance(discrete, Mapping) or not discrete:
+        raise TypeError(
+            f"discrete: wanted a dict from names or columns of discrete parameters to all their "
+            f"values, such as {{'model': [0, 1, 2]}}, got {checks.say(discrete)}"
+        )
+    by_column: dict[int, tuple[float, ...]] = {}
+    for which, listed in discrete.items():
+        column = names.index(which) if which in names else which
+        if not isinstance(column, int) or not -len(names) <= column < len(names):
+            raise ValueError(
+                f"discrete: {which!r} is no parameter: these are {', '.join(names)}, or columns 0 "
+                f"to {len(names) - 1}"
+            )
+        column %= len(names)
+        values = np.unique(np.asarray(listed, float).ravel())
+        if not 2 <= len(values) <= MOST_VALUES or not np.all(np.isfinite(values)):
+            raise ValueError(
+                f"discrete: wanted 2 to {MOST_VALUES} finite values of {names[column]}, got "
+                f"{len(values)}"
+            )
+        unknown = ~np.isin(thetas[:, column], values.astype(thetas.dtype))
+        if unknown.any():
+            raise ValueError(
+                f"discrete: {names[column]} is {thetas[unknown, column][0]:g} in row "
+                f"{int(np.argmax(unknown))} of thetas, which is none of its values"
+            )
+        by_column[column] = tuple(values.tolist())
+    return dict(sorted(by_column.items()))
+
+
+def _prior_of(prior: Any, kept: tuple[int, ...], d: int) -> Any:
+    """Return the prior of the continuous parameters, from one of all or of these alone."""
+    if prior is None:
+        return None
+    parts = getattr(prior, "dists", None)  # sbi's MultipleIndependent
+    if parts is not None:
+        sizes = [int(np.prod((*part.batch_shape, *part.event_shape))) for part in parts]
+        owners = {int(np.searchsorted(np.cumsum(sizes), k, side="right")) for k in kept}
+        if sum(sizes[k] for k in owners) != len(kept):
+            raise ValueError(
+                "prior: a part of it holds discrete and continuous parameters: pass draws [m, d]"
+            )
+        chosen = [parts[k] for k in sorted(owners)]
+        return chosen[0] if len(chosen) == 1 else type(prior)(chosen, validate_args=False)
+    if tuple(getattr(prior, "event_shape", (d,))) != (d,):
+        return prior
+    places = jnp.asarray(kept)
+    if hasattr(prior, "sample") and not convert.brought(prior):
+        raise ValueError(
+            "prior: a distribution of all parameters does not give that of the continuous ones: "
+            "pass the latter, a function prior(key, m), or draws [m, d]"
+        )
+    if callable(prior):
+        draw: Any = prior
+        return partial(_drawn, draw, places)
+    draws = checks.floats(prior, "prior")
+    return draws if draws.shape[-1] == len(kept) else draws[:, places]
+
+
+def _drawn(prior: Callable[..., Any], places: Array, key: Key, m: int) -> Array:
+    return checks.floats(prior(key, m), "prior")[:, places]
+
+
+@partial(jax.jit, static_argnames="column")
+def _probabilities(
+    predictions: Unnormalized,
+    thetas: Float[Array, "n d"],
+    values: Float[Array, " k"],
+    column: int,
+) -> Float[Array, "n k"]:
+    """Return the probability of each value of one parameter given x and all other parameters."""
+
+    def of_one(params: PyTree, theta: Array) -> Array:
+        return jax.lax.map(
+            lambda value: predictions.log_density(params, theta.at[column].set(value)),
+            values.astype(theta.dtype),
+        )
+
+    logs = jax.vmap(of_one, in_axes=(predictions.in_axes, 0))(predictions.params, thetas)
+    return jax.nn.softmax(logs, axis=1)

@@ -1,0 +1,177 @@
+"""Posteriors of continuous and discrete parameters: conditionals, levels, names, bad input."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+from jaxcal import sbi
+from jaxcal.sbi import discrete, mixed
+
+CENTERS, WEIGHTS = jnp.array([-1.0, 0.0, 1.0]), jnp.array([0.5, 0.3, 0.2])
+VALUES = {"k": [0, 1, 2]}
+NAMES = ["a", "k", "b"]
+
+
+def simulated(key, n):
+    """A mean of three possible models k, shifted by a, and a rate b with its own observation."""
+    which, normal, noise = jax.random.split(key, 3)
+    k = jax.random.choice(which, 3, (n,), p=WEIGHTS)
+    a, b = jax.random.normal(normal, (2, n))
+    xs = jnp.stack([0.3 * a + CENTERS[k], b], 1) + jax.random.normal(noise, (n, 2))
+    return jnp.stack([a, k.astype(a.dtype), b], 1), xs
+
+
+def log_prob(theta, x, weights=WEIGHTS, along=0.0, narrow=1.0):
+    a, k, b = theta
+    place = jnp.asarray(k, int)
+    residuals = x - jnp.stack([0.3 * a + CENTERS[place], b])
+    own = -narrow * (a**2 + b**2 + jnp.sum(residuals**2)) / 2
+    return own + jnp.log(weights[place]) + along * k * x[1]
+
+
+def wrong_weights(theta, x):
+    return log_prob(theta, x, jnp.array([0.2, 0.3, 0.5]))
+
+
+def changes_with_x(theta, x):
+    return log_prob(theta, x, along=0.7)
+
+
+def prior(key, m):
+    return simulated(key, m)[0]
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return simulated(jax.random.key(0), 300)
+
+
+def checked(density, pairs, **options):
+    options = {"prior": prior, "names": NAMES, "discrete": VALUES} | options
+    return sbi.check_posterior(1, density, *pairs, **options)
+
+
+def test_a_right_posterior_passes_and_the_report_prints_its_discrete_parameter(pairs):
+    report = checked(log_prob, pairs)
+    assert report.verdict() == "no evidence against the posterior (which is not proof of it)"
+    assert report.names == ("a", "b")
+    (k,) = report.discrete
+    assert (k.name, k.values, k.features) == ("k", (0.0, 1.0, 2.0), ("", "x[0]", "x[1]", "a", "b"))
+    printed = repr(report)
+    assert "k, 3 values: p = " in printed
+    assert "[given-discrete]" in printed
+    assert "discrete parameters" in printed
+    assert report.to_dict()["discrete"][0]["name"] == "k"
+    assert float(report.p_values()["discrete"]) == pytest.approx(float(k.p_value))
+
+
+def test_wrong_probabilities_are_rejected_and_named_and_continuous_parameters_are_not(pairs):
+    by_weight = checked(wrong_weights, pairs)
+    assert "probabilities of discrete parameters are wrong" in by_weight.verdict()
+    said = by_weight.findings()
+    assert any(text.startswith("k = 0 is claimed with probability") for text in said)
+    assert not any(text.startswith(("a ", "b ")) for text in said)
+    along = checked(changes_with_x, pairs).findings()
+    assert "the probability of k = 2 is too high where x[1] is large" in along
+
+
+def test_probabilities_of_values_are_those_of_the_closed_form(pairs):
+    thetas, xs = pairs
+    part = mixed.split(log_prob, thetas, xs, VALUES, {"prior": prior, "names": NAMES})
+    predictions = part.continuous[0].of_all(part.continuous[2])
+    got = mixed._probabilities(predictions, thetas, jnp.arange(3.0), 1)
+    by_hand = np.asarray(WEIGHTS) * stats.norm.pdf(
+        np.asarray(xs)[:, :1], 0.3 * np.asarray(thetas)[:, :1] + np.asarray(CENTERS)
+    )
+    np.testing.assert_allclose(got, by_hand / by_hand.sum(1, keepdims=True), rtol=2e-5)
+
+
+def test_continuous_parameters_are_given_the_discrete_ones_wherever_their_columns_are(pairs):
+    thetas, xs = pairs
+    first = jnp.array([1, 0, 2])  # k, a, b: sorting these columns is no exchange of two
+
+    def reordered(theta, x):
+        return log_prob(theta[first], x)
+
+    part = mixed.split(reordered, thetas[:, first], xs, {0: [0, 1, 2]}, {"prior": prior})
+    posterior, continuous, observed, _ = part.continuous
+    predictions = posterior.predictions(observed)
+    got = jax.vmap(predictions.log_density)(predictions.params, continuous)
+    np.testing.assert_allclose(got, jax.vmap(log_prob)(thetas, xs), rtol=1e-6)
+
+
+@partial(jax.jit, static_argnames="n")
+def _p_values(key, n):
+    """P-values of right probabilities: one of four values is rare, and some are all but certain."""
+    a, b, c, d = jax.random.split(key, 4)
+    logits = jnp.array([[0.0, 1.0, -1.0, -6.0]]) + 3 * jax.random.normal(a, (n, 4))
+    inputs = jax.random.t(b, 3.0, (n, 3))
+    place = jax.random.categorical(c, logits, axis=1)
+    probabilities = jax.nn.softmax(logits)
+    p_along, p_excluded, _, p_errors = discrete._along(d, probabilities, place, inputs, draws=199)
+    return jnp.stack([p_along, p_excluded, jnp.min(p_errors)])
+
+
+@pytest.mark.parametrize("n", [20, 200])
+def test_each_p_value_of_right_probabilities_has_its_level(n):
+    keys = jax.random.split(jax.random.key(3), 1000)
+    p = np.asarray(jax.lax.map(lambda key: _p_values(key, n), keys))
+    for level in (0.05, 0.01):
+        most = stats.binom.ppf(0.999, len(p), level)
+        assert ((p <= level).sum(axis=0) <= most).all()
+    least = stats.binom.ppf(0.001, len(p), 0.05)  # those by draws are exact, not conservative
+    assert ((p <= 0.05).sum(axis=0)[[0, 2]] >= least).all()
+
+
+def test_a_value_that_its_posterior_excludes_is_rejected_by_itself():
+    probabilities = jnp.tile(jnp.array([0.5, 0.5 - 1e-7, 1e-7]), (100, 1))
+    place = jnp.zeros(100, int).at[::2].set(1).at[7].set(2)
+    result = discrete.of_probabilities(
+        jax.random.key(0),
+        probabilities,
+        place,
+        jnp.zeros((100, 1)),
+        0.05,
+        values=(0.0, 1.0, 2.0),
+        features=("x[0]",),
+        name="k",
+    )
+    assert float(result.p_excluded) == pytest.approx(1e-5, rel=1e-3)
+    assert "values all but excluded    p = 1e-05" in repr(result)
+
+
+@pytest.mark.parametrize(
+    ("discrete", "error", "said"),
+    [
+        ({"z": [0, 1]}, ValueError, "'z' is no parameter: these are a, k, b"),
+        ({"k": [0, 1]}, ValueError, "k is 2 in row .* none of its values"),
+        ({"k": [0]}, ValueError, "2 to 1000 finite values of k, got 1"),
+        ({}, TypeError, "wanted a dict from names or columns"),
+        ({5: [0, 1]}, ValueError, "5 is no parameter"),
+    ],
+)
+def test_what_is_no_list_of_values_is_refused(pairs, discrete, error, said):
+    with pytest.raises(error, match=said):
+        checked(log_prob, pairs, discrete=discrete)
+
+
+def test_bad_calls_name_the_remedy(pairs):
+    thetas, xs = pairs
+    joint = dist.Normal(jnp.zeros(3), 1.0).to_event(1)
+    with pytest.raises(ValueError, match="pass the latter, a function prior"):
+        checked(log_prob, pairs, prior=joint)
+    with pytest.raises(ValueError, match=r"check_posterior\(.., discrete={'theta_2': \[0, 1\]}\)"):
+        sbi.check_posterior(1, log_prob, thetas, xs)
+    with pytest.raises(ValueError, match="ranks of discrete parameters among draws"):
+        checked(log_prob, pairs, draws=jnp.zeros((300, 9, 3)))
+    with pytest.raises(ValueError, match=r"no parameter is continuous.*jaxcal\.check"):
+        sbi.check_posterior(1, log_prob, thetas[:, 1:2], xs, discrete={0: [0, 1, 2]})
+    with pytest.raises(TypeError, match="needs log densities of one theta given one x"):
+        checked(lambda xs: dist.Normal(xs, 1.0).to_event(1), pairs)
+    with pytest.raises(TypeError, match="wanted a posterior with thetas and xs"):
+        sbi.check_posterior(1, log_prob, discrete=VALUES)
