@@ -5,7 +5,6 @@ import gc
 import importlib
 import os
 import tempfile
-import threading
 import warnings
 from pathlib import Path
 
@@ -45,8 +44,6 @@ import numpyro.distributions
 import numpyro.infer
 import optax
 import pytest
-from jax._src.core import trace_state_clean
-from jax._src.interpreters import mlir
 
 jax.config.update("jax_enable_x64", True)
 
@@ -55,24 +52,6 @@ gc.set_threshold(100_000)
 
 hypothesis.settings.register_profile("jaxcal", derandomize=True, deadline=None, max_examples=30)
 hypothesis.settings.load_profile("jaxcal")
-
-
-# jax makes a context with all dialects of MLIR for each program it lowers, a fifth of what a single
-# operation costs: one a thread and module of tests, which does not grow for long
-contexts = threading.local()
-
-
-make_context = getattr(mlir, "make_ir_context", None)  # not of jax's public names
-
-
-def shared_context():
-    if not hasattr(contexts, "last"):
-        contexts.last = make_context()
-    return contexts.last
-
-
-if make_context is not None:
-    mlir.make_ir_context = shared_context
 
 
 def pytest_addoption(parser):
@@ -104,7 +83,6 @@ def pytest_runtest_setup(item):
 def programs_do_not_pile_up():
     """Linux grants a process 65,530 memory maps, and every compiled program keeps several."""
     yield
-    vars(contexts).clear()
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 30_000:
         jax.clear_caches()
@@ -126,13 +104,17 @@ def relaxed(function):
     return call
 
 
+def traced(values):
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
 def one_program(function):
     """The same method of a distribution, outside jit one program instead of one an operation."""
     compiled = eqx.filter_jit(function)
 
     @functools.wraps(function)
     def call(*args, **kwargs):
-        if trace_state_clean():
+        if not traced((args, kwargs)):
             try:
                 return compiled(*args, **kwargs)
             except Exception:
@@ -147,7 +129,7 @@ def on_the_host(function):
 
     @functools.wraps(function)
     def call(self, x):
-        outside = isinstance(x, jax.Array) and trace_state_clean()
+        outside = isinstance(x, jax.Array) and not traced(x)
         return function(self, np.asarray(x) if outside else x)
 
     return call
