@@ -61,7 +61,6 @@ def calibration_error(
     test: ArrayLike = 0.2,
     level: float = 0.05,
     keep: bool = False,
-    extend: bool = True,
 ) -> Report:
     """Estimate the calibration error of a classifier from every row; compare estimators by risk.
 
@@ -97,17 +96,14 @@ def calibration_error(
         level: Intervals have confidence 1 - ``level``.
         keep: Hold the fitted functions of the folds in ``functions`` of each estimator, a list for
             each problem.
-        extend: Continue a grid of two or more bins, bandwidths or ridges past the end at which the
-            chosen candidate lies, in the grid's own ratio, until the risk no longer falls.
 
     Returns:
         `Report`.
 
     Cost: from every row that of `jaxcal.squared_ce.leave_one_out`. Of estimators: per fold one
     factorisation that all ridges of kkr and ukkr share, O(n^3) or O(n rank^2), and O(n_train
-    n_valid m) a bandwidth; where a grid is extended, for as many candidates again. Memory
-    O(folds n^2) or O(folds n rank). The first call compiles them, some 10 seconds of
-    processor time for those of the paper.
+    n_valid m) a bandwidth. Memory O(folds n^2) or O(folds n rank). The first call compiles them,
+    some 10 seconds of processor time for those of the paper.
 
     Source: Gruber and Bach (2025), Sec. 3.2.2 and Algorithm 1.
 
@@ -128,7 +124,7 @@ def calibration_error(
         p = checks.probabilities(predictions, "predictions", binary=True)
         problem = _double(reductions.reduce(p, targets, notion))
         classes = np.asarray(checks.labels(targets, p.shape[0], p.shape[1], "targets"))
-        return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep, extend)
+        return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep)
 
 
 @recorded
@@ -141,7 +137,6 @@ def problem_error(
     test: ArrayLike = 0.2,
     level: float = 0.05,
     keep: bool = False,
-    extend: bool = True,
 ) -> Report:
     """Estimate the calibration error of a problem made by `reduce` or `binary`.
 
@@ -153,7 +148,6 @@ def problem_error(
         test: As in `calibration_error`.
         level: As in `calibration_error`.
         keep: As in `calibration_error`.
-        extend: As in `calibration_error`.
 
     Returns:
         `Report`.
@@ -177,7 +171,7 @@ def problem_error(
         if not np.all(np.isfinite(problem.inputs)):
             raise ValueError("problem: inputs hold NaN or infinite values")
         classes = _classes(problem)
-        return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep, extend)
+        return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep)
 
 
 def _run(
@@ -189,10 +183,8 @@ def _run(
     test: ArrayLike,
     level: float,
     keep: bool,
-    extend: bool,
 ) -> Report:
     level, keep = checks.level(level), checks.flag(keep, "keep")
-    extend = checks.flag(extend, "extend")
     rows, outcomes = (
         np.moveaxis(np.asarray(part), -2, 0).reshape(problem.n, -1)
         for part in (problem.inputs, problem.outcomes)
@@ -205,7 +197,7 @@ def _run(
         estimators = default_estimators(largest)
     chosen = _named(estimators)
     parts = [
-        tune(one, last, pairs, chosen, keep, extend)
+        tune(one, last, pairs, chosen, keep)
         for one, last in zip(opt.problems(), final.problems(), strict=True)
         if chosen
     ]

@@ -149,7 +149,6 @@ class Report(Result):
                     "lower_bound": bound,
                     "settings": "; ".join(sorted({_setting(s) for s in tuned.settings})),
                     "edge": ", ".join(sorted({name for names in tuned.edges for name in names})),
-                    "limit": ", ".join(sorted({t for each in tuned.limits for t in each.values()})),
                 }
             )
         return rows
@@ -189,7 +188,6 @@ class Report(Result):
                 f"  {name:{width}s} {row['rmse']:8.3f} ± {row['rmse_se']:5.3f}   "
                 f"{row['error']:8.4f}   {bound}   {_short(row['settings'])}"
                 + (f" (edge: {row['edge']})" if row["edge"] else "")
-                + (f" ({row['limit']})" if row["limit"] and best.risks.shape[0] == 1 else "")
             )
         return lines
 

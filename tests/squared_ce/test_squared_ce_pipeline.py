@@ -63,11 +63,9 @@ def test_the_pipeline_is_algorithm_1_by_hand(problem, report):
     assert (len(tuning), len(tested)) == (80, 20)
     opt, final = problem.take(tuning), problem.take(tested)
     pairs = folds(5, np.asarray(opt.inputs), np.zeros(80))
-    for estimator, name in zip(ESTIMATORS[:2], ("bins", "bandwidth"), strict=True):
+    for estimator in ESTIMATORS[:2]:
         risks, functions = [], []
         tuned = report.estimators[estimator.name]
-        # the grid and what continued it, as one grid
-        estimator = estimator.with_values(name, tuple(setting[name] for setting in tuned.grid))
         for train, valid in pairs:
             fitted = estimator.fit(opt.take(train), [])
             part = opt.take(valid)
@@ -149,9 +147,7 @@ def test_edges_negative_means_and_low_ranks_are_flagged(problem):
         Bins(15),
         KernelRidge((1e-3,), kernels=Gaussian(0.01), rank=3, power=0.75),
     ]
-    result = squared_ce.problem_error(
-        jax.random.key(2), problem, estimators=chosen, folds=1, extend=False
-    )
+    result = squared_ce.problem_error(jax.random.key(2), problem, estimators=chosen, folds=1)
     text = "\n".join(result.warnings())
     assert "debiased bins: the chosen hyperparameter is at an end of what was tried" in text
     assert "\n15 bins" not in text  # one candidate has no edges
