@@ -187,7 +187,6 @@ def recipes():
             "GradientKernel": {"kernel": kernels.Gaussian(1.0)},
             "Vectors": {"values": YS},
         },
-        "nulls": {"Bound": {"largest": 1.0}},
         "kernel_means": means,
         "mcmc": mcmc,
         "skce": {

@@ -4,19 +4,14 @@ They accept numpyro's ``Normal``, ``Normal(...).to_event(1)`` and ``Multivariate
 shape [n], `Wasserstein` also Laplace predictions; TypeError otherwise.
 """
 
-from typing import NamedTuple
-
 import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jaxcal.divergences import embeddings
 from jaxcal.divergences.embeddings import BaseCov, Cov
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.kernels.bandwidths import spread_of_gaussians
-from jaxcal.kernels.points import by_rows
-from jaxcal.numerics import at_least, psd_root, safe_sqrt
 from jaxcal.read import Standardized, convert, gaussian_moments
 from jaxcal.read.families import Laplaces, distribution_of
 from jaxcal.read.sampling import check_batch
@@ -158,7 +153,7 @@ class Wasserstein(_Euclidean, eqx.Module):
 
     :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2`: exact for commuting covariances
     (scalar, diagonal, isotropic), an upper bound of the squared W2 otherwise, and always Euclidean,
-    so kernels on it are positive definite. `Bures` is W2 itself. For Laplace predictions with
+    so kernels on it are positive definite. `experiments/reference/transport.py` has W2 itself. For Laplace predictions with
     independent coordinates :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`. In the units of the
     test.
 
@@ -185,59 +180,3 @@ class Wasserstein(_Euclidean, eqx.Module):
             _check_batch(predictions)
             return jnp.concatenate([distribution.loc, 2**0.5 * distribution.scale], axis=-1)
         return embeddings.wasserstein(*moments(predictions))
-
-
-class GaussianRoots(NamedTuple):
-    """Means [n, d] and symmetric roots of the covariances, standard deviations [n, d] or [n, d, d].
-
-    ``size`` [n]: the trace of the covariance.
-    """
-
-    mean: Points
-    root: Cov
-    size: Float[Array, " n"]
-
-
-class Bures(eqx.Module):
-    r"""2-Wasserstein distance of Gaussian predictions with any covariances, pair by pair.
-
-    :math:`\|\mu - \mu'\|^2 + tr(\Sigma + \Sigma' - 2 (\Sigma'^{1/2} \Sigma \Sigma'^{1/2})^{1/2})`.
-    For covariances that do not commute it is not Euclidean, and ``exp(-W^2 / 2 s^2)`` need not be
-    positive definite: a statistic with this kernel can be negative. Prefer `Wasserstein`, which is
-    equal for commuting covariances.
-
-    Cost: O(n^2 d^3).
-
-    Source: Widmann, Lindsten and Zachariah (2021), App. D.1.
-
-    Example:
-        >>> import jaxcal
-        >>> divergence = jaxcal.divergences.Bures()  # an option of `jaxcal.skce_test`
-    """
-
-    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
-
-    def features(
-        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
-    ) -> Features:
-        mean, cov = moments(predictions)
-        if cov.ndim == 2:
-            return GaussianRoots(mean, safe_sqrt(cov), jnp.sum(cov, axis=-1))
-        size = jnp.trace(cov, axis1=1, axis2=2)
-        return GaussianRoots(mean, psd_root(cov), size)
-
-    def squared_distances(self, rows: GaussianRoots, cols: GaussianRoots) -> Float[Array, "r c"]:
-        return by_rows(_bures, rows, cols)
-
-    def paired(self, rows: GaussianRoots, cols: GaussianRoots) -> Float[Array, " r"]:
-        return jax.vmap(_bures)(rows, cols)
-
-
-def _bures(p: GaussianRoots, q: GaussianRoots) -> Array:
-    shift = jnp.sum((p.mean - q.mean) ** 2)
-    if p.root.ndim == 1:
-        return shift + jnp.sum((p.root - q.root) ** 2)
-    product = p.root @ q.root
-    # the singular values of R R' are the eigenvalues of (R' Sigma R')^1/2
-    overlap = jnp.sum(safe_sqrt(jnp.linalg.eigvalsh(product.T @ product)))
-    return shift + at_least(p.size + q.size - 2 * overlap, 0)
