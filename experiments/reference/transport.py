@@ -17,12 +17,15 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.divergences import embeddings
+from jaxcal.divergences.embeddings import Cov
+from jaxcal.divergences.gaussians import moments
 from jaxcal.divergences.vectors import NodeScores
-from jaxcal.numerics import safe_sqrt
+from jaxcal.kernels.points import by_rows
+from jaxcal.numerics import at_least, psd_root, safe_sqrt
 from jaxcal.read import Standardized, convert
 from jaxcal.read.families import Laplaces, Mixtures, Normals, distribution_of
 from jaxcal.read.sampling import check_batch
-from jaxcal.typing import Key, PredictionsLike
+from jaxcal.typing import Features, Key, Points, PredictionsLike
 
 TOGETHER = 64  # linear programs per call, which share its overhead
 TOLERANCE = 1e-10  # the smallest that HiGHS accepts

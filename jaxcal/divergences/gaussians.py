@@ -153,9 +153,8 @@ class Wasserstein(_Euclidean, eqx.Module):
 
     :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2`: exact for commuting covariances
     (scalar, diagonal, isotropic), an upper bound of the squared W2 otherwise, and always Euclidean,
-    so kernels on it are positive definite. `experiments/reference/transport.py` has W2 itself. For Laplace predictions with
-    independent coordinates :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`. In the units of the
-    test.
+    so kernels on it are positive definite. For Laplace predictions with independent coordinates
+    :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`. In the units of the test.
 
     Cost: O(n d), for full covariances O(n d^3).
 
