@@ -173,7 +173,6 @@ def recipes():
     distances = dict.fromkeys(binary.split(), BINARY)
     distances |= {
         "distance_from_calibration": top["distance_from_calibration"],
-        "interval_ce_test": {"key": 0, **BINARY},
         "recalibrate": {"key": 0, **BINARY},
         "Table": {},
     }
