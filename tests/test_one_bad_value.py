@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from reference.nulls import BlockSquares, Bound, Gamma, Multinomial, Spectrum
+from reference.nulls import BlockSquares, Bound, ChiSquared, Gamma, Multinomial, Spectrum
 from reference.sliced import SlicedWasserstein
 from reference.transport import Bures, MixtureWasserstein
 
@@ -130,7 +130,7 @@ DIVERGENCES += [
 ]
 NULLS = [Wild(39), HadamardWild(39), DependentWild(39), Multinomial(39), Spectrum(39), Gamma()]
 NULLS += [Eigenvalues(), BlockNormal(), BlockSquares(), Bound(50.0)]
-AT_LOCATIONS = [ucme.Signs(39), ucme.F(), ucme.ChiSquared()]
+AT_LOCATIONS = [ucme.Signs(39), ucme.F(), ChiSquared()]
 
 
 def test_no_kernel_distance_or_null_is_missing():

@@ -16,9 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.divergences import embeddings
-from jaxcal.divergences.embeddings import Cov
-from jaxcal.divergences.gaussians import moments
+from jaxcal.divergences.gaussians import Cov, moments, wasserstein
 from jaxcal.divergences.vectors import NodeScores
 from jaxcal.kernels.points import by_rows
 from jaxcal.numerics import at_least, psd_root, safe_sqrt
@@ -203,7 +201,7 @@ def _vectors(parts: Normals | Laplaces) -> Array:
         return jnp.concatenate([parts.loc, 2**0.5 * parts.scale], axis=-1)
     mean, cov = parts
     *batch, d = mean.shape
-    flat = embeddings.wasserstein(mean.reshape(-1, d), cov.reshape(-1, *cov.shape[len(batch) :]))
+    flat = wasserstein(mean.reshape(-1, d), cov.reshape(-1, *cov.shape[len(batch) :]))
     return flat.reshape(*batch, -1)
 
 

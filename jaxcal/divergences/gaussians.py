@@ -6,16 +6,17 @@ shape [n], `Wasserstein` also Laplace predictions; TypeError otherwise.
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
-from jaxcal.divergences import embeddings
-from jaxcal.divergences.embeddings import BaseCov, Cov
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.kernels.bandwidths import spread_of_gaussians
 from jaxcal.read import Standardized, convert, gaussian_moments
 from jaxcal.read.families import Laplaces, distribution_of
 from jaxcal.read.sampling import check_batch
 from jaxcal.typing import ArrayLike, Features, Key, Point, Points, PredictionsLike
+
+Cov = Float[Array, "n d"] | Float[Array, "n d d"]  # variances, or covariance matrices
+BaseCov = Float[Array, " d"] | Float[Array, "d d"]
 
 
 def moments(predictions: PredictionsLike) -> tuple[Points, Cov]:
@@ -60,6 +61,34 @@ def _base(
     return m.astype(dtype), s.astype(dtype)
 
 
+def gaussian_fisher(
+    mean: Float[Array, "n d"], cov: Cov, base_mean: Point, base_cov: BaseCov
+) -> Float[Array, "n q"]:
+    r"""``phi(p) = [S^1/2 Lambda; Lambda (mu - m)]`` of p = N(mu, Lambda^-1), base measure N(m, S).
+
+    The generalized Fisher divergence of Gaussians, whose scores are ``Lambda (mu - y)``:
+    :math:`\int \|s_p - s_q\|^2 d\nu = tr(\Delta\Lambda\, S\, \Delta\Lambda)
+    + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2`.
+    q = 2 d for variances [n, d], d^2 + d for covariances. Units of the score. Cost O(n d), for
+    covariances O(n d^3). Not finite where a covariance is singular.
+    Source: the integral of Glaser et al. (2023), Section 4.1, over a Gaussian.
+    """
+    n, d = mean.shape
+    shift = mean - base_mean[None]
+    if cov.ndim == 2:
+        spread = base_cov if base_cov.ndim == 1 else jnp.diagonal(base_cov)
+        return jnp.concatenate([jnp.sqrt(spread)[None] / cov, shift / cov], axis=-1)
+    low = jnp.linalg.cholesky(cov)
+    eye = jnp.broadcast_to(jnp.eye(d, dtype=cov.dtype), cov.shape)
+    precision = jax.scipy.linalg.cho_solve((low, True), eye)
+    wide = base_cov.ndim == 2
+    rooted = (
+        psd_root(base_cov) @ precision if wide else precision * jnp.sqrt(base_cov)[None, :, None]
+    )
+    shift = jnp.einsum("nij,nj->ni", precision, shift)
+    return jnp.concatenate([rooted.reshape(n, d * d), shift], axis=-1)
+
+
 class GaussianFisher(_Euclidean, eqx.Module):
     r"""Generalized Fisher divergence (GFD) of Gaussian predictions in closed form, without nodes.
 
@@ -89,7 +118,39 @@ class GaussianFisher(_Euclidean, eqx.Module):
     ) -> Features:
         mu, sigma = moments(predictions)
         base = _base(predictions, self.mean, self.cov, mu)
-        return embeddings.gaussian_fisher(mu, sigma, *base)
+        return gaussian_fisher(mu, sigma, *base)
+
+
+def gaussian_kernel_fisher(
+    mean: Float[Array, "n d"],
+    cov: Cov,
+    base_mean: Point,
+    base_cov: BaseCov,
+    lengths: Point,
+) -> Float[Array, "n q"]:
+    r"""Embedding of the kernelized Fisher divergence of Gaussians, base measure N(m, S).
+
+    For the ground kernel ``exp(-sum_i (x_i - y_i)^2 / (2 g_i^2))`` with G = diag(g^2),
+
+    .. math:: c = |I + 2 G^{-1} S|^{-1/2},\quad V = S (G + 2 S)^{-1} S,\quad
+              D^2 = c\, [tr(\Delta\Lambda\, V\, \Delta\Lambda)
+                    + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2]:
+
+    Under the kernel's weight two nodes have covariance V. This is ``c^1/2`` times `gaussian_fisher`
+    with V for S. For S = b^2 I and one g, :math:`V = b^4 / (g^2 + 2 b^2)`. Units of the score; cost
+    as `gaussian_fisher`.
+    Source: the double integral of Glaser et al. (2023), Section 4.2, over Gaussians.
+    """
+    g = lengths**2
+    if base_cov.ndim == 1:
+        shared = base_cov**2 / (g + 2 * base_cov)
+        log_weight = -jnp.sum(jnp.log1p(2 * base_cov / g)) / 2
+    else:
+        total = jnp.diag(g) + 2 * base_cov
+        shared = base_cov @ jnp.linalg.solve(total, base_cov)
+        shared = (shared + shared.T) / 2
+        log_weight = (jnp.sum(jnp.log(g)) - jnp.linalg.slogdet(total)[1]) / 2
+    return jnp.exp(log_weight / 2) * gaussian_fisher(mean, cov, base_mean, shared)
 
 
 class GaussianKernelFisher(_Euclidean, eqx.Module):
@@ -137,7 +198,7 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
         length = self.fitted(key, predictions, at_nodes).bandwidth
         assert length is not None
         lengths = as_lengths(length, mu, "bandwidth")
-        return embeddings.gaussian_kernel_fisher(mu, sigma, *base, lengths)
+        return gaussian_kernel_fisher(mu, sigma, *base, lengths)
 
 
 def as_lengths(length: Array, like: Points, name: str) -> Point:
@@ -146,6 +207,21 @@ def as_lengths(length: Array, like: Points, name: str) -> Point:
     if length.shape not in ((), (d,)):
         raise ValueError(f"{name}: wanted one length or {d}, got shape {length.shape}")
     return jnp.broadcast_to(length, (d,)).astype(like.dtype)
+
+
+def wasserstein(mean: Float[Array, "n d"], cov: Cov) -> Float[Array, "n q"]:
+    r"""``phi(p) = [mu; Sigma^1/2]``, shape ``[n, 2 d]`` for variances, ``[n, d + d^2]`` otherwise.
+
+    :math:`\|\phi(p) - \phi(q)\|^2 = \|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2` is
+    the squared 2-Wasserstein distance of Gaussians with commuting (e.g. diagonal) covariances, and
+    an upper bound otherwise. In units of the targets. Cost O(n d), for covariances O(n d^3).
+    Source: Widmann et al. (2021), App. D.1. (For isotropic Gaussians it is
+    |mu - mu'|^2 + d (sigma - sigma')^2; Glaser et al. (2023) print variances there.)
+    """
+    n, d = mean.shape
+    if cov.ndim == 2:
+        return jnp.concatenate([mean, safe_sqrt(cov)], axis=-1)
+    return jnp.concatenate([mean, psd_root(cov).reshape(n, d * d)], axis=-1)
 
 
 class Wasserstein(_Euclidean, eqx.Module):
@@ -178,4 +254,4 @@ class Wasserstein(_Euclidean, eqx.Module):
         if isinstance(distribution, Laplaces):
             _check_batch(predictions)
             return jnp.concatenate([distribution.loc, 2**0.5 * distribution.scale], axis=-1)
-        return embeddings.wasserstein(*moments(predictions))
+        return wasserstein(*moments(predictions))

@@ -58,9 +58,9 @@ class Bins(eqx.Module):
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
         >>> p = jnp.linspace(0.05, 0.95, 100)
-        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> targets = jax.random.bernoulli(jax.random.key(0), p)
         >>> bins = jaxcal.squared_ce.Bins((2, 4), equal_mass=True)
-        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[bins])
+        >>> report = jaxcal.calibration_error(1, p, targets, notion="binary", estimators=[bins])
         >>> report.best.grid
         [{'bins': 2.0}, {'bins': 4.0}]
     """

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 from reference.classifiers import squared_confidence
 from reference.parametric import Parametric
+from squared_ce_oracles import problem_error
 
 from jaxcal import squared_ce
 from jaxcal.kernels import Gaussian
@@ -19,7 +20,7 @@ def wrong(n):
 
 
 def tuned(problem, estimator):
-    return squared_ce.problem_error(KEY, problem, estimators=[estimator], folds=2)
+    return problem_error(KEY, problem, estimators=[estimator], folds=2)
 
 
 def divided(theta, inputs):
