@@ -239,6 +239,7 @@ def recipes():
             "score_pairs": {"posterior": log_prob, **SAMPLES},
         },
         "data": {},
+        "nulls": {},
         "read": {
             **{name: top[name] for name in ("Draws", "LogDensities", "Scores", "Unnormalized")},
             "draws": {"key": 0, "predictions": NORMALS, "m": 3},

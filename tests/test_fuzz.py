@@ -30,7 +30,7 @@ from jaxcal.results import JudgedResult, Result
 
 N = fuzz_calls.N
 SUBPACKAGES = (
-    "kernels kernel_means mcmc skce ucme coverage candidates measures ckce squared_ce "
+    "kernels nulls kernel_means mcmc skce ucme coverage candidates measures ckce squared_ce "
     "dce divergences simulators plots sbi read whitening streaming moments"
 )
 ODD = {

@@ -5,11 +5,13 @@ shape [n], `Wasserstein` also Laplace predictions; TypeError otherwise.
 """
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.kernels.bandwidths import spread_of_gaussians
+from jaxcal.numerics import psd_root, safe_sqrt
 from jaxcal.read import Standardized, convert, gaussian_moments
 from jaxcal.read.families import Laplaces, distribution_of
 from jaxcal.read.sampling import check_batch
