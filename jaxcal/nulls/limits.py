@@ -18,10 +18,6 @@ from jaxcal.read import convert
 from jaxcal.typing import Features, Key, Scalar
 
 
-def _size(value: object) -> int | None:
-    return None if value is None else convert.integer(value, "size", least=2)
-
-
 class BlockNormal(eqx.Module):
     r"""Normal limit of the mean over blocks of observations, each with its own unbiased estimate.
 
@@ -43,7 +39,11 @@ class BlockNormal(eqx.Module):
         'rejected'
     """
 
-    size: int | None = eqx.field(default=None, static=True, converter=_size)
+    size: int | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self):
+        if self.size is not None:
+            convert.integer(self.size, "size", least=2)
 
     def needs(self, key: Key, features: Features) -> Needs:
         n = count(features)
@@ -62,10 +62,6 @@ class BlockNormal(eqx.Module):
     def least_p_value(self, n: int) -> float:
         """Return 0: the spread of the blocks may be arbitrarily small."""
         return 0.0
-
-
-def _columns(value: object) -> int:
-    return convert.integer(value, "columns", least=2)
 
 
 class Eigenvalues(eqx.Module):
@@ -100,7 +96,9 @@ class Eigenvalues(eqx.Module):
         True
     """
 
-    columns: int = eqx.field(default=64, static=True, converter=_columns)
+    columns: int = eqx.field(
+        default=64, static=True, converter=partial(convert.integer, name="columns", least=2)
+    )
 
     def needs(self, key: Key, features: Features) -> Needs:
         n = count(features)

@@ -19,6 +19,8 @@ much.
 On the diagonal kkr may be negative: the matrix of 1 / (v_i v_j + rho) is indefinite.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -146,20 +148,9 @@ def _kernels(value: object) -> tuple[KernelLike, ...]:
     return kernels
 
 
-def _multipliers(value: Any) -> tuple[float, ...] | None:
-    return None if value is None else positive(value, "ridges")
-
-
-def _power(value: Any) -> float | None:
-    return None if value is None else checks.real(value, "power")
-
-
-def _kronecker(value: Any) -> bool:
-    return checks.flag(value, "kronecker")
-
-
-def _rank(value: object) -> int | None:
-    return None if value is None else checks.integer(value, "rank")
+def _checked(check: Callable[[Any, str], Any], name: str) -> Callable[[Any], Any]:
+    """Return a converter of an option that may be None."""
+    return lambda value: None if value is None else check(value, name)
 
 
 # of 10: the multipliers that the authors tried, for scalar and for vector inputs
@@ -199,11 +190,19 @@ class KernelRidge(eqx.Module):
         [{'ridge': 0.1}, {'ridge': 1.0}]
     """
 
-    ridges: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_multipliers)
+    ridges: tuple[float, ...] | None = eqx.field(
+        default=None, static=True, converter=_checked(positive, "ridges")
+    )
     kernels: tuple[KernelLike, ...] = eqx.field(default=(RBF,), converter=_kernels)
-    rank: int | None = eqx.field(default=None, static=True, converter=_rank)
-    power: float | None = eqx.field(default=None, static=True, converter=_power)
-    kronecker: bool = eqx.field(default=False, static=True, converter=_kronecker)
+    rank: int | None = eqx.field(
+        default=None, static=True, converter=_checked(checks.integer, "rank")
+    )
+    power: float | None = eqx.field(
+        default=None, static=True, converter=_checked(checks.real, "power")
+    )
+    kronecker: bool = eqx.field(
+        default=False, static=True, converter=partial(checks.flag, name="kronecker")
+    )
 
     @property
     def name(self) -> str:

@@ -172,12 +172,8 @@ class Tuned(eqx.Module):
         )
 
 
-def _finite(values: Numbers) -> Numbers:
-    return values[np.isfinite(values)]
-
-
 def _mean(values: Numbers) -> float:
-    finite = _finite(values)
+    finite = values[np.isfinite(values)]
     return float(np.mean(finite)) if finite.size else np.nan
 
 

@@ -38,9 +38,7 @@ from jaxcal.squared_ce.kde import (
     KernelDensity,
     on_simplex,
 )
-from jaxcal.squared_ce.kernel_ridge import (
-    KernelRidge,
-)
+from jaxcal.squared_ce.kernel_ridge import KernelRidge, spectral
 from jaxcal.squared_ce.reductions import binary, canonical, top_label
 
 Kronecker = partial(KernelRidge, kronecker=True)
