@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
+from jaxcal.kernels import points
 from jaxcal.read import checks
 from jaxcal.read.sampling import check_batch
 from jaxcal.typing import Features, Key, PredictionsLike
@@ -85,30 +86,7 @@ def by_class(
     return total + some(left[rest], right[rest]) if rest.start < m else total
 
 
-class _Simplex:
-    """Distances whose features are probabilities: one array per class, or one array for many."""
-
-    def features(
-        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
-    ) -> Features:
-        return self.in_order(class_probabilities(predictions))
-
-    def center(self, features: Features) -> None:
-        """Return None: probabilities have no common offset."""
-
-    def in_order(self, features: Features) -> Features:
-        """Return features from probabilities [n, m] in the fastest layout for `by_class`."""
-        if isinstance(features, tuple):
-            return features
-        few = features.shape[1] <= AT_ONCE
-        return tuple(features.T) if few else features
-
-    def vectors(self, features: Features) -> Float[Array, "n m"]:
-        """Return probabilities [n, m] from features."""
-        return jnp.stack(features, axis=-1) if isinstance(features, tuple) else features
-
-
-class TotalVariation(_Simplex, eqx.Module):
+class TotalVariation(eqx.Module):
     r"""Total variation distance :math:`\frac12 \sum_k |p_k - q_k|` of class probabilities.
 
     `jaxcal.kernels.Laplace` on it is :math:`\exp(-TV / l)`, which is positive definite;
@@ -131,6 +109,25 @@ class TotalVariation(_Simplex, eqx.Module):
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
+        return self.in_order(class_probabilities(predictions))
+
+    def center(self, features: Features) -> None:
+        """Return None: probabilities have no common offset."""
+
+    def in_order(self, features: Features) -> Features:
+        """Return features from probabilities [n, m] in the fastest layout for `by_class`."""
+        if isinstance(features, tuple):
+            return features
+        few = features.shape[1] <= AT_ONCE
+        return tuple(features.T) if few else features
+
+    def vectors(self, features: Features) -> Float[Array, "n m"]:
+        """Return probabilities [n, m] from features."""
+        return jnp.stack(features, axis=-1) if isinstance(features, tuple) else features
+
     def squared_distances(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
         return (by_class(_gap, self.in_order(rows), self.in_order(cols)) / 2) ** 2
 
@@ -143,7 +140,7 @@ class TotalVariation(_Simplex, eqx.Module):
         return (jnp.sum(gaps, axis=-1) / 2) ** 2
 
 
-class Euclidean(_Simplex, _Euclidean, eqx.Module):
+class Euclidean(_Euclidean, eqx.Module):
     r"""Euclidean distance :math:`\|p - q\|_2` of class probabilities.
 
     Every radial kernel on it is positive definite. Up to 16 classes are subtracted one by one, so
@@ -161,26 +158,18 @@ class Euclidean(_Simplex, _Euclidean, eqx.Module):
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
-    def squared_distances(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
-        rows, cols = self.in_order(rows), self.in_order(cols)
-        if isinstance(rows, tuple):
-            return by_class(_squared_gap, rows, cols)
-        return super().squared_distances(rows, cols)
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
+        return class_probabilities(predictions)
 
-    def separations(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
-        """Return squared distances, exactly 0 for predictions equal up to rounding."""
-        rows, cols = self.in_order(rows), self.in_order(cols)
-        if isinstance(rows, tuple):
-            return self.squared_distances(rows, cols)
-        return super().separations(rows, cols)
+    def center(self, features: Features) -> None:
+        """Return None: probabilities have no common offset."""
 
-    def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
-        return super().paired(self.vectors(rows), self.vectors(cols))
+    def squared_distances(self, rows: Array, cols: Array) -> Float[Array, "r c"]:
+        few = rows.shape[1] <= points.FEW
+        return points.separations(rows, cols) if few else super().squared_distances(rows, cols)
 
 
 def _gap(p: Array, q: Array) -> Array:
     return jnp.abs(p - q)
-
-
-def _squared_gap(p: Array, q: Array) -> Array:
-    return (p - q) ** 2
