@@ -74,16 +74,12 @@ def ground_kernel(kernel: KernelLike | None) -> Any:
 def kernel_fisher(
     node_scores: Float[Array, "n m d"], ground: Float[Array, "m m"] | Float[Array, "m m d d"]
 ) -> Float[Array, "n md"]:
-    r"""``phi(p) = K^1/2 [s_p(z_1); ..; s_p(z_m)] / m``, shape ``[n, m d]``.
+    """Return ``K^1/2 [s_p(z_1); ..; s_p(z_m)] / m``, [n, m d]: the features of `KernelFisher`.
 
     K is the Gram matrix of the ground kernel at the nodes: a number per pair of nodes, the same for
-    all coordinates, or a matrix [d, d]. With :math:`\delta = s_p - s_q`,
-    :math:`\|\phi(p) - \phi(q)\|^2 = \frac1{m^2} \sum_{kl} \delta(z_k)^\top K(z_k, z_l)
-    \delta(z_l)` estimates the kernelized divergence :math:`\|T_{K,\nu} \delta\|^2_{H_K}`. It
-    includes the terms k = l, so it has a bias of O(1/m) and is never negative (the paper calls it
-    unbiased). Units of the score times those of K^1/2. Cost O(m^3 + n m^2 d), for matrix-valued K
-    O(m^3 d^3 + n m^2 d^2).
-    Source: Glaser et al. (2023), Section 4.2.
+    all coordinates, or a matrix [d, d]. Squared distances include the terms k = l, so they have a
+    bias of O(1/m) and are never negative (the paper calls them unbiased). Cost O(m^3 + n m^2 d),
+    for matrix-valued K O(m^3 d^3 + n m^2 d^2).
     """
     n, m, d = node_scores.shape
     if ground.ndim == 2:

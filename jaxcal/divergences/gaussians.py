@@ -66,14 +66,11 @@ def _base(
 def gaussian_fisher(
     mean: Float[Array, "n d"], cov: Cov, base_mean: Point, base_cov: BaseCov
 ) -> Float[Array, "n q"]:
-    r"""``phi(p) = [S^1/2 Lambda; Lambda (mu - m)]`` of p = N(mu, Lambda^-1), base measure N(m, S).
+    """Return ``[S^1/2 Lambda; Lambda (mu - m)]`` of N(mu, Lambda^-1), the features of
+    `GaussianFisher`.
 
-    The generalized Fisher divergence of Gaussians, whose scores are ``Lambda (mu - y)``:
-    :math:`\int \|s_p - s_q\|^2 d\nu = tr(\Delta\Lambda\, S\, \Delta\Lambda)
-    + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2`.
-    q = 2 d for variances [n, d], d^2 + d for covariances. Units of the score. Cost O(n d), for
-    covariances O(n d^3). Not finite where a covariance is singular.
-    Source: the integral of Glaser et al. (2023), Section 4.1, over a Gaussian.
+    q = 2 d for variances [n, d], d^2 + d for covariances. Not finite where a covariance is
+    singular.
     """
     n, d = mean.shape
     shift = mean - base_mean[None]
@@ -212,13 +209,11 @@ def as_lengths(length: Array, like: Points, name: str) -> Point:
 
 
 def wasserstein(mean: Float[Array, "n d"], cov: Cov) -> Float[Array, "n q"]:
-    r"""``phi(p) = [mu; Sigma^1/2]``, shape ``[n, 2 d]`` for variances, ``[n, d + d^2]`` otherwise.
+    """Return ``[mu; Sigma^1/2]``, the features of `Wasserstein`: q = 2 d for variances, d + d^2
+    otherwise.
 
-    :math:`\|\phi(p) - \phi(q)\|^2 = \|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2` is
-    the squared 2-Wasserstein distance of Gaussians with commuting (e.g. diagonal) covariances, and
-    an upper bound otherwise. In units of the targets. Cost O(n d), for covariances O(n d^3).
-    Source: Widmann et al. (2021), App. D.1. (For isotropic Gaussians it is
-    |mu - mu'|^2 + d (sigma - sigma')^2; Glaser et al. (2023) print variances there.)
+    For isotropic Gaussians the squared distance is |mu - mu'|^2 + d (sigma - sigma')^2; Glaser et
+    al. (2023) print variances there.
     """
     n, d = mean.shape
     if cov.ndim == 2:

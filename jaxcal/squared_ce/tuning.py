@@ -21,6 +21,7 @@ from jaxcal.squared_ce.estimators import (
 )
 from jaxcal.squared_ce.functions import Factors, finite_rows, on_diagonal
 from jaxcal.squared_ce.intervals import claimed_parts, one_step_terms
+from jaxcal.squared_ce.kernel_ridge import FittedRidge
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.splits import Split
 from jaxcal.squared_ce.tuned import Tuned, in_numpy
@@ -190,6 +191,6 @@ def join(name: str, parts: list[Contents], level: float, keep: bool, largest: fl
     )
 
 
-def _unexplained(fitted: object) -> float:
-    spectral = getattr(fitted, "spectral", None)
-    return 0.0 if spectral is None else float(jnp.max(spectral.unexplained))
+def _unexplained(fitted: Fitted) -> float:
+    """Return the largest part of a kernel's trace that a low rank leaves out."""
+    return float(jnp.max(fitted.spectral.unexplained)) if isinstance(fitted, FittedRidge) else 0.0
