@@ -24,7 +24,7 @@ from jaxcal.fit import (
     refitted,
 )
 from jaxcal.nulls import Redrawn, contract
-from jaxcal.nulls.locations import ChiSquared, F, Judgement, LocationNull, Signs
+from jaxcal.nulls.locations import F, Judgement, LocationNull, Signs
 from jaxcal.read import Draws, checks
 from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.repeats import drawn_order, fingerprints, repeated_rows
@@ -39,7 +39,7 @@ from jaxcal.statistics.skce import KernelResidual
 from jaxcal.statistics.weighted import Weighted
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
-__all__ = ["ChiSquared", "F", "Signs", "ucme", "ucme_test"]
+__all__ = ["F", "Signs", "ucme", "ucme_test"]
 
 
 def __dir__() -> list[str]:
@@ -74,12 +74,11 @@ def ucme_test(
         n_locations: Number J of observations that are used as locations.
         null: `Signs` or `jaxcal.nulls.Redrawn`, with ``statistic`` equal to ``biased``; by default
             one of the two, as in `jaxcal.skce_test`. `Redrawn` keeps the targets of locations. Or
-            `F` or `ChiSquared`, with Hotelling's :math:`Q = n \bar Z^\top S^{-1} \bar Z` (S with
-            n - 1). Q is invariant to the scale of the kernel and to linear maps of the locations,
-            and weights directions of small spread equally: up to .08 more shifted forecasts were
-            rejected (`experiments/ucme_level`). But `F` and `ChiSquared` reject calibrated models
-            too often for few observations, or for many or close locations;
-            ``result.warnings()`` reports this.
+            `F`, with Hotelling's :math:`Q = n \bar Z^\top S^{-1} \bar Z` (S with n - 1). Q is
+            invariant to the scale of the kernel and to linear maps of the locations, and weights
+            directions of small spread equally: up to .08 more shifted forecasts were rejected
+            (`experiments/ucme_level`). But `F` rejects calibrated models too often for few
+            observations, or for many or close locations; ``result.warnings()`` reports this.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         **options: Options of `jaxcal.skce`, as explained in `jaxcal.skce_test`, except ``whiten``.
             Units and unset bandwidths depend on all observations, including locations.

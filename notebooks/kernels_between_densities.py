@@ -34,7 +34,7 @@ import numpyro.distributions as dist
 import jaxcal
 from jaxcal import plots
 from jaxcal.divergences import MMD, GaussianFisher, GaussianKernelFisher, GradientKernel
-from jaxcal.divergences.embeddings import fisher, kernel_fisher
+from jaxcal.divergences.fisher import fisher, kernel_fisher
 from jaxcal.kernels import Gaussian
 from jaxcal.read.scores import scores_at
 from jaxcal.skce import skce_test

@@ -34,8 +34,8 @@ SCORES = models.Scores(-YS, RNG.normal(size=(N, 4, 2)), RNG.normal(size=(4, 2)))
 NORMALS = dist.MultivariateNormal(jnp.asarray(YS), jnp.eye(2))
 UNIVARIATE = dist.Normal(jnp.asarray(P), 1.0)
 DRAWS = models.Draws(RNG.normal(size=(N, 5, 2)))
-FITTED = fit_one(squared_ce.Bins(2), squared_ce.binary(P, Y))
-PROBLEM = squared_ce.binary(P, Y)
+PROBLEM = squared_ce.reduce(P, Y, "binary")
+FITTED = fit_one(squared_ce.Bins(2), PROBLEM)
 
 
 def density(params, y):
@@ -157,11 +157,9 @@ def recipes():
         "skill": CLASSES,
     }
     squared = {
-        "binary": {"confidences": P, "outcomes": Y},
         "calibration_error": top["calibration_error"],
         "empirical_risk": {"h": FITTED, "problem": PROBLEM},
         "leave_one_out": {"problem": PROBLEM},
-        "problem_error": {"key": 0, "problem": PROBLEM, **small},
         "reduce": {**LABELLED, "notion": "top-label"},
         "softmax": {"logits": PS},
     }
@@ -173,7 +171,6 @@ def recipes():
     distances = dict.fromkeys(binary.split(), BINARY)
     distances |= {
         "distance_from_calibration": top["distance_from_calibration"],
-        "interval_ce_test": {"key": 0, **BINARY},
         "recalibrate": {"key": 0, **BINARY},
         "Table": {},
     }
@@ -187,7 +184,6 @@ def recipes():
             "GradientKernel": {"kernel": kernels.Gaussian(1.0)},
             "Vectors": {"values": YS},
         },
-        "nulls": {"Bound": {"largest": 1.0}},
         "kernel_means": means,
         "mcmc": mcmc,
         "skce": {
@@ -243,6 +239,7 @@ def recipes():
             "score_pairs": {"posterior": log_prob, **SAMPLES},
         },
         "data": {},
+        "nulls": {},
         "read": {
             **{name: top[name] for name in ("Draws", "LogDensities", "Scores", "Unnormalized")},
             "draws": {"key": 0, "predictions": NORMALS, "m": 3},

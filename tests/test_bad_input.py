@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from reference.nulls import Gamma, Spectrum
+from reference.nulls import Bound, Gamma, Multinomial, Spectrum
 from reference.proposals import Independent
 
 import jaxcal
@@ -16,7 +16,7 @@ from jaxcal import Draws, Scores, Unnormalized, kccsd, kccsd_test, kcsd_test, ks
 from jaxcal.candidates import exchangeability_test
 from jaxcal.divergences import MMD
 from jaxcal.kernels import Gaussian, Laplace, Matern52
-from jaxcal.nulls import BlockNormal, Bound, Multinomial, Wild
+from jaxcal.nulls import BlockNormal, Wild
 from jaxcal.read import draws
 from jaxcal.sbi import score_pairs
 

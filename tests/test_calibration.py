@@ -10,13 +10,13 @@ import numpyro.distributions as dist
 import oracles
 import pytest
 from quick import quick_first
-from reference.nulls import Gamma, Spectrum
+from reference.nulls import Bound, Gamma, Multinomial, Spectrum
 
 import jaxcal
 from jaxcal import kccsd, kccsd_test, kcsd_test
 from jaxcal.divergences import Vectors
 from jaxcal.kernels import IMQ, Constant, Gaussian, Laplace, Matern52
-from jaxcal.nulls import BlockNormal, Bound, DependentWild, HadamardWild, Multinomial, Wild
+from jaxcal.nulls import BlockNormal, DependentWild, HadamardWild, Wild
 from jaxcal.whitening import precisions as preconditioners
 
 close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)

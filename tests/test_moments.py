@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 from quick import quick_first
 from reference.moments import Jumps, Linear
-from reference.nulls import Gamma, Spectrum
+from reference.nulls import Gamma, Multinomial, Spectrum
 
 from jaxcal import Unnormalized, calibration_test, nulls
 from jaxcal.kernels import Constant
@@ -294,7 +294,7 @@ def test_a_moment_finds_its_fault_under_every_null(moment, fault, key):
     sizes = {"spread": 1.4, "shift": 0.4, "correlation": 0.7}
     drawn = [
         nulls.Wild(99),
-        nulls.Multinomial(99),
+        Multinomial(99),
         Spectrum(99),
         nulls.DependentWild(99),
         Gamma(),
@@ -310,7 +310,7 @@ def test_a_moment_finds_its_fault_under_every_null(moment, fault, key):
     ("null", "of"),  # what a null takes for its statistic
     [
         (nulls.HadamardWild(99), lambda result: result.estimate),
-        (nulls.Multinomial(99), lambda result: 40 / 39 * result.estimate),
+        (Multinomial(99), lambda result: 40 / 39 * result.estimate),
         (Gamma(), lambda result: 40 * result.biased),
         (nulls.Eigenvalues(), lambda result: 39 * result.estimate),
     ],

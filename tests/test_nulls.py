@@ -14,22 +14,14 @@ import scipy.signal
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.nulls import BlockSquares, Gamma, Spectrum
+from reference.nulls import BlockSquares, Bound, Gamma, Multinomial, Spectrum
 from scipy.special import ndtr
 
 import jaxcal
 from jaxcal import nulls, testing
 from jaxcal.engine.quadratic import quadratic_sums
 from jaxcal.engine.signs import independent_signs
-from jaxcal.nulls import (
-    BlockNormal,
-    Bound,
-    DependentWild,
-    HadamardWild,
-    Multinomial,
-    Wild,
-    contract,
-)
+from jaxcal.nulls import BlockNormal, DependentWild, HadamardWild, Wild, contract
 from jaxcal.nulls.dependence import dependence
 from jaxcal.read import checks
 from jaxcal.statistics.weighted import Inner

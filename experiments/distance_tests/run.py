@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcal.dce import interval_ce_test
+from jaxcal.dce.intervals import smallest_width
 from jaxcal.dce.predictions import binary, ordered
-from jaxcal.dce.resampling import drawable, kernel_statistic, resampling_test
+from jaxcal.dce.resampling import RandomIntervals, drawable, kernel_statistic, resampling_test
 from jaxcal.dce.smooth import smooth_of_residuals
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -56,7 +56,7 @@ def smooth_statistic(v: Any, rho: Any) -> Any:
 
 
 def by_statistic(statistic: Any) -> Any:
-    """A test with labels redrawn; with `kernel_statistic` that of `distance_from_calibration`."""
+    """A test with labels redrawn; all but "smooth" are those of `distance_from_calibration`."""
 
     def p_value(key: Any, v: Any, y: Any, n_draws: int) -> Any:
         data = drawable(ordered(binary(v, y)), equal=True, null="redraw")
@@ -69,7 +69,7 @@ def by_statistic(statistic: Any) -> Any:
 TESTS = {
     "Laplace": by_statistic(kernel_statistic),
     "smooth": by_statistic(smooth_statistic),
-    "interval": lambda key, v, y, n_draws: interval_ce_test(key, v, y, n_draws=n_draws).p_value,
+    "interval": by_statistic(RandomIntervals(smallest_width(0.01))),
 }
 
 

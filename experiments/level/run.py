@@ -15,11 +15,11 @@ import numpyro.distributions as dist
 
 from jaxcal import Unnormalized, kccsd_test, kcsd_test, ksd_test, nulls
 from jaxcal.kernels import IMQ, Gaussian, Matern52, RationalQuadratic
-from jaxcal.nulls import BlockNormal, Bound, DependentWild, Multinomial, Wild
+from jaxcal.nulls import BlockNormal, DependentWild, Wild
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
-from reference.nulls import Gamma, Spectrum
+from reference.nulls import Bound, Gamma, Multinomial, Spectrum
 
 FOLDER = Path(__file__).parent
 BATCH = 50  # data sets a step: enough for two cores, little memory

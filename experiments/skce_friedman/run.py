@@ -13,17 +13,17 @@ import numpyro.distributions as dist
 import optax
 
 from jaxcal.divergences import Wasserstein
-from jaxcal.divergences.transport import MixtureWasserstein
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.measures import nll, pinball_loss
-from jaxcal.nulls import Multinomial
 from jaxcal.skce import skce_test
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
 from reference.definiteness import positive_definiteness
 from reference.mixtures import mse
+from reference.nulls import Multinomial
 from reference.regression import friedman1
+from reference.transport import MixtureWasserstein
 
 FOLDER = Path(__file__).parent
 WIDTHS = (10, 200, 50, 1)

@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from jaxcal.kernels import Gaussian, Laplace
-from jaxcal.nulls import BlockNormal, Multinomial
+from jaxcal.nulls import BlockNormal
 from jaxcal.skce import skce_test
-from jaxcal.ucme import ChiSquared, F, ucme_test
+from jaxcal.ucme import F, ucme_test
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
-from reference.nulls import BlockSquares, Gamma
+from reference.nulls import BlockSquares, ChiSquared, Gamma, Multinomial
 from reference.regression import DEVIATION, gaussian_forecasts
 
 FOLDER = Path(__file__).parent

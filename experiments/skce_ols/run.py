@@ -14,11 +14,11 @@ import scipy.stats
 from jax.scipy.special import ndtr
 
 from jaxcal.kernels import Gaussian, Laplace
-from jaxcal.nulls import Multinomial
 from jaxcal.skce import skce_test
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
+from reference.nulls import Multinomial
 from reference.regression import least_squares, noisy_sine
 
 FOLDER = Path(__file__).parent

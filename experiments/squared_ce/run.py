@@ -136,7 +136,7 @@ def make(config: Config) -> runner.Study:
         p, y = np.asarray(sample.probabilities), np.asarray(sample.labels)
         chosen = estimators("canonical", None, presets)
         return squared_ce.calibration_error(
-            key, p, y, notion="canonical", estimators=chosen, folds=config.folds, extend=False
+            key, p, y, notion="canonical", estimators=chosen, folds=config.folds
         )
 
     def measure(cell: Mapping[str, Any], key: jax.Array) -> dict[str, Any]:
@@ -192,7 +192,6 @@ def make_real(config: Config, folder: Path | None, *, logits: bool = False) -> r
             notion=notion,
             estimators=estimators(notion, rank, "as run"),
             folds=config.folds,
-            extend=False,  # the paper's grids
         )
 
     def measure(cell: Mapping[str, Any], key: jax.Array) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxcal.ckce.errors import added_residuals, judged, redrawn_residuals
 from jaxcal.ckce.expansion import Noise
 from jaxcal.ckce.probability import by_regression
-from jaxcal.squared_ce import binary, leave_one_out
+from jaxcal.squared_ce import leave_one_out, reduce
 from jaxcal.squared_ce.leave_one_out import _cosines, _functions
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -66,7 +66,7 @@ def study(config: Config) -> runner.Study:
         truth, rank, ends = population.error(), _functions(n, 1), []
         for k in range(config.data_sets):
             c, y = population.draw(rng, n)
-            analytic = leave_one_out(binary(c, y)).interval[:2]
+            analytic = leave_one_out(reduce(c, y, "binary")).interval[:2]
             cosines = _cosines(c, np.arange(1, max(rank, 2)))
             drawn = by_draws(jax.random.fold_in(key, k), c, y, cosines, rank, config.n_draws)
             ends.append([*map(float, analytic), *map(float, drawn)])

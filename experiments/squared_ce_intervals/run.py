@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcal.squared_ce import binary, leave_one_out
+from jaxcal.squared_ce import leave_one_out, reduce
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -48,7 +48,7 @@ def study(config: Config) -> runner.Study:
         for _ in range(config.data_sets):
             c, y = population.draw(rng, n)
             with jax.enable_x64(True):
-                result = leave_one_out(binary(c, y))
+                result = leave_one_out(reduce(c, y, "binary"))
             rows.append((*map(float, result.interval[:2]), result.error, plain_bins(c, y) ** 0.5))
         low, high, estimate, bins = np.array(rows).T
         above, below = low > truth + 1e-9, high < truth - 1e-9

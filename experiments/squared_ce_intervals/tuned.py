@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from jaxcal.squared_ce import binary, problem_error
+from jaxcal import calibration_error
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
@@ -47,7 +47,7 @@ def study(config: Config) -> runner.Study:
         place, label, fit = jax.random.split(key, 3)
         c = population.quantile(jax.random.uniform(place, (n,)))
         y = jax.random.bernoulli(label, jnp.asarray(population.rate(np.asarray(c))))
-        report = problem_error(fit, binary(c, y.astype(int)), estimators="paper")
+        report = calibration_error(fit, c, y.astype(int), notion="binary", estimators="paper")
         truth, step = population.error(), from_test_rows.quoted(report).one_step
         assert step is not None
 

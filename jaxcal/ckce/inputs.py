@@ -69,7 +69,11 @@ def in_one_order(names: tuple[str, ...], models: list[PredictionsLike]) -> list[
     """Put the columns of data frames into the order of the first one's, or raise an error where
     the names of the classes differ."""
     ordered: list[Any] = list(models)
-    columns = {k: list(model.columns) for k, model in enumerate(ordered) if _is_frame(model)}
+    columns = {
+        k: list(model.columns)
+        for k, model in enumerate(ordered)
+        if hasattr(model, "columns") and hasattr(model, "iloc")
+    }
     if len(columns) < 2:
         return models
     first, *others = columns
@@ -82,10 +86,6 @@ def in_one_order(names: tuple[str, ...], models: list[PredictionsLike]) -> list[
         place = [str(name) for name in columns[k]]
         ordered[k] = ordered[k].iloc[:, [place.index(str(name)) for name in columns[first]]]
     return ordered
-
-
-def _is_frame(model: Any) -> bool:
-    return hasattr(model, "columns") and hasattr(model, "iloc")
 
 
 def class_root(

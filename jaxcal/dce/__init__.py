@@ -6,7 +6,6 @@ Start with `distance_from_calibration`. Predictions are probabilities of label 1
 
 from jaxcal.dce.binned import binned_ece, unbinned_ece
 from jaxcal.dce.distance import distance_from_calibration
-from jaxcal.dce.interval_test import interval_ce_test
 from jaxcal.dce.intervals import interval_ce, surrogate_interval_ce
 from jaxcal.dce.kernel import kernel_ce
 from jaxcal.dce.lower import lower_distance
@@ -19,7 +18,6 @@ __all__ = [
     "binned_ece",
     "distance_from_calibration",
     "interval_ce",
-    "interval_ce_test",
     "kernel_ce",
     "lower_distance",
     "recalibrate",

@@ -10,9 +10,17 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.dce.bracket import Bracket, bracket_of, measures_of
+from jaxcal.dce.intervals import smallest_width
 from jaxcal.dce.population import PopulationBounds, population_bounds
 from jaxcal.dce.predictions import binary, ordered, squares
-from jaxcal.dce.resampling import Null, kernel_statistic, label_test, no_verdict, suitable_null
+from jaxcal.dce.resampling import (
+    Null,
+    RandomIntervals,
+    kernel_statistic,
+    label_test,
+    no_verdict,
+    suitable_null,
+)
 from jaxcal.nulls.contract import holm
 from jaxcal.read import checks
 from jaxcal.results import (
@@ -28,6 +36,7 @@ from jaxcal.results import (
 from jaxcal.squared_ce.reductions import reduce
 from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar, Vector
 
+TESTS = {"kernel": "", "interval": "surrogate interval error, "}  # and their words in print
 SCALAR = ("top-label", "class-wise")  # notions with one probability per observation
 MEASURED = 50  # least number of observations for which coverage was measured
 SHOWN = 20  # most members of a batch in its report
@@ -43,7 +52,7 @@ class DistanceResult(JudgedResult):
         population: Parts of the interval: dual functions from other parts of the data for the low
             end, groups and a radius for the high end.
         p_value: P-value of "calibrated", [].
-        statistic: Squared Laplace kernel calibration error, [].
+        statistic: Squared Laplace kernel calibration error, or the surrogate interval error, [].
         null_samples: Draws of the statistic under calibration, [b].
         witness: Weight in [-1, 1] that attains the smooth calibration error, the mean of witness
             times (label - prediction), [n]; see `smooth_ce`. It decreases from predictions that are
@@ -53,6 +62,7 @@ class DistanceResult(JudgedResult):
         targets: Labels as passed, [n].
         weights: Weights as passed, [n].
         null: How the null was drawn: "redraw" or "signs".
+        test: Name of the test: "kernel" or "interval".
         level: Probability of rejecting calibrated predictions; it determines `verdict`.
         adjusted: P-value [] by Holm's method over all classes of ``notion="class-wise"``, which
             decides the verdict there; None elsewhere.
@@ -77,6 +87,7 @@ class DistanceResult(JudgedResult):
     targets: Vector
     weights: Vector
     null: str = eqx.field(static=True)
+    test: str = eqx.field(static=True, default="kernel")
     level: float = eqx.field(static=True, default=0.05)
     adjusted: Scalar | None = None
     least_p_value: Scalar | None = None
@@ -138,7 +149,8 @@ class DistanceResult(JudgedResult):
             f"  these data   {float(bracket.low):.4g} to {float(bracket.high):.4g}",
             f"               (low end: {low}; high end: {high})",
             f"  population   {float(interval.low):.4g} to {float(interval.high):.4g}   ({trust})",
-            f"  p-value      {p:.4g}   ({how[self.null]}, {self.null_samples.shape[-1]} draws)"
+            f"  p-value      {p:.4g}   ({TESTS[self.test]}{how[self.null]}, "
+            f"{self.null_samples.shape[-1]} draws)"
             + ("" if self.adjusted is None else f", {float(self.adjusted):.4g} over all classes"),
             f"  verdict      {in_words(self)}",
             "  measures     "
@@ -186,6 +198,7 @@ def distance_from_calibration(
     weights: ArrayLike | None = None,
     level: float = 0.05,
     n_draws: int = 500,
+    test: str = "kernel",
     null: Null | None = None,
     accuracy: float | int = 0.01,
     bins: int = 15,
@@ -195,12 +208,11 @@ def distance_from_calibration(
     """Bound the distance from calibration of predicted probabilities of a binary label.
 
     Computes a certified bracket of the true distance for the data, an interval for it in the
-    population, and a p-value of "calibrated" from draws of the squared Laplace kernel calibration
-    error. The low end of the interval is the mean of dual functions of the lower distance on data
-    that were not used to choose them. Its high end is the mean distance to the mean labels of
-    groups, chosen without labels, plus the confidence radius of a single mean. Both are valid for
-    rare labels. Under jit and vmap the grid of the lower distance is coarser, which may lower the
-    bound by up to 2e-3.
+    population, and a p-value of "calibrated", exact for independent labels 0 or 1. The low end of
+    the interval is the mean of dual functions of the lower distance on data that were not used to
+    choose them. Its high end is the mean distance to the mean labels of groups, chosen without
+    labels, plus the confidence radius of a single mean. Both are valid for rare labels. Under jit
+    and vmap the grid of the lower distance is coarser, which may lower the bound by up to 2e-3.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -212,6 +224,10 @@ def distance_from_calibration(
         level: Probability of rejecting calibrated predictions, which determines the verdict; the
             interval has confidence 1 - ``level``.
         n_draws: Number of draws of the null.
+        test: Statistic of the p-value: "kernel" for the squared Laplace kernel calibration error,
+            or "interval" for the surrogate interval error. The latter detects errors that change
+            sign, such as overconfidence, far more often, and errors of one sign less often
+            (`experiments/distance_tests`): choose before looking at the data.
         null: "redraw" draws labels from the predictions (exact for independent labels; the default
             if all labels are 0 or 1, and under jit, where means of labels give a p-value of NaN);
             "signs" flips residuals (the default for means of labels).
@@ -246,6 +262,7 @@ def distance_from_calibration(
     key = checks.key(key)
     level = checks.level(level)
     n_draws = checks.integer(n_draws, "n_draws")
+    checks.choice(test, "test", tuple(TESTS))
     if notion is not None:
         if counts is not None:
             raise ValueError("counts: groups are of labels 0 or 1, so without notion")
@@ -258,6 +275,7 @@ def distance_from_calibration(
             weights=weights,
             level=level,
             n_draws=n_draws,
+            test=test,
             null=null,
             accuracy=accuracy,
             bins=bins,
@@ -268,10 +286,11 @@ def distance_from_calibration(
     ascending = ordered(data)
     measures = measures_of(ascending, accuracy, bins)
     null_key, fold_key = jax.random.split(key)
-    test = label_test(
+    by_intervals = RandomIntervals(smallest_width(accuracy))
+    outcome = label_test(
         null_key,
         ascending,
-        statistic=kernel_statistic,
+        statistic=kernel_statistic if test == "kernel" else by_intervals,
         equal=weights is None,
         n_draws=n_draws,
         null=null,
@@ -282,16 +301,17 @@ def distance_from_calibration(
         interval=Interval(population.low, population.high, level),
         measures=measures.by_name(),
         population=population,
-        p_value=test.p_value,
-        statistic=test.statistic,
-        null_samples=test.null_samples,
+        p_value=outcome.p_value,
+        statistic=outcome.statistic,
+        null_samples=outcome.null_samples,
         witness=measures.witness,
         predictions=data.v,
         targets=data.y,
         weights=data.w,
         null=null,
+        test=test,
         level=level,
-        least_p_value=test.least,
+        least_p_value=outcome.least,
         counts=data.labels,
     )
 

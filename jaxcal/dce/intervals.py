@@ -9,6 +9,7 @@ with F the cumulative residual. Source: Blasiok et al. (2023), Def. 6.1, 6.5 and
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -21,7 +22,7 @@ from jaxcal.dce.sorting import sums
 from jaxcal.numerics import at_least, at_most, smallest
 from jaxcal.read import checks
 from jaxcal.results import Result, recorded
-from jaxcal.typing import ArrayLike, Scalar, Vector
+from jaxcal.typing import ArrayLike, DTypeLike, Scalar, Vector
 
 
 @jax.custom_jvp
@@ -284,36 +285,45 @@ def interval_ce(
 @jax.jit
 def _best(data: Ordered) -> IntervalCE:
     distribution = atoms(data)
-    m = distribution.v.size
+    m, v = distribution.v.size, distribution.v
 
     def prefix(x: Array) -> Array:
         return jnp.concatenate([jnp.zeros(1, x.dtype), sums(x)])
 
     r, mass = prefix(distribution.rho), prefix(distribution.mass)
+
+    def cost(j: Array) -> Array:
+        return jnp.abs(r[j + 1] - r[:-1]) + (mass[j + 1] - mass[:-1]) * (v[j] - v)
+
+    return _partition(*least_partition(cost, m, v.dtype), distribution)
+
+
+def least_partition(
+    cost: Callable[[Array], Array], m: int, dtype: DTypeLike
+) -> tuple[Scalar, Int[Array, " m"]]:
+    """Return the least cost of contiguous groups of m members, and the group of each, from 0.
+
+    ``cost(j)`` [m]: that of the group of the members i, .., j, for each i <= j. Cost O(m^2).
+    """
     starts = jnp.arange(m)
 
-    def extend(best: Array, j: Array):
-        # the last bin contains the atoms i + 1, .., j + 1 (counted from 1)
-        ends = jnp.abs(r[j + 1] - r[:-1]) + (mass[j + 1] - mass[:-1]) * (
-            distribution.v[j] - distribution.v
-        )
-        costs = jnp.where(starts <= j, best[:-1] + ends, jnp.inf)
+    def extend(least: Array, j: Array) -> tuple[Array, Array]:
+        costs = jnp.where(starts <= j, least[:-1] + cost(j), jnp.inf)
         i = jnp.argmin(costs)
-        return best.at[j + 1].set(costs[i]), i
+        return least.at[j + 1].set(costs[i]), i
 
-    best, before = jax.lax.scan(extend, jnp.zeros(m + 1, distribution.v.dtype), starts)
+    least, begin = jax.lax.scan(extend, jnp.zeros(m + 1, dtype), starts)
 
-    def back(start: Array, j: Array):
-        # ``start``: first atom of the bin of atom j, set at the last atom of the bin
-        inside = jnp.where(j < start, before[j], start)
+    def back(start: Array, j: Array) -> tuple[Array, Array]:
+        # ``start``: first member of the group of j, set at the last member of the group
+        inside = jnp.where(j < start, begin[j], start)
         return inside, j == inside
 
     _, first = jax.lax.scan(back, jnp.asarray(m), starts, reverse=True)
-    bin_of = sums(first.astype(jnp.int32)) - 1
-    return _partition(best[m], distribution, bin_of)
+    return least[m], sums(first.astype(jnp.int32)) - 1
 
 
-def _partition(value: Array, distribution: Atoms, bin_of: Array) -> IntervalCE:
+def _partition(value: Array, bin_of: Array, distribution: Atoms) -> IntervalCE:
     m = distribution.v.size
     mass = jax.ops.segment_sum(distribution.mass, bin_of, m)
     ones = jax.ops.segment_sum(distribution.p1, bin_of, m)

@@ -32,6 +32,7 @@ from jax.scipy.special import ndtr
 from jaxtyping import Array, Float, Int
 
 from jaxcal.dce.interior_point import ChainProgram, solve_chain
+from jaxcal.dce.intervals import least_partition
 from jaxcal.dce.lower import between, cell, feasible, places, shared
 from jaxcal.dce.predictions import Binary, Ordered, by_label, squares
 from jaxcal.dce.sorting import sums
@@ -103,25 +104,13 @@ def _best(run: Array, data: Ordered) -> Array:
 
     centred = data.v - jnp.sum(data.w * data.v)
     mass, first, second, noise = map(prefix, (data.w, data.w * centred, data.w * centred**2, noise))
-    starts = jnp.arange(RUNS)
 
-    def extend(least: Array, j: Array) -> tuple[Array, Array]:
-        # the last group contains the runs i, .., j
+    def cost(j: Array) -> Array:
         p, m, s, e = (x[j + 1] - x[:-1] for x in (mass, first, second, noise))
         spread = jnp.maximum(p * s - m**2, 0)
-        cost = least[:-1] + jnp.sqrt(0.75 * spread + 2 / jnp.pi * e)
-        cost = jnp.where(starts <= j, cost, jnp.inf)
-        i = jnp.argmin(cost)
-        return least.at[j + 1].set(cost[i]), i
+        return jnp.sqrt(0.75 * spread + 2 / jnp.pi * e)
 
-    _, begin = jax.lax.scan(extend, jnp.zeros(RUNS + 1, data.v.dtype), starts)
-
-    def back(start: Array, j: Array) -> tuple[Array, Array]:
-        inside = jnp.where(j < start, begin[j], start)
-        return inside, j == inside
-
-    _, new = jax.lax.scan(back, jnp.asarray(RUNS), starts, reverse=True)
-    return jnp.cumsum(new.astype(jnp.int32)) - 1
+    return least_partition(cost, RUNS, data.v.dtype)[1]
 
 
 def moved(groups: Groups, data: Binary | Ordered) -> Scalar:

@@ -38,48 +38,22 @@ CELLS = 8192  # cells of predictions whose labels are drawn together
 FEW = 10  # most observations for which all labels are enumerated
 
 
-class Drawn(NamedTuple):
-    """Predictions ascending, with mean labels, weights of one label, and numbers of labels."""
-
-    v: Vector
-    y: Vector
-    w: Vector
-    labels: Vector | None  # None: one per prediction
-
-    @property
-    def rho(self) -> Vector:
-        """Return residuals."""
-        return self.mass * (self.y - self.v)
-
-    @property
-    def mass(self) -> Vector:
-        """Return the weight of all labels of a prediction."""
-        return self.w if self.labels is None else self.w * self.labels
-
-
-def drawable(data: Ordered, *, equal: bool, null: Null) -> Drawn:
-    """Return what a test draws: cells or different predictions if labels of ``equal`` weights can
-    be drawn together, single observations otherwise."""
+def drawable(data: Ordered, *, equal: bool, null: Null) -> Binary:
+    """Return what a test draws, ascending: cells or different predictions if labels of ``equal``
+    weights can be drawn together, single observations otherwise."""
     n = data.v.size
     if equal and null == "redraw":
         if not isinstance(data.v, Tracer):
             distribution, atom = merged(data)
             if atom is not None and distribution.v.size <= CELLS:
-                return _drawn(distribution)
+                return distribution
         if n > CELLS:
             return _cells(data)
-    return _drawn(Binary(data.v, data.y, data.w, data.labels))
-
-
-def _drawn(data: Binary) -> Drawn:
-    if data.labels is None:
-        return Drawn(data.v, data.y, data.w, None)
-    one = data.w / jnp.where(data.labels > 0, data.labels, 1)
-    return Drawn(data.v, data.y, one, data.labels)
+    return Binary(data.v, data.y, data.w, data.labels)
 
 
 @jax.jit
-def _cells(data: Ordered) -> Drawn:
+def _cells(data: Ordered) -> Binary:
     cell = jnp.clip(jnp.nan_to_num(data.v) * CELLS, 0, CELLS - 1).astype(jnp.int32)
     one = jnp.ones_like(data.v) if data.labels is None else data.labels
     parts = one, one * data.v, one * data.y
@@ -87,7 +61,7 @@ def _cells(data: Ordered) -> Drawn:
     some = at_least(count, 1)
     middle = (jnp.arange(CELLS, dtype=v.dtype) + 0.5) / CELLS
     v = jnp.where(count > 0, v / some, middle)
-    return Drawn(v, y / some, jnp.full_like(v, 1 / jnp.sum(count)), count)
+    return Binary(v, y / some, count / jnp.sum(count), count)
 
 
 def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
@@ -120,27 +94,26 @@ def suitable_null(null: object, data: Binary) -> Null:
 
 
 def null_draws(
-    key: Key, data: Drawn, *, statistic: Any, n_draws: int, null: Null = "redraw"
+    key: Key, data: Binary, *, statistic: Any, n_draws: int, null: Null = "redraw"
 ) -> Float[Array, " b"]:
     """Draws of a statistic of (v, residuals) if the predictions were calibrated."""
-    rho, labels = data.rho, data.labels
+    v, y, w, labels = data
 
     def one(key: Key) -> Scalar:
-        if null == "redraw":
-            if labels is None:
-                label = jax.random.bernoulli(key, data.v).astype(data.v.dtype)
-                return statistic(data.v, data.w * (label - data.v))
-            ones = jax.random.binomial(key, labels, data.v, dtype=data.v.dtype)
-            return statistic(data.v, data.w * (ones - labels * data.v))
         if labels is None:
-            return statistic(data.v, jax.random.rademacher(key, rho.shape, rho.dtype) * rho)
+            if null == "signs":
+                return statistic(v, jax.random.rademacher(key, v.shape, v.dtype) * data.rho)
+            return statistic(v, w * (jax.random.bernoulli(key, v).astype(v.dtype) - v))
+        single = w / jnp.where(labels > 0, labels, 1)  # weight of one label
+        if null == "redraw":
+            ones = jax.random.binomial(key, labels, v, dtype=v.dtype)
+            return statistic(v, single * (ones - labels * v))
         # sums of signs of the labels 1, of residual 1 - v, and of those 0, of residual -v
-        sizes = jnp.stack([labels * data.y, labels * (1 - data.y)])
-        plus = jax.random.binomial(key, sizes, 0.5, dtype=rho.dtype)
-        signs = 2 * plus - sizes
-        return statistic(data.v, data.w * ((1 - data.v) * signs[0] - data.v * signs[1]))
+        sizes = jnp.stack([labels * y, labels * (1 - y)])
+        signs = 2 * jax.random.binomial(key, sizes, 0.5, dtype=v.dtype) - sizes
+        return statistic(v, single * ((1 - v) * signs[0] - v * signs[1]))
 
-    return _walk(one, jax.random.split(key, n_draws), data.v.size)
+    return _walk(one, jax.random.split(key, n_draws), v.size)
 
 
 class CalibrationTest(NamedTuple):
@@ -214,13 +187,13 @@ def no_verdict(result: Any) -> Sentences:
 
 @partial(jax.jit, static_argnames=("statistic", "n_draws", "null"))
 def resampling_test(
-    key: Key, data: Drawn, *, statistic: Any, n_draws: int, null: Null
+    key: Key, data: Binary, *, statistic: Any, n_draws: int, null: Null
 ) -> CalibrationTest:
     """Compare a statistic with its draws under calibration; the data count as one draw."""
     value = statistic(data.v, data.rho)
     draws = null_draws(key, data, statistic=statistic, n_draws=n_draws, null=null)
     # ties must count as equal in spite of different orders of summation
-    slack = 16 * jnp.finfo(value.dtype).eps * (jnp.abs(value) + jnp.sum(data.mass * data.w))
+    slack = 16 * jnp.finfo(value.dtype).eps * (jnp.abs(value) + jnp.sum(data.squares))
     p = p_value((value - slack)[None], draws[None])[0]
     return CalibrationTest(value, p, draws)
 

@@ -61,7 +61,7 @@ class Table(Result):
         10000
         >>> round(float(jaxcal.dce.smooth_ce(**table.means).value), 3)
         0.009
-        >>> test = jaxcal.dce.interval_ce_test(0, **table.groups, n_draws=99)
+        >>> result = jaxcal.distance_from_calibration(0, **table.groups, n_draws=99)
     """
 
     counts: Int[np.ndarray, " k"]

@@ -6,22 +6,19 @@ class probabilities.
 """
 
 from jaxcal.divergences.fisher import Fisher, GradientKernel, KernelFisher
-from jaxcal.divergences.gaussians import Bures, GaussianFisher, GaussianKernelFisher, Wasserstein
+from jaxcal.divergences.gaussians import GaussianFisher, GaussianKernelFisher, Wasserstein
 from jaxcal.divergences.mmd import MMD
 from jaxcal.divergences.simplex import Euclidean, TotalVariation
-from jaxcal.divergences.transport import MixtureWasserstein
 from jaxcal.divergences.vectors import Vectors
 
 __all__ = [
     "MMD",
-    "Bures",
     "Euclidean",
     "Fisher",
     "GaussianFisher",
     "GaussianKernelFisher",
     "GradientKernel",
     "KernelFisher",
-    "MixtureWasserstein",
     "TotalVariation",
     "Vectors",
     "Wasserstein",

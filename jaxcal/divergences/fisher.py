@@ -8,11 +8,17 @@ import jax.numpy as jnp
 from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
-from jaxcal.divergences import embeddings
 from jaxcal.divergences.vectors import NodeScores, Vectors, _Euclidean
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic, second_order_heuristic
+from jaxcal.numerics import psd_root
 from jaxcal.typing import Features, KernelLike, Key, Nodes, PredictionsLike, Scalar
+
+
+def fisher(node_scores: Float[Array, "n m d"]) -> Float[Array, "n md"]:
+    """Return ``m^-1/2 [s_p(z_1); ..; s_p(z_m)]``, [n, m d]: the features of `Fisher`."""
+    n, m, d = node_scores.shape
+    return node_scores.reshape(n, m * d) / jnp.sqrt(jnp.asarray(m, node_scores.dtype))
 
 
 class Fisher(_Euclidean, eqx.Module):
@@ -49,7 +55,7 @@ class Fisher(_Euclidean, eqx.Module):
         values = at_nodes.values
         if self.zero_outside:
             values = jnp.where(jnp.isfinite(values), values, 0)
-        return embeddings.fisher(values)
+        return fisher(values)
 
 
 def ground_kernel(kernel: KernelLike | None) -> Any:
@@ -63,6 +69,24 @@ def ground_kernel(kernel: KernelLike | None) -> Any:
         )
     # a plain function is part of the program, not of the data
     return kernel if isinstance(kernel, (eqx.Module, Partial)) else Partial(kernel)
+
+
+def kernel_fisher(
+    node_scores: Float[Array, "n m d"], ground: Float[Array, "m m"] | Float[Array, "m m d d"]
+) -> Float[Array, "n md"]:
+    """Return ``K^1/2 [s_p(z_1); ..; s_p(z_m)] / m``, [n, m d]: the features of `KernelFisher`.
+
+    K is the Gram matrix of the ground kernel at the nodes: a number per pair of nodes, the same for
+    all coordinates, or a matrix [d, d]. Squared distances include the terms k = l, so they have a
+    bias of O(1/m) and are never negative (the paper calls them unbiased). Cost O(m^3 + n m^2 d),
+    for matrix-valued K O(m^3 d^3 + n m^2 d^2).
+    """
+    n, m, d = node_scores.shape
+    if ground.ndim == 2:
+        root = psd_root(ground)
+        return jnp.einsum("kl,nld->nkd", root, node_scores).reshape(n, m * d) / m
+    wide = jnp.swapaxes(ground, 1, 2).reshape(m * d, m * d)
+    return node_scores.reshape(n, m * d) @ psd_root(wide) / m
 
 
 class KernelFisher(_Euclidean, eqx.Module):
@@ -116,7 +140,7 @@ class KernelFisher(_Euclidean, eqx.Module):
                 f"{shape}"
             )
         gram = jax.vmap(lambda x: jax.vmap(lambda y: kernel(x, y))(nodes))(nodes)
-        return embeddings.kernel_fisher(values, gram.astype(values.dtype))
+        return kernel_fisher(values, gram.astype(values.dtype))
 
 
 class GradientKernel(eqx.Module):

@@ -4,23 +4,21 @@ They accept numpyro's ``Normal``, ``Normal(...).to_event(1)`` and ``Multivariate
 shape [n], `Wasserstein` also Laplace predictions; TypeError otherwise.
 """
 
-from typing import NamedTuple
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.divergences import embeddings
-from jaxcal.divergences.embeddings import BaseCov, Cov
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.kernels.bandwidths import spread_of_gaussians
-from jaxcal.kernels.points import by_rows
-from jaxcal.numerics import at_least, psd_root, safe_sqrt
+from jaxcal.numerics import psd_root, safe_sqrt
 from jaxcal.read import Standardized, convert, gaussian_moments
 from jaxcal.read.families import Laplaces, distribution_of
 from jaxcal.read.sampling import check_batch
 from jaxcal.typing import ArrayLike, Features, Key, Point, Points, PredictionsLike
+
+Cov = Float[Array, "n d"] | Float[Array, "n d d"]  # variances, or covariance matrices
+BaseCov = Float[Array, " d"] | Float[Array, "d d"]
 
 
 def moments(predictions: PredictionsLike) -> tuple[Points, Cov]:
@@ -65,6 +63,31 @@ def _base(
     return m.astype(dtype), s.astype(dtype)
 
 
+def gaussian_fisher(
+    mean: Float[Array, "n d"], cov: Cov, base_mean: Point, base_cov: BaseCov
+) -> Float[Array, "n q"]:
+    """Return ``[S^1/2 Lambda; Lambda (mu - m)]`` of N(mu, Lambda^-1), the features of
+    `GaussianFisher`.
+
+    q = 2 d for variances [n, d], d^2 + d for covariances. Not finite where a covariance is
+    singular.
+    """
+    n, d = mean.shape
+    shift = mean - base_mean[None]
+    if cov.ndim == 2:
+        spread = base_cov if base_cov.ndim == 1 else jnp.diagonal(base_cov)
+        return jnp.concatenate([jnp.sqrt(spread)[None] / cov, shift / cov], axis=-1)
+    low = jnp.linalg.cholesky(cov)
+    eye = jnp.broadcast_to(jnp.eye(d, dtype=cov.dtype), cov.shape)
+    precision = jax.scipy.linalg.cho_solve((low, True), eye)
+    wide = base_cov.ndim == 2
+    rooted = (
+        psd_root(base_cov) @ precision if wide else precision * jnp.sqrt(base_cov)[None, :, None]
+    )
+    shift = jnp.einsum("nij,nj->ni", precision, shift)
+    return jnp.concatenate([rooted.reshape(n, d * d), shift], axis=-1)
+
+
 class GaussianFisher(_Euclidean, eqx.Module):
     r"""Generalized Fisher divergence (GFD) of Gaussian predictions in closed form, without nodes.
 
@@ -94,7 +117,39 @@ class GaussianFisher(_Euclidean, eqx.Module):
     ) -> Features:
         mu, sigma = moments(predictions)
         base = _base(predictions, self.mean, self.cov, mu)
-        return embeddings.gaussian_fisher(mu, sigma, *base)
+        return gaussian_fisher(mu, sigma, *base)
+
+
+def gaussian_kernel_fisher(
+    mean: Float[Array, "n d"],
+    cov: Cov,
+    base_mean: Point,
+    base_cov: BaseCov,
+    lengths: Point,
+) -> Float[Array, "n q"]:
+    r"""Embedding of the kernelized Fisher divergence of Gaussians, base measure N(m, S).
+
+    For the ground kernel ``exp(-sum_i (x_i - y_i)^2 / (2 g_i^2))`` with G = diag(g^2),
+
+    .. math:: c = |I + 2 G^{-1} S|^{-1/2},\quad V = S (G + 2 S)^{-1} S,\quad
+              D^2 = c\, [tr(\Delta\Lambda\, V\, \Delta\Lambda)
+                    + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2]:
+
+    Under the kernel's weight two nodes have covariance V. This is ``c^1/2`` times `gaussian_fisher`
+    with V for S. For S = b^2 I and one g, :math:`V = b^4 / (g^2 + 2 b^2)`. Units of the score; cost
+    as `gaussian_fisher`.
+    Source: the double integral of Glaser et al. (2023), Section 4.2, over Gaussians.
+    """
+    g = lengths**2
+    if base_cov.ndim == 1:
+        shared = base_cov**2 / (g + 2 * base_cov)
+        log_weight = -jnp.sum(jnp.log1p(2 * base_cov / g)) / 2
+    else:
+        total = jnp.diag(g) + 2 * base_cov
+        shared = base_cov @ jnp.linalg.solve(total, base_cov)
+        shared = (shared + shared.T) / 2
+        log_weight = (jnp.sum(jnp.log(g)) - jnp.linalg.slogdet(total)[1]) / 2
+    return jnp.exp(log_weight / 2) * gaussian_fisher(mean, cov, base_mean, shared)
 
 
 class GaussianKernelFisher(_Euclidean, eqx.Module):
@@ -142,7 +197,7 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
         length = self.fitted(key, predictions, at_nodes).bandwidth
         assert length is not None
         lengths = as_lengths(length, mu, "bandwidth")
-        return embeddings.gaussian_kernel_fisher(mu, sigma, *base, lengths)
+        return gaussian_kernel_fisher(mu, sigma, *base, lengths)
 
 
 def as_lengths(length: Array, like: Points, name: str) -> Point:
@@ -153,14 +208,26 @@ def as_lengths(length: Array, like: Points, name: str) -> Point:
     return jnp.broadcast_to(length, (d,)).astype(like.dtype)
 
 
+def wasserstein(mean: Float[Array, "n d"], cov: Cov) -> Float[Array, "n q"]:
+    """Return ``[mu; Sigma^1/2]``, the features of `Wasserstein`: q = 2 d for variances, d + d^2
+    otherwise.
+
+    For isotropic Gaussians the squared distance is |mu - mu'|^2 + d (sigma - sigma')^2; Glaser et
+    al. (2023) print variances there.
+    """
+    n, d = mean.shape
+    if cov.ndim == 2:
+        return jnp.concatenate([mean, safe_sqrt(cov)], axis=-1)
+    return jnp.concatenate([mean, psd_root(cov).reshape(n, d * d)], axis=-1)
+
+
 class Wasserstein(_Euclidean, eqx.Module):
     r"""2-Wasserstein distance of Gaussian or Laplace predictions, as a distance of vectors.
 
     :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2`: exact for commuting covariances
     (scalar, diagonal, isotropic), an upper bound of the squared W2 otherwise, and always Euclidean,
-    so kernels on it are positive definite. `Bures` is W2 itself. For Laplace predictions with
-    independent coordinates :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`. In the units of the
-    test.
+    so kernels on it are positive definite. For Laplace predictions with independent coordinates
+    :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`. In the units of the test.
 
     Cost: O(n d), for full covariances O(n d^3).
 
@@ -184,60 +251,4 @@ class Wasserstein(_Euclidean, eqx.Module):
         if isinstance(distribution, Laplaces):
             _check_batch(predictions)
             return jnp.concatenate([distribution.loc, 2**0.5 * distribution.scale], axis=-1)
-        return embeddings.wasserstein(*moments(predictions))
-
-
-class GaussianRoots(NamedTuple):
-    """Means [n, d] and symmetric roots of the covariances, standard deviations [n, d] or [n, d, d].
-
-    ``size`` [n]: the trace of the covariance.
-    """
-
-    mean: Points
-    root: Cov
-    size: Float[Array, " n"]
-
-
-class Bures(eqx.Module):
-    r"""2-Wasserstein distance of Gaussian predictions with any covariances, pair by pair.
-
-    :math:`\|\mu - \mu'\|^2 + tr(\Sigma + \Sigma' - 2 (\Sigma'^{1/2} \Sigma \Sigma'^{1/2})^{1/2})`.
-    For covariances that do not commute it is not Euclidean, and ``exp(-W^2 / 2 s^2)`` need not be
-    positive definite: a statistic with this kernel can be negative. Prefer `Wasserstein`, which is
-    equal for commuting covariances.
-
-    Cost: O(n^2 d^3).
-
-    Source: Widmann, Lindsten and Zachariah (2021), App. D.1.
-
-    Example:
-        >>> import jaxcal
-        >>> divergence = jaxcal.divergences.Bures()  # an option of `jaxcal.skce_test`
-    """
-
-    needs_nodes: bool = eqx.field(default=False, static=True, init=False)
-
-    def features(
-        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
-    ) -> Features:
-        mean, cov = moments(predictions)
-        if cov.ndim == 2:
-            return GaussianRoots(mean, safe_sqrt(cov), jnp.sum(cov, axis=-1))
-        size = jnp.trace(cov, axis1=1, axis2=2)
-        return GaussianRoots(mean, psd_root(cov), size)
-
-    def squared_distances(self, rows: GaussianRoots, cols: GaussianRoots) -> Float[Array, "r c"]:
-        return by_rows(_bures, rows, cols)
-
-    def paired(self, rows: GaussianRoots, cols: GaussianRoots) -> Float[Array, " r"]:
-        return jax.vmap(_bures)(rows, cols)
-
-
-def _bures(p: GaussianRoots, q: GaussianRoots) -> Array:
-    shift = jnp.sum((p.mean - q.mean) ** 2)
-    if p.root.ndim == 1:
-        return shift + jnp.sum((p.root - q.root) ** 2)
-    product = p.root @ q.root
-    # the singular values of R R' are the eigenvalues of (R' Sigma R')^1/2
-    overlap = jnp.sum(safe_sqrt(jnp.linalg.eigvalsh(product.T @ product)))
-    return shift + at_least(p.size + q.size - 2 * overlap, 0)
+        return wasserstein(*moments(predictions))

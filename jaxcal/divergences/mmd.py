@@ -33,9 +33,8 @@ class MMD(eqx.Module):
     :math:`E\kappa(Z_p, Z_p') + E\kappa(Z_q, Z_q') - 2 E\kappa(Z_p, Z_q)`, from
     `jaxcal.kernel_means`, in closed form if there is one. With draws, pairs of a draw with itself
     are included, which makes it the distance of two samples (never negative, for positive definite
-    kernels) with a bias of O(1 / draws). Kernels on it are positive definite for mixtures too,
-    unlike those on `MixtureWasserstein`. Squared distances have a rounding error of about eps, so
-    distances below eps^1/2 are noise.
+    kernels) with a bias of O(1 / draws). Kernels on it are positive definite for mixtures too.
+    Squared distances have a rounding error of about eps, so distances below eps^1/2 are noise.
 
     Args:
         ground: Scalar kernel on targets, Gaussian by default. An unset bandwidth uses the

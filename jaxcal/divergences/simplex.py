@@ -5,16 +5,16 @@ A prediction is a row of probabilities, numpyro's ``Categorical`` (by probabilit
 `jaxcal.divergences.Vectors`.
 """
 
-from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
+from jaxcal.kernels import points
 from jaxcal.read import checks
 from jaxcal.read.sampling import check_batch
 from jaxcal.typing import Features, Key, PredictionsLike
@@ -54,61 +54,30 @@ def class_probabilities(predictions: Any) -> Float[Array, "n m"]:
     return checks.probabilities(predictions)
 
 
-Columns = tuple[Float[Array, " _"], ...]  # one array per class, contiguous in a pass over pairs
+def absolute_gaps(rows: Float[Array, "r m"], cols: Float[Array, "c m"]) -> Float[Array, "r c"]:
+    """Return the sum over classes of |row - col|, [r, c], without an array [r, c, m]."""
 
+    def some(left: Float[Array, "k r"], right: Float[Array, "k c"]) -> Array:
+        gaps = [jnp.abs(p[:, None] - q[None]) for p, q in zip(left, right, strict=True)]
+        return reduce(jnp.add, gaps)
 
-def by_class(
-    term: Callable[[Array, Array], Array],
-    rows: Columns | Float[Array, "r m"],
-    cols: Columns | Float[Array, "c m"],
-) -> Float[Array, "r c"]:
-    """Return the sum over classes of ``term(row, col)``, [r, c], without an array [r, c, m]."""
-
-    def some(left: PyTree, right: PyTree) -> Array:
-        terms = [term(p[:, None], q[None]) for p, q in zip(left, right, strict=True)]
-        return reduce(jnp.add, terms)
-
-    if isinstance(rows, tuple):
-        return some(rows, cols)
-    assert isinstance(cols, jax.Array)
-    (r, m), c = rows.shape, cols.shape[0]
-    whole = m // AT_ONCE
-    left, right = rows.T, cols.T
-    rest = slice(whole * AT_ONCE, m)
+    m, left, right = rows.shape[1], rows.T, cols.T
+    if m <= AT_ONCE:
+        # an exact product has a transposed layout: reading across its rows is four times slower
+        eye = jnp.eye(m, dtype=rows.dtype)
+        return some(*(jnp.matmul(eye, side, precision="highest") for side in (left, right)))
 
     @jax.checkpoint  # the backward pass recomputes the terms instead of storing m blocks
     def step(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
         return total + some(*part), None
 
-    parts = tuple(a[: rest.start].reshape(whole, AT_ONCE, -1) for a in (left, right))
-    total, _ = jax.lax.scan(step, jnp.zeros((r, c), rows.dtype), parts)
-    return total + some(left[rest], right[rest]) if rest.start < m else total
+    whole = m - m % AT_ONCE
+    parts = tuple(side[:whole].reshape(-1, AT_ONCE, side.shape[1]) for side in (left, right))
+    total, _ = jax.lax.scan(step, jnp.zeros((len(rows), len(cols)), rows.dtype), parts)
+    return total + some(left[whole:], right[whole:]) if whole < m else total
 
 
-class _Simplex:
-    """Distances whose features are probabilities: one array per class, or one array for many."""
-
-    def features(
-        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
-    ) -> Features:
-        return self.in_order(class_probabilities(predictions))
-
-    def center(self, features: Features) -> None:
-        """Return None: probabilities have no common offset."""
-
-    def in_order(self, features: Features) -> Features:
-        """Return features from probabilities [n, m] in the fastest layout for `by_class`."""
-        if isinstance(features, tuple):
-            return features
-        few = features.shape[1] <= AT_ONCE
-        return tuple(features.T) if few else features
-
-    def vectors(self, features: Features) -> Float[Array, "n m"]:
-        """Return probabilities [n, m] from features."""
-        return jnp.stack(features, axis=-1) if isinstance(features, tuple) else features
-
-
-class TotalVariation(_Simplex, eqx.Module):
+class TotalVariation(eqx.Module):
     r"""Total variation distance :math:`\frac12 \sum_k |p_k - q_k|` of class probabilities.
 
     `jaxcal.kernels.Laplace` on it is :math:`\exp(-TV / l)`, which is positive definite;
@@ -131,19 +100,29 @@ class TotalVariation(_Simplex, eqx.Module):
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
-    def squared_distances(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
-        return (by_class(_gap, self.in_order(rows), self.in_order(cols)) / 2) ** 2
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
+        return class_probabilities(predictions)
 
-    def separations(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
+    def center(self, features: Features) -> None:
+        """Return None: probabilities have no common offset."""
+
+    def vectors(self, features: Array) -> Float[Array, "n m"]:
+        return features
+
+    def squared_distances(self, rows: Array, cols: Array) -> Float[Array, "r c"]:
+        return (absolute_gaps(rows, cols) / 2) ** 2
+
+    def separations(self, rows: Array, cols: Array) -> Float[Array, "r c"]:
         """Return squared distances, exactly 0 for predictions equal up to rounding."""
         return self.squared_distances(rows, cols)
 
-    def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
-        gaps = jnp.abs(self.vectors(rows) - self.vectors(cols))
-        return (jnp.sum(gaps, axis=-1) / 2) ** 2
+    def paired(self, rows: Array, cols: Array) -> Float[Array, " r"]:
+        return (jnp.sum(jnp.abs(rows - cols), axis=-1) / 2) ** 2
 
 
-class Euclidean(_Simplex, _Euclidean, eqx.Module):
+class Euclidean(_Euclidean, eqx.Module):
     r"""Euclidean distance :math:`\|p - q\|_2` of class probabilities.
 
     Every radial kernel on it is positive definite. Up to 16 classes are subtracted one by one, so
@@ -161,26 +140,14 @@ class Euclidean(_Simplex, _Euclidean, eqx.Module):
 
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
-    def squared_distances(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
-        rows, cols = self.in_order(rows), self.in_order(cols)
-        if isinstance(rows, tuple):
-            return by_class(_squared_gap, rows, cols)
-        return super().squared_distances(rows, cols)
+    def features(
+        self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
+    ) -> Features:
+        return class_probabilities(predictions)
 
-    def separations(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
-        """Return squared distances, exactly 0 for predictions equal up to rounding."""
-        rows, cols = self.in_order(rows), self.in_order(cols)
-        if isinstance(rows, tuple):
-            return self.squared_distances(rows, cols)
-        return super().separations(rows, cols)
+    def center(self, features: Features) -> None:
+        """Return None: probabilities have no common offset."""
 
-    def paired(self, rows: Features, cols: Features) -> Float[Array, " r"]:
-        return super().paired(self.vectors(rows), self.vectors(cols))
-
-
-def _gap(p: Array, q: Array) -> Array:
-    return jnp.abs(p - q)
-
-
-def _squared_gap(p: Array, q: Array) -> Array:
-    return (p - q) ** 2
+    def squared_distances(self, rows: Array, cols: Array) -> Float[Array, "r c"]:
+        few = rows.shape[1] <= points.FEW
+        return points.separations(rows, cols) if few else super().squared_distances(rows, cols)

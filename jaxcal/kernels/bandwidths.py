@@ -109,11 +109,10 @@ def median_heuristic(divergence: Divergence, features: Features) -> tuple[Scalar
     The bandwidth is the median distance (not its square) over pairs of different predictions, in
     the units of the distance; 1 if all are equal. All pairs of up to 512 observations are compared;
     for larger n those of 512 observations at evenly spaced ranks of `by_values`, including both
-    ends. For a distance without ``separations`` (`Bures`, MMD, the mixture Wasserstein distance),
-    2,048 pairs are compared. The bandwidth does not depend on the order of predictions; it is NaN
-    if a feature is not finite. The derivative is that of the one or two pairs that attain the
-    median. ValueError if n < 2. Cost: at most 130,816 distances, and a sort of n numbers for
-    n > 512.
+    ends. For a distance without ``separations`` (MMD), 2,048 pairs are compared. The bandwidth
+    does not depend on the order of predictions; it is NaN if a feature is not finite. The
+    derivative is that of the one or two pairs that attain the median. ValueError if n < 2. Cost: at
+    most 130,816 distances, and a sort of n numbers for n > 512.
     """
     n = jax.tree.leaves(features)[0].shape[0]
     if n < 2:

@@ -4,22 +4,14 @@
 """
 
 from jaxcal.nulls.contract import Needs, Null, Outcome, Sums
-from jaxcal.nulls.limits import BlockNormal, Bound, Eigenvalues
-from jaxcal.nulls.resampling import (
-    DependentWild,
-    HadamardWild,
-    Multinomial,
-    Redrawn,
-    Wild,
-)
+from jaxcal.nulls.limits import BlockNormal, Eigenvalues
+from jaxcal.nulls.resampling import DependentWild, HadamardWild, Redrawn, Wild
 
 __all__ = [
     "BlockNormal",
-    "Bound",
     "DependentWild",
     "Eigenvalues",
     "HadamardWild",
-    "Multinomial",
     "Needs",
     "Null",
     "Outcome",

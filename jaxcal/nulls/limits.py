@@ -1,4 +1,4 @@
-"""Nulls without draws: a block normal limit, the limit of a U-statistic, and Hoeffding's bound."""
+"""Nulls without draws: a block normal limit, and the limit of a U-statistic."""
 
 import math
 from functools import partial
@@ -16,10 +16,6 @@ from jaxcal.nulls.weighted_chi_square import tail
 from jaxcal.numerics import at_least
 from jaxcal.read import convert
 from jaxcal.typing import Features, Key, Scalar
-
-
-def _size(value: object) -> int | None:
-    return None if value is None else convert.integer(value, "size", least=2)
 
 
 class BlockNormal(eqx.Module):
@@ -43,7 +39,11 @@ class BlockNormal(eqx.Module):
         'rejected'
     """
 
-    size: int | None = eqx.field(default=None, static=True, converter=_size)
+    size: int | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self):
+        if self.size is not None:
+            convert.integer(self.size, "size", least=2)
 
     def needs(self, key: Key, features: Features) -> Needs:
         n = count(features)
@@ -62,50 +62,6 @@ class BlockNormal(eqx.Module):
     def least_p_value(self, n: int) -> float:
         """Return 0: the spread of the blocks may be arbitrarily small."""
         return 0.0
-
-
-class Bound(eqx.Module):
-    r"""Hoeffding's bound :math:`p = \exp(-\lfloor n/2 \rfloor U^2 / (2 b^2))`, valid for every n.
-
-    Very conservative.
-
-    Args:
-        largest: A number b > 0 with abs(h) <= b for all possible observations, not only the
-            observed ones. Stein kernels are bounded only if scores are; SKCE is bounded for every
-            bounded kernel: b = 2 for kernels with values in [0, 1].
-
-    Source: Hoeffding (1963), for U-statistics of a kernel in [-b, b].
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.Bound(2.0)
-        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, null=null).null
-        'Bound'
-    """
-
-    largest: float = eqx.field(static=True)
-    exact: bool = eqx.field(default=True, init=False, static=True)
-
-    def __check_init__(self):
-        convert.number(self.largest, "largest", above=0)
-
-    def needs(self, key: Key, features: Features) -> Needs:
-        return Needs()
-
-    def outcome(self, sums: Sums) -> Outcome:
-        u = at_least(sums.unbiased, 0)
-        p = jnp.exp(-(sums.n // 2) * u**2 / (2 * self.largest**2))
-        return sums.outcome(sums.unbiased, p)
-
-    def least_p_value(self, n: int) -> float:
-        """Return the p-value of h at its bound for all pairs."""
-        return math.exp(-(n // 2) / 2)
-
-
-def _columns(value: object) -> int:
-    return convert.integer(value, "columns", least=2)
 
 
 class Eigenvalues(eqx.Module):
@@ -140,7 +96,9 @@ class Eigenvalues(eqx.Module):
         True
     """
 
-    columns: int = eqx.field(default=64, static=True, converter=_columns)
+    columns: int = eqx.field(
+        default=64, static=True, converter=partial(convert.integer, name="columns", least=2)
+    )
 
     def needs(self, key: Key, features: Features) -> Needs:
         n = count(features)

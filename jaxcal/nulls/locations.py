@@ -1,14 +1,14 @@
 """Nulls of a test at J locations: whether the means of J features differ from 0.
 
-`Signs` compares the estimate with its values under random signs; `F` and `ChiSquared` are formulas
-for Hotelling's statistic.
+`Signs` compares the estimate with its values under random signs; `F` is a formula for Hotelling's
+statistic.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax.scipy.special import betainc, gammaincc
+from jax.scipy.special import betainc
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.engine.signs import independent_signs
@@ -104,48 +104,14 @@ class Signs(eqx.Module):
         return Wild(self.n_draws).least_p_value(n)
 
 
-class ChiSquared(eqx.Module):
-    r"""The limit :math:`\chi^2_J` of Hotelling's statistic as the null distribution.
-
-    With 10 locations it needs hundreds of observations: in the paper's experiment it rejects 88 %
-    of calibrated models at n = 16, and 12 % at n = 256. Prefer `Signs` or `F`.
-
-    Cost: O(n J^2 + J^3).
-
-    Source: Widmann, Lindsten and Zachariah (2021), App. C.3.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 400))
-        >>> null = jaxcal.ucme.ChiSquared()
-        >>> jaxcal.ucme_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise, null=null).verdict
-        'rejected'
-    """
-
-    def __call__(self, q: Scalar, n: int, j: int) -> Scalar:
-        return gammaincc(jnp.asarray(j / 2, q.dtype), q / 2)
-
-    def judge(self, key: Key, z: Float[Array, "n j"]) -> Judgement:
-        return _of_hotelling(self, z)
-
-    def least(self, j: int) -> int:
-        return j + 1
-
-    def enough(self, j: int) -> int:
-        return 60 * j
-
-    def least_p_value(self, n: int) -> float:
-        return 0.0
-
-
 class F(eqx.Module):
     r"""The null :math:`\frac{n - J}{J (n - 1)} Q \sim F_{J, n - J}` of Hotelling's statistic Q.
 
-    Exact for normal features. It removes most of the excess rejections of `ChiSquared`, which is
-    its limit; the rest is due to skewed features: with 5 locations in one dimension it rejects .10
-    of calibrated models at n = 16, .09 at 32, and .08 at 64 and 128 (`experiments/ucme_level`; .13
-    at 16 with the default bandwidths). The result warns below 25 observations per location.
+    Exact for normal features. Skewed features make it reject too often: with 5 locations in one
+    dimension .10 of calibrated models at n = 16, .09 at 32, and .08 at 64 and 128
+    (`experiments/ucme_level`; .13 at 16 with the default bandwidths). The result warns below 25
+    observations per location. The limit :math:`\chi^2_J` of Q as a null needs far more
+    observations (`experiments/reference/nulls.py`).
 
     Cost: O(n J^2 + J^3).
 
@@ -165,7 +131,8 @@ class F(eqx.Module):
         return betainc(a, b, 1 / (1 + q / (n - 1)))
 
     def judge(self, key: Key, z: Float[Array, "n j"]) -> Judgement:
-        return _of_hotelling(self, z)
+        q, condition = hotelling(z)
+        return Judgement(q, self(q, *z.shape), jnp.zeros(0, z.dtype), ~(condition < COLLINEAR))
 
     def least(self, j: int) -> int:
         return j + 1
@@ -175,12 +142,6 @@ class F(eqx.Module):
 
     def least_p_value(self, n: int) -> float:
         return 0.0
-
-
-def _of_hotelling(null: ChiSquared | F, z: Float[Array, "n j"]) -> Judgement:
-    """Judge by a formula for Hotelling's statistic."""
-    q, condition = hotelling(z)
-    return Judgement(q, null(q, *z.shape), jnp.zeros(0, z.dtype), ~(condition < COLLINEAR))
 
 
 def hotelling(z: Float[Array, "n j"]) -> tuple[Scalar, Scalar]:

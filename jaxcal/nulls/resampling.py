@@ -1,6 +1,5 @@
 """Nulls that draw: bootstraps with random weights, and redrawn targets."""
 
-import math
 from typing import Any
 
 import equinox as eqx
@@ -199,51 +198,6 @@ def _estimated_flip(features: Features) -> Array:
     columns = series_of(features).astype(float_type(features))
     block = jnp.max(dependence(jax.lax.stop_gradient(columns)).block)
     return 0.5 / at_least(2 * block, 1.0)
-
-
-class Multinomial(eqx.Module):
-    r"""Bootstrap of a degenerate U-statistic from resampled, doubly centred observations.
-
-    With counts C of n draws with replacement and a = n / (n - 1), the samples are
-    :math:`\frac1{n^2}[a (C^\top H C - C^\top diag H) - 2 C^\top H 1 + 1^\top H 1]`, of mean 0,
-    and are compared with a U (U the unbiased estimate).
-
-    Args:
-        n_draws: Number of draws.
-
-    Cost: as `Wild`.
-
-    Source: Arcones and Gine (1992).
-
-    Example:
-        >>> import jax, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 100))
-        >>> predictions, null = dist.Normal(centers, 1.0), jaxcal.nulls.Multinomial()
-        >>> jaxcal.skce_test(1, predictions, centers + 0.8 + noise, null=null).verdict
-        'rejected'
-    """
-
-    n_draws: int = eqx.field(default=500, static=True, converter=_draws)
-
-    def needs(self, key: Key, features: Features) -> Needs:
-        n = count(features)
-        drawn = jax.random.randint(key, (self.n_draws, n), 0, n)
-        counts = jax.vmap(lambda i: jnp.bincount(i, length=n))(drawn).T
-        return Needs(counts.astype(float_type(features)))
-
-    def outcome(self, sums: Sums) -> Outcome:
-        n, counts = sums.n, sums.weights
-        a = n / (n - 1)
-        pairs = sums.forms + sums.diagonal @ (counts**2 - counts)
-        rows = sums.row_sums + sums.diagonal
-        samples = a * pairs - 2 * rows @ counts + jnp.sum(rows, axis=1, keepdims=True)
-        return sums.compared(a * sums.unbiased, samples / float(n**2))
-
-    def least_p_value(self, n: int) -> float:
-        """Return the larger of 1 / (draws + 1) and 1 / (2n - 1 over n), the number of resamples."""
-        different = math.lgamma(2 * n) - math.lgamma(n + 1) - math.lgamma(n)
-        return max(1 / (self.n_draws + 1), math.exp(-different))
 
 
 def float_type(features: Features) -> Any:

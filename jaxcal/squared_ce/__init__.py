@@ -9,22 +9,16 @@ from jaxcal.squared_ce.functions import empirical_risk
 from jaxcal.squared_ce.kde import KernelDensity
 from jaxcal.squared_ce.kernel_ridge import KernelRidge
 from jaxcal.squared_ce.leave_one_out import leave_one_out
-from jaxcal.squared_ce.pipeline import calibration_error, problem_error
-from jaxcal.squared_ce.reductions import (
-    binary,
-    reduce,
-    softmax,
-)
+from jaxcal.squared_ce.pipeline import calibration_error
+from jaxcal.squared_ce.reductions import reduce, softmax
 
 __all__ = [
     "Bins",
     "KernelDensity",
     "KernelRidge",
-    "binary",
     "calibration_error",
     "empirical_risk",
     "leave_one_out",
-    "problem_error",
     "reduce",
     "softmax",
 ]

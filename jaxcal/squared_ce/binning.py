@@ -18,11 +18,8 @@ from jaxcal.read import checks, convert
 from jaxcal.squared_ce.estimators import Setting, scalar_only
 from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.squared_ce.tuning import Range
 
 AS_RUN = tuple(range(5, 91, 5))  # the authors' code; the paper's text says up to 100
-SHARED = 128
-MOST_DEBIASED = 512  # factors of h have a column a bin there
 
 
 def _counts(value: int | Sequence[int]) -> tuple[int, ...]:
@@ -49,8 +46,7 @@ class Bins(eqx.Module):
     ``Bins(15)`` is the usual fixed choice.
 
     Args:
-        counts: Numbers of bins to try. Two or more are continued past the end at which one is
-            chosen, down to one bin and up to as many as there are different confidences.
+        counts: Numbers of bins to try.
         equal_mass: Edges at quantiles of the training inputs instead of equal widths.
         edges: One given set of edges instead of both.
         debiased: Subtract acc (1 - acc) / (n_b - 1) where both inputs are in the same bin; h may
@@ -62,11 +58,11 @@ class Bins(eqx.Module):
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
         >>> p = jnp.linspace(0.05, 0.95, 100)
-        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> targets = jax.random.bernoulli(jax.random.key(0), p)
         >>> bins = jaxcal.squared_ce.Bins((2, 4), equal_mass=True)
-        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[bins])
-        >>> len(report.best.grid) >= 2  # the two, and what continues them
-        True
+        >>> report = jaxcal.calibration_error(1, p, targets, notion="binary", estimators=[bins])
+        >>> report.best.grid
+        [{'bins': 2.0}, {'bins': 4.0}]
     """
 
     counts: tuple[int, ...] = eqx.field(default=AS_RUN, static=True, converter=_counts)
@@ -86,16 +82,6 @@ class Bins(eqx.Module):
         if self.edges is not None:
             return [{"bins": float(len(self.edges) - 1)}]
         return [{"bins": float(count)} for count in self.counts]
-
-    def ranges(self, problem: Reduced) -> dict[str, Range]:
-        distinct = float(np.unique(np.asarray(problem.inputs)).size)
-        if self.debiased and distinct > MOST_DEBIASED:
-            return {"bins": Range(1.0, MOST_DEBIASED, "one bin", "", whole=True)}
-        return {"bins": Range(1.0, distinct, "one bin", "a bin a confidence", whole=True)}
-
-    def with_values(self, name: str, values: tuple[float, ...]) -> "Bins":
-        counts = tuple(int(value) for value in values)
-        return Bins(counts, self.equal_mass, self.edges, self.debiased, self.empty)
 
     def fit(self, train: Reduced, shared: list[object]) -> "FittedBins":
         scalar_only(train, self.name)
@@ -152,8 +138,6 @@ def _all_edges(bins: Bins, confidences: Float[Array, " n"]) -> tuple[Array, Arra
     else:
         rows = [jnp.asarray(np.linspace(0, 1, m + 1), confidences.dtype) for m in bins.counts]
     longest = max(row.size for row in rows)
-    if longest > SHARED:  # grids of different lengths share compiled programs
-        longest = 2 ** (longest - 1).bit_length()
     padded = [jnp.pad(row, (0, longest - row.size), constant_values=jnp.inf) for row in rows]
     return jnp.stack(padded), jnp.asarray([row.size - 1 for row in rows])
 

@@ -114,7 +114,8 @@ def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
         >>> import jax, jax.numpy as jnp, jaxcal
         >>> from jaxcal.squared_ce.functions import Residual
         >>> p = jnp.linspace(0.05, 0.95, 100)
-        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> targets = jax.random.bernoulli(jax.random.key(0), p)
+        >>> problem = jaxcal.squared_ce.reduce(p, targets, "binary")
         >>> h = Residual(lambda inputs: 0.1 * (inputs - 0.5))  # the product of two residuals
         >>> jaxcal.squared_ce.empirical_risk(h, problem).rows.shape
         (100,)

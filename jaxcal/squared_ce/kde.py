@@ -23,12 +23,9 @@ from jaxtyping import Array, Float
 from jaxcal.squared_ce.estimators import Setting, positive
 from jaxcal.squared_ce.functions import Factors, one_problem
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.squared_ce.tuning import Range
 from jaxcal.typing import Scalar
 
 GRID = (*(10 ** (-1 - 4 * i / 14) for i in range(15)), 0.2, 0.4, 0.6, 0.8, 1.0)
-# below, rounding of the kernel's constant is seen; above, h differs from a constant by a thousandth
-SENSIBLE = Range(1e-9, 1e3, "the nearest predictions alone", "a constant residual")
 BLOCK = 2**20  # entries of a block of kernel values
 
 
@@ -36,8 +33,7 @@ class KernelDensity(eqx.Module):
     """Kernel density ratios as calibration functions; the bandwidth is the hyperparameter.
 
     Args:
-        bandwidths: Bandwidths to try; by default the 20 of the paper, from 1e-5 to 1. Two or more
-            are continued past the end at which one is chosen.
+        bandwidths: Bandwidths to try; by default the 20 of the paper, from 1e-5 to 1.
 
     Cost: O(n_train n d) a candidate; memory bounded by blocks of observations.
 
@@ -59,12 +55,6 @@ class KernelDensity(eqx.Module):
 
     def grid(self, problem: Reduced) -> list[Setting]:
         return [{"bandwidth": value} for value in self.bandwidths]
-
-    def ranges(self, problem: Reduced) -> dict[str, Range]:
-        return {"bandwidth": SENSIBLE}
-
-    def with_values(self, name: str, values: tuple[float, ...]) -> "KernelDensity":
-        return KernelDensity(values)
 
     def fit(self, train: Reduced, shared: list[object]) -> "FittedDensity":
         one_problem(train)

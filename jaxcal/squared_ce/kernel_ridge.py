@@ -6,7 +6,10 @@ r"""Kernel ridge regression of products of residuals (kkr), and of residuals (uk
           = a(p)^T \Big[\frac{(b b^T)_{ij}}{v_i v_j + \rho}\Big]_{ij} a(p'),
 
 and "ukkr" the residuals on the kernel and multiplies afterwards,
-:math:`r(p) = \sum_i a_i(p)\, b_i / (v_i + \rho)`; a, v, b as in `jaxcal.squared_ce.spectral`.
+:math:`r(p) = \sum_i a_i(p)\, b_i / (v_i + \rho)`. Here K = Q diag(v) Q^T, a(p) = Q^T k(p) is the
+lifted query and b = Q^T D are the loadings. With a low rank K is replaced by G G^T; then
+a(p) = V^T phi(p) and b = V^T G^T D with G^T G = V diag(v) V^T, and the formulas stay the same. One
+factorisation serves every ridge.
 Source: Gruber and Bach (2025), eq. 28 to 32.
 
 Ridges here are EFFECTIVE: rho is what is added to K (x) K or to K. The paper's lambda is rho / n^2
@@ -16,26 +19,115 @@ much.
 On the diagonal kkr may be negative: the matrix of 1 / (v_i v_j + rho) is indefinite.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal.kernels import points
-from jaxcal.kernels.grams import gram_diagonal
+from jaxcal.kernels.bandwidths import by_values
+from jaxcal.kernels.grams import NystroemFeatures, gram, gram_diagonal, pivots
 from jaxcal.kernels.points import Gaussian
+from jaxcal.numerics import at_least
 from jaxcal.read import checks
 from jaxcal.squared_ce.estimators import Setting, positive
 from jaxcal.squared_ce.functions import Factors, one_problem
 from jaxcal.squared_ce.reductions import Reduced
-from jaxcal.squared_ce.spectral import Spectral, spectral
-from jaxcal.squared_ce.tuning import Range
 from jaxcal.typing import KernelLike
 
-STRONG = 1e3  # traces of K: there the residual is at most a thousandth of its mean
+PIVOT_ROWS = 8192  # landmarks are looked for among so many observations
+QUERY_ROWS = 4096  # so many queries are lifted at a time
 RBF = Gaussian(1.0)  # exp(-gamma |x - y|^2) with the paper's gamma = 1/2
+
+
+class Spectral(eqx.Module):
+    """The factorisation for g kernels, from n training points and with r eigenvalues.
+
+    ``centres`` [g, t, q]: what queries are compared with (all training points, or landmarks).
+    ``lift`` [g, t, r]: a(p) = k(p, centres) @ lift. ``values`` [g, r]: eigenvalues, not negative.
+    ``loadings`` [g, r, d]. ``unexplained`` [g]: the part of the kernel's trace beyond the rank.
+    """
+
+    kernels: tuple[KernelLike, ...]
+    centres: Float[Array, "g t q"]
+    lift: Float[Array, "g t r"]
+    values: Float[Array, "g r"]
+    loadings: Float[Array, "g r d"]
+    unexplained: Float[Array, " g"]
+
+    def lifted(self, queries: Float[Array, "n q"]) -> Float[Array, "g n r"]:
+        """a(p) of each query, for each kernel: O(n t r) once an evaluation set."""
+        parts = [
+            _lift_rows(kernel, centres, lift, queries)
+            for kernel, centres, lift in zip(self.kernels, self.centres, self.lift, strict=True)
+        ]
+        return jnp.stack(parts)
+
+
+def spectral(kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None) -> Spectral:
+    """Return the factorisation of each kernel's matrix at the training inputs.
+
+    ``rank=None``: one eigendecomposition a kernel, O(n^3) time and O(n^2) memory. Otherwise
+    landmarks and O(n r^2 + r^3).
+    """
+    return _spectral(kernels, train, None if rank is None else min(rank, train.n))
+
+
+@eqx.filter_jit
+def _spectral(kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None) -> Spectral:
+    parts = [
+        _exact(kernel, train) if rank is None else _low_rank(kernel, train, rank)
+        for kernel in kernels
+    ]
+    centres, lift, values, loadings, unexplained = (
+        jnp.stack(list(column)) for column in zip(*parts, strict=True)
+    )
+    return Spectral(kernels, centres, lift, values, loadings, unexplained)
+
+
+def _exact(kernel: KernelLike, train: Reduced) -> tuple[Array, Array, Array, Array, Array]:
+    values, vectors = jnp.linalg.eigh(gram(kernel, train.inputs, train.inputs))
+    loadings = vectors.T @ train.residuals
+    none = jnp.zeros((), values.dtype)
+    return train.inputs, vectors, at_least(values, 0), loadings, none
+
+
+def _low_rank(
+    kernel: KernelLike, train: Reduced, rank: int
+) -> tuple[Array, Array, Array, Array, Array]:
+    step = max(1, train.n // max(PIVOT_ROWS, 4 * rank))
+    candidates = train.inputs[by_values(train.inputs)[::step]]
+    rows, used = pivots(kernel, candidates, rank, float(jnp.finfo(candidates.dtype).eps) ** 0.75)
+    landmarks = candidates[rows]
+    to_features = NystroemFeatures.at(kernel, landmarks, used).lift
+    features = _lift_rows(kernel, landmarks, to_features, train.inputs)
+    with jax.default_matmul_precision("highest"):
+        values, vectors = jnp.linalg.eigh(features.T @ features)
+        loadings = vectors.T @ (features.T @ train.residuals)
+    trace = jnp.sum(gram_diagonal(kernel, train.inputs))
+    unexplained = at_least(1 - jnp.sum(features**2) / trace, 0)
+    return landmarks, to_features @ vectors, at_least(values, 0), loadings, unexplained
+
+
+def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) -> Array:
+    """``k(queries, centres) @ lift`` in blocks of queries."""
+
+    def block(rows: Array) -> Array:
+        with jax.default_matmul_precision("highest"):
+            return gram(kernel, rows, centres) @ lift
+
+    n = queries.shape[0]
+    if n <= QUERY_ROWS:
+        return block(queries)
+    blocks = -(-n // QUERY_ROWS)
+    padding = jnp.broadcast_to(queries[:1], (blocks * QUERY_ROWS - n, queries.shape[1]))
+    whole = jnp.concatenate([queries, padding]).reshape(blocks, QUERY_ROWS, -1)
+    return jax.lax.map(block, whole).reshape(blocks * QUERY_ROWS, -1)[:n]
 
 
 class RidgeSettings(NamedTuple):
@@ -56,20 +148,9 @@ def _kernels(value: object) -> tuple[KernelLike, ...]:
     return kernels
 
 
-def _multipliers(value: Any) -> tuple[float, ...] | None:
-    return None if value is None else positive(value, "ridges")
-
-
-def _power(value: Any) -> float | None:
-    return None if value is None else checks.real(value, "power")
-
-
-def _kronecker(value: Any) -> bool:
-    return checks.flag(value, "kronecker")
-
-
-def _rank(value: object) -> int | None:
-    return None if value is None else checks.integer(value, "rank")
+def _checked(check: Callable[[Any, str], Any], name: str) -> Callable[[Any], Any]:
+    """Return a converter of an option that may be None."""
+    return lambda value: None if value is None else check(value, name)
 
 
 # of 10: the multipliers that the authors tried, for scalar and for vector inputs
@@ -85,7 +166,7 @@ class KernelRidge(eqx.Module):
 
     Args:
         ridges: Multipliers of the ridges to try; None takes those of the authors' code for scalar
-            or vector inputs. Two or more are continued past the end at which one is chosen.
+            or vector inputs.
         kernels: One kernel or several, all of which are tried with every ridge.
         rank: None for one exact eigendecomposition a kernel; a number for landmarks.
         power: A ridge is its multiplier times n^power, n training observations. None takes that of
@@ -102,18 +183,26 @@ class KernelRidge(eqx.Module):
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
         >>> p = jnp.linspace(0.05, 0.95, 60)
-        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> targets = jax.random.bernoulli(jax.random.key(0), p)
         >>> kkr = jaxcal.squared_ce.KernelRidge((0.1, 1.0), power=0, kronecker=True)
-        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[kkr], folds=2)
-        >>> len(report.best.grid) >= 2  # the two, and what continues them
-        True
+        >>> report = jaxcal.calibration_error(1, p, targets, notion="binary", estimators=[kkr])
+        >>> report.best.grid
+        [{'ridge': 0.1}, {'ridge': 1.0}]
     """
 
-    ridges: tuple[float, ...] | None = eqx.field(default=None, static=True, converter=_multipliers)
+    ridges: tuple[float, ...] | None = eqx.field(
+        default=None, static=True, converter=_checked(positive, "ridges")
+    )
     kernels: tuple[KernelLike, ...] = eqx.field(default=(RBF,), converter=_kernels)
-    rank: int | None = eqx.field(default=None, static=True, converter=_rank)
-    power: float | None = eqx.field(default=None, static=True, converter=_power)
-    kronecker: bool = eqx.field(default=False, static=True, converter=_kronecker)
+    rank: int | None = eqx.field(
+        default=None, static=True, converter=_checked(checks.integer, "rank")
+    )
+    power: float | None = eqx.field(
+        default=None, static=True, converter=_checked(checks.real, "power")
+    )
+    kronecker: bool = eqx.field(
+        default=False, static=True, converter=partial(checks.flag, name="kronecker")
+    )
 
     @property
     def name(self) -> str:
@@ -135,21 +224,6 @@ class KernelRidge(eqx.Module):
         if len(self.kernels) > 1:
             which = [{"kernel": str(k)} for k in range(len(self.kernels))]
         return [each | {"ridge": m} for each in which for m in self._ridges(problem)]
-
-    def ranges(self, problem: Reduced) -> dict[str, Range]:
-        """Return ranges from ridges that rounding hides to those that leave nothing of h."""
-        traces = [float(jnp.sum(gram_diagonal(kernel, problem.inputs))) for kernel in self.kernels]
-        if not (min(traces) > 0 and max(traces) < np.inf):
-            return {}
-        copies = 2 if self.kronecker else 1
-        weakest, strongest = (
-            trace**copies / float(problem.n) ** self._power for trace in (min(traces), max(traces))
-        )
-        ends = float(jnp.finfo(problem.inputs.dtype).eps) * weakest, STRONG**copies * strongest
-        return {"ridge": Range(*ends, "no ridge but rounding", "h is 0")}
-
-    def with_values(self, name: str, values: tuple[float, ...]) -> "KernelRidge":
-        return KernelRidge(values, self.kernels, self.rank, self.power, self.kronecker)
 
     def fit(self, train: Reduced, shared: list[object]) -> "FittedRidge":
         factor = _shared(self.kernels, train, self.rank, shared)

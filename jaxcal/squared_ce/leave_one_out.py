@@ -78,7 +78,7 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     about the same coverage (`experiments/squared_ce_intervals`).
 
     Args:
-        problem: A `Reduced`, as of `binary` or `reduce`.
+        problem: A `Reduced`, as of `reduce`.
         level: The interval has confidence 1 - ``level``.
 
     Returns:
@@ -92,7 +92,8 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
         >>> p = jnp.linspace(0.05, 0.95, 200)
-        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
+        >>> targets = jax.random.bernoulli(jax.random.key(0), p)
+        >>> problem = jaxcal.squared_ce.reduce(p, targets, "binary")
         >>> float(jaxcal.squared_ce.leave_one_out(problem).interval.low)  # calibrated
         0.0
     """

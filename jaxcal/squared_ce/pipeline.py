@@ -61,7 +61,6 @@ def calibration_error(
     test: ArrayLike = 0.2,
     level: float = 0.05,
     keep: bool = False,
-    extend: bool = True,
 ) -> Report:
     """Estimate the calibration error of a classifier from every row; compare estimators by risk.
 
@@ -83,10 +82,10 @@ def calibration_error(
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: Class probabilities (softmaxed, rows of sum 1), [n, m], not seen in training
-            the classifier.
+            the classifier; or probabilities of class 1 of two, [n].
         targets: Classes 0, .., m - 1, [n], not seen in training the classifier.
-        notion: "canonical", "top-label" or "class-wise" (the sum over classes of squared scalar
-            errors, each tuned by itself).
+        notion: "canonical", "top-label", "binary" (of the probability of class 1 of two) or
+            "class-wise" (the sum over classes of squared scalar errors, each tuned by itself).
         estimators: Estimators to tune and compare, a list, by default none; or "paper", for those
             of the paper: 15 bins, tuned bins (neither for the canonical notion), kernel density,
             and two kernel ridges.
@@ -97,17 +96,14 @@ def calibration_error(
         level: Intervals have confidence 1 - ``level``.
         keep: Hold the fitted functions of the folds in ``functions`` of each estimator, a list for
             each problem.
-        extend: Continue a grid of two or more bins, bandwidths or ridges past the end at which the
-            chosen candidate lies, in the grid's own ratio, until the risk no longer falls.
 
     Returns:
         `Report`.
 
     Cost: from every row that of `jaxcal.squared_ce.leave_one_out`. Of estimators: per fold one
     factorisation that all ridges of kkr and ukkr share, O(n^3) or O(n rank^2), and O(n_train
-    n_valid m) a bandwidth; where a grid is extended, for as many candidates again. Memory
-    O(folds n^2) or O(folds n rank). The first call compiles them, some 10 seconds of
-    processor time for those of the paper.
+    n_valid m) a bandwidth. Memory O(folds n^2) or O(folds n rank). The first call compiles them,
+    some 10 seconds of processor time for those of the paper.
 
     Source: Gruber and Bach (2025), Sec. 3.2.2 and Algorithm 1.
 
@@ -128,56 +124,7 @@ def calibration_error(
         p = checks.probabilities(predictions, "predictions", binary=True)
         problem = _double(reductions.reduce(p, targets, notion))
         classes = np.asarray(checks.labels(targets, p.shape[0], p.shape[1], "targets"))
-        return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep, extend)
-
-
-@recorded
-def problem_error(
-    key: KeyLike,
-    problem: Reduced,
-    *,
-    estimators: Asked = (),
-    folds: Folds = 5,
-    test: ArrayLike = 0.2,
-    level: float = 0.05,
-    keep: bool = False,
-    extend: bool = True,
-) -> Report:
-    """Estimate the calibration error of a problem made by `reduce` or `binary`.
-
-    Args:
-        key: Random key: typed, legacy or an integer seed.
-        problem: A regression problem, as of `reduce` or `binary`.
-        estimators: As in `calibration_error`.
-        folds: As in `calibration_error`.
-        test: As in `calibration_error`.
-        level: As in `calibration_error`.
-        keep: As in `calibration_error`.
-        extend: As in `calibration_error`.
-
-    Returns:
-        `Report`.
-
-    Cost: that of `calibration_error`.
-
-    Source: Gruber and Bach (2025), Algorithm 1.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> p = jnp.linspace(0.05, 0.95, 100)
-        >>> problem = jaxcal.squared_ce.binary(p, jax.random.bernoulli(jax.random.key(0), p))
-        >>> bins = jaxcal.squared_ce.Bins((2, 4, 8))
-        >>> report = jaxcal.squared_ce.problem_error(1, problem, estimators=[bins])
-        >>> report.best.risks.shape  # problems, folds, candidates
-        (1, 5, 3)
-    """
-    checks.instance(problem, Reduced, "problem")
-    with jax.enable_x64(True):
-        problem = _double(problem)
-        if not np.all(np.isfinite(problem.inputs)):
-            raise ValueError("problem: inputs hold NaN or infinite values")
-        classes = _classes(problem)
-        return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep, extend)
+        return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep)
 
 
 def _run(
@@ -189,10 +136,8 @@ def _run(
     test: ArrayLike,
     level: float,
     keep: bool,
-    extend: bool,
 ) -> Report:
     level, keep = checks.level(level), checks.flag(keep, "keep")
-    extend = checks.flag(extend, "extend")
     rows, outcomes = (
         np.moveaxis(np.asarray(part), -2, 0).reshape(problem.n, -1)
         for part in (problem.inputs, problem.outcomes)
@@ -205,7 +150,7 @@ def _run(
         estimators = default_estimators(largest)
     chosen = _named(estimators)
     parts = [
-        tune(one, last, pairs, chosen, keep, extend)
+        tune(one, last, pairs, chosen, keep)
         for one, last in zip(opt.problems(), final.problems(), strict=True)
         if chosen
     ]
@@ -257,13 +202,6 @@ def _notes(
 def _double(problem: Reduced) -> Reduced:
     """Return the same numbers in float64."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), problem)
-
-
-def _classes(problem: Reduced) -> np.ndarray:
-    """Return the class of each observation: which outcome is 1."""
-    outcomes = np.asarray(problem.outcomes)
-    table = outcomes if outcomes.ndim == 2 else outcomes[..., 0].T
-    return np.rint(table[:, 0]).astype(int) if table.shape[1] == 1 else np.argmax(table, axis=1)
 
 
 def _named(estimators: Estimators | str) -> dict[str, Estimator]:

@@ -1,7 +1,7 @@
 """Class probabilities and labels to a regression problem: inputs, outcomes and their residuals.
 
 Every notion of calibration says that the outcome has the input as its conditional mean. What
-differs is which inputs and outcomes: see `reduce` and `binary`.
+differs is which inputs and outcomes: see `reduce`.
 Source: Gruber and Bach (2025), eq. 6 to 9, and Sec. 3.1 for the residuals.
 """
 
@@ -17,15 +17,15 @@ from jaxcal.measures import classes
 from jaxcal.read import checks
 from jaxcal.typing import ArrayLike
 
-Notion = Literal["canonical", "top-label", "class-wise"]
-NOTIONS: tuple[Notion, ...] = ("canonical", "top-label", "class-wise")
+Notion = Literal["canonical", "top-label", "class-wise", "binary"]
+NOTIONS: tuple[Notion, ...] = ("canonical", "top-label", "class-wise", "binary")
 
 
 class Reduced(eqx.Module):
     """A notion of calibration as a regression: is E[outcome | input] = input?
 
     The residuals D = inputs - outcomes have mean 0 given the input if and only if the notion
-    holds. Made by `reduce` or `binary`.
+    holds. Made by `reduce`.
 
     Attributes:
         inputs: Predictions, [n, d]: d classes for the canonical notion, d = 1 for the scalar
@@ -103,15 +103,17 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
     """Return the problem of a notion of calibration, by its name.
 
     Args:
-        predictions: Class probabilities with rows of sum 1, [n, m].
+        predictions: Class probabilities with rows of sum 1, [n, m]; or probabilities of class 1 of
+            two, [n].
         targets: Classes 0, .., m - 1, [n].
         notion: "canonical": P(Y = i | f(X) = p) = p_i for all classes i, the whole vector, with
             inputs [n, m]. Two classes count everything twice: squared errors are 2 and risks 4
-            times those of `binary`.
+            times those of "binary".
             "top-label": P(Y = argmax f | max f = c) = c, is the confidence the accuracy? Of equal
             probabilities the first is the prediction; inputs [n, 1].
             "class-wise": P(Y = k | f_k(X) = c) = c, one problem a class, inputs [m, n, 1]. The
             class-wise error is the sum of the squared errors of these problems.
+            "binary": P(Y = 1 | f_1(X) = c) = c of two classes; inputs [n, 1].
 
     Returns:
         `Reduced`.
@@ -123,7 +125,12 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
         'top-label'
     """
     checks.choice(notion, "notion", tuple(NOTIONS))
-    functions = {"canonical": canonical, "top-label": top_label, "class-wise": class_wise}
+    functions = {
+        "canonical": canonical,
+        "top-label": top_label,
+        "class-wise": class_wise,
+        "binary": binary,
+    }
     return functions[notion](predictions, targets)
 
 
@@ -146,21 +153,13 @@ def class_wise(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
     return Reduced(whole.inputs.T[..., None], whole.outcomes.T[..., None], "class-wise")
 
 
-def binary(confidences: ArrayLike, outcomes: ArrayLike) -> Reduced:
-    """Return the problem P(Y = 1 | f(X) = c) = c of probabilities of an event.
-
-    Args:
-        confidences: Probabilities, [n].
-        outcomes: Whether the event happened: 1 or 0, [n].
-
-    Returns:
-        `Reduced` with inputs [n, 1].
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> jaxcal.squared_ce.binary(jnp.full(4, 0.5), jnp.array([0, 0, 1, 1])).inputs.shape
-        (4, 1)
-    """
-    c = checks.unit(confidences, "confidences")
-    z = checks.labels(outcomes, c.shape[0], 2, "outcomes").astype(c.dtype)
-    return Reduced(c[:, None], z[:, None], "binary")
+def binary(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
+    """Return the problem of the probability of class 1, inputs [n, 1]."""
+    p = checks.probabilities(predictions, "predictions", binary=True)
+    if p.shape[1] != 2:
+        raise ValueError(
+            f"predictions: the notion 'binary' is that of two classes or of n probabilities of "
+            f"class 1, got shape {p.shape}"
+        )
+    y = checks.labels(targets, p.shape[0], 2, "targets")
+    return Reduced(p[:, 1:], y.astype(p.dtype)[:, None], "binary")

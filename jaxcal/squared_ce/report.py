@@ -1,5 +1,6 @@
 """The report of a calibration error: from every row, and by each estimator tuned."""
 
+from textwrap import shorten
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -130,7 +131,9 @@ class Report(Result):
     def table(self) -> list[Contents]:
         """One row an estimator, lowest validation risk first, for a data frame or a CSV file."""
         rows = []
-        for tuned in sorted(self.estimators.values(), key=lambda each: _rank(each.risk)):
+        for tuned in sorted(
+            self.estimators.values(), key=lambda each: np.nan_to_num(each.risk, nan=np.inf)
+        ):
             rmse, rmse_error = tuned.rmse
             one_step = tuned.one_step
             bound = None
@@ -149,7 +152,6 @@ class Report(Result):
                     "lower_bound": bound,
                     "settings": "; ".join(sorted({_setting(s) for s in tuned.settings})),
                     "edge": ", ".join(sorted({name for names in tuned.edges for name in names})),
-                    "limit": ", ".join(sorted({t for each in tuned.limits for t in each.values()})),
                 }
             )
         return rows
@@ -187,9 +189,8 @@ class Report(Result):
             name = words(row["estimator"])
             lines.append(
                 f"  {name:{width}s} {row['rmse']:8.3f} ± {row['rmse_se']:5.3f}   "
-                f"{row['error']:8.4f}   {bound}   {_short(row['settings'])}"
+                f"{row['error']:8.4f}   {bound}   {shorten(row['settings'], 40, placeholder='...')}"
                 + (f" (edge: {row['edge']})" if row["edge"] else "")
-                + (f" ({row['limit']})" if row["limit"] and best.risks.shape[0] == 1 else "")
             )
         return lines
 
@@ -202,14 +203,6 @@ def words(name: str) -> str:
     return f"{WORDS[short]}, {name}" if rank else f"{WORDS[short]} ({name})"
 
 
-def _rank(risk: float) -> float:
-    return risk if np.isfinite(risk) else np.inf
-
-
 def _setting(setting: Setting) -> str:
     texts = (f"{name} {v if isinstance(v, str) else f'{v:.3g}'}" for name, v in setting.items())
     return ", ".join(texts)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else text[:37] + "..."

@@ -23,9 +23,8 @@ class Tuned(eqx.Module):
 
     Attributes:
         name: Name of the estimator.
-        grid: Hyperparameters of each candidate that a problem tried, [c] dicts: those of the
-            estimator, then those past its ends.
-        risks: Risks on the validation rows, [P, k, c]; NaN where a problem did not try a candidate.
+        grid: Hyperparameters of each candidate, [c] dicts.
+        risks: Risks on the validation rows, [P, k, c].
         chosen: Candidate with the lowest mean risk, [P].
         contributions: h(p, p) of the ensemble, summed over problems, [t]; their mean is the
             squared error.
@@ -45,8 +44,6 @@ class Tuned(eqx.Module):
             else None.
         largest: The most that a squared error can be: 1 where a problem is one probability, 2 for
             vectors and for sums over classes.
-        limits: Hyperparameters at a limit past which candidates do not differ, with what the
-            estimator is there, by problem.
     """
 
     name: str = eqx.field(static=True)
@@ -65,7 +62,6 @@ class Tuned(eqx.Module):
     claimed: Numbers | None = None
     functions: list[list[Candidate]] | None = None
     largest: float = eqx.field(static=True, default=1.0)
-    limits: list[dict[str, str]] = eqx.field(default_factory=list)
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -170,19 +166,14 @@ class Tuned(eqx.Module):
                 "fold_errors": self.fold_errors,
                 "one_step": self.one_step,
                 "edges": self.edges,
-                "limits": self.limits,
                 "nonfinite_validation": self.nonfinite_validation,
                 "nonfinite_test": self.nonfinite_test,
             }
         )
 
 
-def _finite(values: Numbers) -> Numbers:
-    return values[np.isfinite(values)]
-
-
 def _mean(values: Numbers) -> float:
-    finite = _finite(values)
+    finite = values[np.isfinite(values)]
     return float(np.mean(finite)) if finite.size else np.nan
 
 

@@ -1,5 +1,7 @@
 """Tests of calibration by distances: the statistic is the distance, the level is kept."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,14 +10,15 @@ import scipy.stats
 
 from jaxcal import dce
 
-TESTS = {"distance": dce.distance_from_calibration, "interval": dce.interval_ce_test}
+interval_test = partial(dce.distance_from_calibration, test="interval")
+TESTS = {"distance": dce.distance_from_calibration, "interval": interval_test}
 
 
 def test_the_statistic_is_the_measure_and_draws_have_its_distribution():
     rng = np.random.default_rng(0)
     v = rng.integers(1, 8, 60) / 8
     y = (rng.random(60) < v**2).astype(float)
-    result = dce.interval_ce_test(0, v, y, n_draws=199)
+    result = interval_test(0, v, y, n_draws=199)
     value = float(dce.surrogate_interval_ce(v, y).value)
     assert float(result.statistic) == pytest.approx(value, abs=1e-12)
     labels = (rng.random((200, 60)) < v).astype(float)
@@ -29,7 +32,7 @@ def test_a_test_by_a_distance_keeps_its_level_and_has_power():
 
     @jax.jit
     def p_values(keys, v, y):
-        return jax.vmap(lambda *data: dce.interval_ce_test(*data, n_draws=19).p_value)(keys, v, y)
+        return jax.vmap(lambda *data: interval_test(*data, n_draws=19).p_value)(keys, v, y)
 
     place, label = jax.random.split(jax.random.key(3))
     u = jax.random.uniform(place, (400, 40))
@@ -46,14 +49,17 @@ def test_a_test_by_a_distance_keeps_its_level_and_has_power():
 
 def test_means_get_random_signs_and_nan_gives_nan():
     v = jnp.linspace(0.1, 0.9, 40)
-    means = dce.interval_ce_test(0, v, v**3)
+    means = interval_test(0, v, v**3)
     assert (means.null, means.verdict) == ("signs", "rejected")
     with pytest.raises(ValueError, match="null='redraw' draws labels"):
-        dce.interval_ce_test(0, v, v**3, null="redraw")
-    lost = jax.jit(lambda v: dce.interval_ce_test(0, v, v > 0.5))(v.at[3].set(jnp.nan))
+        interval_test(0, v, v**3, null="redraw")
+    with pytest.raises(ValueError, match="test: wanted"):
+        interval_test(0, v, v > 0.5, test="intervals")
+    assert "surrogate interval error, random signs" in repr(means)
+    lost = jax.jit(lambda v: interval_test(0, v, v > 0.5))(v.at[3].set(jnp.nan))
     assert np.isnan(float(lost.p_value))
     assert lost.verdict == "cannot tell"
-    few = dce.interval_ce_test(0, v, v > 0.5, n_draws=9)
+    few = interval_test(0, v, v > 0.5, n_draws=9)
     assert few.verdict == "cannot tell"
     assert "too-few-draws" in few.reason
 

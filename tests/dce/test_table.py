@@ -68,7 +68,7 @@ def test_measures_of_a_table_are_those_of_the_observations_within_its_bounds(dat
 def test_tests_of_a_table_are_those_of_the_observations():
     p, y = forecasts("smooth", 9000)
     table = Table.of(p, y)
-    test = dce.interval_ce_test
+    test = functools.partial(dce.distance_from_calibration, test="interval")
     whole, part = test(3, p, y, n_draws=39), test(3, **table.groups, n_draws=39)
     assert (part.n, part.null) == (p.size, "redraw")
     np.testing.assert_allclose(part.statistic, whole.statistic, rtol=1e-10)
@@ -110,8 +110,9 @@ def test_signs_of_groups_are_signs_of_their_labels(key):
     p, y = np.round(forecasts("smooth", 400)[0], 1), forecasts("smooth", 400)[1]
     v, of = np.unique(p, return_inverse=True)
     groups = {"predictions": v, "targets": np.bincount(of, y), "counts": np.bincount(of)}
-    each = dce.interval_ce_test(key, p, y, null="signs", n_draws=1000).null_samples
-    part = dce.interval_ce_test(key, **groups, null="signs", n_draws=1000).null_samples
+    test = functools.partial(dce.distance_from_calibration, test="interval", null="signs")
+    each = test(key, p, y, n_draws=1000).null_samples
+    part = test(key, **groups, n_draws=1000).null_samples
     error = jnp.sqrt((jnp.var(each) + jnp.var(part)) / 1000)
     assert abs(float(jnp.mean(each) - jnp.mean(part))) < 4 * float(error)
     assert 0.8 < float(jnp.std(part) / jnp.std(each)) < 1.25

@@ -13,11 +13,11 @@ import scipy.optimize
 import scipy.stats
 from quick import quick_first
 from reference.sliced import SlicedWasserstein
+from reference.transport import Bures
 
 from jaxcal import calibration
 from jaxcal.divergences import (
     MMD,
-    Bures,
     Fisher,
     GaussianFisher,
     GaussianKernelFisher,

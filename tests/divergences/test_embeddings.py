@@ -11,13 +11,19 @@ import scipy.optimize
 from jax.test_util import check_grads
 from reference.sliced import sliced_wasserstein
 
-from jaxcal.divergences import embeddings as library
+from jaxcal.divergences import fisher, gaussians
+from jaxcal.numerics import psd_root
 
 RNG = np.random.default_rng(3)
-NAMES = "fisher gaussian_fisher gaussian_kernel_fisher kernel_fisher psd_root"
-embeddings = SimpleNamespace(
-    **{name: jax.jit(getattr(library, name)) for name in (*NAMES.split(), "wasserstein")}
+FUNCTIONS = (
+    fisher.fisher,
+    fisher.kernel_fisher,
+    gaussians.gaussian_fisher,
+    gaussians.gaussian_kernel_fisher,
+    gaussians.wasserstein,
+    psd_root,
 )
+embeddings = SimpleNamespace(**{function.__name__: jax.jit(function) for function in FUNCTIONS})
 
 
 def covariances(n, d, rng=RNG):

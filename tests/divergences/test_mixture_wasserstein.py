@@ -11,9 +11,9 @@ import scipy.optimize
 import scipy.stats
 from reference.definiteness import positive_definiteness, spectrum
 from reference.sinkhorn import Sinkhorn
+from reference.transport import Bures, Exact, MixtureWasserstein, components
 
-from jaxcal.divergences import MMD, Bures, Fisher, Wasserstein
-from jaxcal.divergences.transport import Exact, MixtureWasserstein, components
+from jaxcal.divergences import MMD, Fisher, Wasserstein
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.read import Standardized, Units
 

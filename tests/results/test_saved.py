@@ -86,7 +86,6 @@ MAKE = {
     "KernelCE": lambda: dce.kernel_ce(BINARY, HAPPENED),
     "DistanceResult": lambda: jaxcal.distance_from_calibration(0, BINARY, HAPPENED),
     "SurrogateCE": lambda: dce.surrogate_interval_ce(BINARY, HAPPENED, accuracy=0.1),
-    "IntervalTest": lambda: dce.interval_ce_test(0, BINARY, HAPPENED, n_draws=50),
     "IntervalCE": lambda: dce.interval_ce(BINARY, HAPPENED),
     "SmoothCE": lambda: dce.smooth_ce(BINARY, HAPPENED),
     "BlockEstimates": lambda: jaxcal.skce.block_estimates(0, NORMALS, YS[:, 1]),

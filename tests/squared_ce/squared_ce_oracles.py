@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from jaxcal import calibration_error
+
 TRAIN = np.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.1, 0.1, 0.8], [0.4, 0.4, 0.2]])
 TRAIN_LABELS = np.array([0, 2, 2, 1])
 EVAL = np.array([[0.6, 0.3, 0.1], [0.25, 0.25, 0.5], [0.1, 0.7, 0.2]])
@@ -12,6 +14,14 @@ EVAL_LABELS = np.array([1, 2, 1])
 ATOMS = np.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.1, 0.1, 0.8]])
 WEIGHTS = np.array([0.5, 0.3, 0.2])
 CONDITIONALS = np.array([[0.5, 0.3, 0.2], [0.2, 0.6, 0.2], [0.2, 0.2, 0.6]])
+
+
+def problem_error(key, problem, **options):
+    """The report of a scalar or canonical problem."""
+    p, y = np.asarray(problem.inputs), np.asarray(problem.outcomes)
+    if p.shape[1] == 1:
+        return calibration_error(key, p[:, 0], y[:, 0].astype(int), notion="binary", **options)
+    return calibration_error(key, p, np.argmax(y, axis=1), notion="canonical", **options)
 
 
 def rbf(xs, ys, gamma=0.5):

@@ -28,7 +28,6 @@ from squared_ce_oracles import (
 
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.kernels.grams import gram as gram_matrix
-from jaxcal.squared_ce import binary
 from jaxcal.squared_ce.binning import Bins, bin_numbers
 from jaxcal.squared_ce.estimators import (
     at_data,
@@ -39,11 +38,8 @@ from jaxcal.squared_ce.kde import (
     KernelDensity,
     on_simplex,
 )
-from jaxcal.squared_ce.kernel_ridge import (
-    KernelRidge,
-)
-from jaxcal.squared_ce.reductions import canonical, top_label
-from jaxcal.squared_ce.spectral import spectral
+from jaxcal.squared_ce.kernel_ridge import KernelRidge, spectral
+from jaxcal.squared_ce.reductions import binary, canonical, top_label
 
 Kronecker = partial(KernelRidge, kronecker=True)
 
@@ -462,7 +458,7 @@ def test_a_low_rank_factor_is_the_landmarks_own_and_tells_what_it_leaves_out():
 def test_queries_are_lifted_in_blocks(monkeypatch):
     train, queries = small(7, 30, 11, 3)
     wanted = spectral((Gaussian(1.0),), train, None).lifted(queries.inputs)
-    monkeypatch.setattr("jaxcal.squared_ce.spectral.QUERY_ROWS", 4)
+    monkeypatch.setattr("jaxcal.squared_ce.kernel_ridge.QUERY_ROWS", 4)
     result = spectral((Gaussian(1.0),), train, None).lifted(queries.inputs)
     np.testing.assert_allclose(result, wanted, atol=1e-12)
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from reference.classifiers import squared_confidence
 from reference.parametric import Zero
+from squared_ce_oracles import problem_error
 
 from jaxcal.plots import calibration_errors
-from jaxcal.squared_ce import Bins, KernelDensity, problem_error
+from jaxcal.squared_ce import Bins, KernelDensity
 
 
 @pytest.fixture(scope="module")

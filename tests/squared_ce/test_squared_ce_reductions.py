@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcal.squared_ce import binary, reduce, softmax
-from jaxcal.squared_ce.reductions import canonical, class_wise, top_label
+from jaxcal.squared_ce import reduce, softmax
+from jaxcal.squared_ce.reductions import binary, canonical, class_wise, top_label
 
 P = np.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.25, 0.25, 0.5], [0.4, 0.4, 0.2]])
 Y = [0, 2, 2, 1]
@@ -48,7 +48,10 @@ def test_observations_are_taken_along_their_axis_and_under_jit(notion):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: reduce(P, Y, "classwise"), "notion: wanted .canonical., .top-label. or .class-w"),
+        (
+            lambda: reduce(P, Y, "classwise"),
+            "notion: wanted .canonical., .top-label., .class-wise. or",
+        ),
         (lambda: canonical(np.log(P), Y), "predictions: row 0 holds a negative"),
         (lambda: canonical(P * 2, Y), "predictions: row 0 does not sum to 1"),
         (lambda: top_label(P[:, 0], Y), "targets: wanted classes 0, .., 1"),
@@ -56,13 +59,10 @@ def test_observations_are_taken_along_their_axis_and_under_jit(notion):
         (lambda: top_label(P, [1, 1, 2, 3]), "targets: classes 1, .., 3 were given"),
         (lambda: canonical(P, np.eye(3)[Y].astype(int)), "take the argmax of one-hot rows"),
         (lambda: canonical(P, [0]), "targets: wanted one class an observation"),
-        (
-            lambda: binary([0.5, 1.5], [0, 1]),
-            "confidences: .*entry 1 is 1.5",
-        ),
-        (lambda: binary([0.5, np.nan], [0, 1]), "confidences: .*entry 1 is nan"),
-        (lambda: binary(P, Y), "confidences: wanted one number"),
-        (lambda: binary([0.5, 0.5], [0, 2]), "outcomes: wanted classes 0, .., 1"),
+        (lambda: binary([0.5, 1.5], [0, 1]), "predictions: .*entry 1 is 1.5"),
+        (lambda: binary([0.5, np.nan], [0, 1]), "predictions: .*entry 1 is nan"),
+        (lambda: binary(P, Y), "predictions: the notion 'binary' is that of two classes"),
+        (lambda: binary([0.5, 0.5], [0, 2]), "targets: wanted classes 0, .., 1"),
     ],
 )
 def test_bad_input_is_named(call, message):

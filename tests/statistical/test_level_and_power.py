@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.stats
-from reference.nulls import Gamma, Spectrum
+from reference.nulls import Gamma, Multinomial, Spectrum
 
 import jaxcal
-from jaxcal.nulls import BlockNormal, DependentWild, HadamardWild, Multinomial, Wild
+from jaxcal.nulls import BlockNormal, DependentWild, HadamardWild, Wild
 
 N, D = 50, 2
 CALIBRATED, SHIFTED = 400, 50

@@ -48,7 +48,7 @@ def level() -> str:
     """Rejections of calibrated models at .05, by test and null."""
     cells = read("level/results.csv")
     rows = []
-    for null in ("Wild", "DependentWild", "Multinomial", "BlockNormal"):
+    for null in ("Wild", "DependentWild", "BlockNormal"):
         chosen = rates([row for row in cells if row["null"] == null], "rejected_05")
         rows.append((f"KCCSD, KCSD, KSD; `{null}`", "level", chosen, 1000))
     signs = [row for row in read("signs/results.csv") if row["fault"] == "correct"]
