@@ -14,9 +14,8 @@ import pytest
 import jaxcal
 from jaxcal import demo
 from jaxcal.__main__ import main
-from jaxcal.demo.days import SEASONS, forecasts, season, seattle_weather
 from jaxcal.demo.forecasters import Energy, Regression, score_matching_loss, train
-from jaxcal.demo.story import by_season, shifts
+from jaxcal.demo.story import SEASONS, by_season, forecasts, season, seattle_weather, shifts
 from jaxcal.read.scores import score
 
 create = eqx.filter_jit(Energy.create)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernels import points
-from jaxcal.read import Draws, OwnUnits, Standardized, convert, counts
+from jaxcal.read import Draws, OwnUnits, Standardized, convert, sampling
 from jaxcal.read.families import Particles, distribution_of
 from jaxcal.read.sampling import drawn, stratified
 from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike, Scalar
@@ -285,12 +285,12 @@ def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None
     """Return counts in the units of the predictions; None if they are no counts, or too many."""
     standardized = isinstance(predictions, Standardized)
     original = predictions.predictions if standardized else predictions
-    size = counts.lattice_size(original) if n_counts is None else n_counts
-    if size is None or not counts.is_count(original):
+    size = sampling.lattice_size(original) if n_counts is None else n_counts
+    if size is None or not sampling.is_count(original):
         return None
     if standardized and isinstance(predictions.units, OwnUnits) and size > OWN_COUNTS:
         return None
-    return _in_units_of(predictions, counts.lattice(original, size))
+    return _in_units_of(predictions, sampling.lattice(original, size))
 
 
 def _in_units_of(predictions: PredictionsLike, distribution: PyTree) -> PyTree:

@@ -1,6 +1,6 @@
 """Kernels k(x, y) on points, classes and sequences of tokens, and bandwidth heuristics."""
 
-from jaxcal.kernels.classes import ClassGram, Delta
+from jaxcal.kernels.classes import ClassGram, Delta, Hamming, Spectrum
 from jaxcal.kernels.points import (
     IMQ,
     Constant,
@@ -15,7 +15,6 @@ from jaxcal.kernels.points import (
     Radial,
     RationalQuadratic,
 )
-from jaxcal.kernels.tokens import Hamming, Spectrum
 
 __all__ = [
     "IMQ",

@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxcal.plots import faults
-from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, MOST, axes, errors, legend_above, one, say
 from jaxcal.plots.coverage import coverage
 from jaxcal.plots.results import contributions, null_histogram
 from jaxcal.plots.where import where as along_input
@@ -85,7 +84,7 @@ def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
     ax.axhspan(-half, half, color=LIGHT, alpha=0.5, linewidth=0, label=f"{confidence(level)} band")
     ax.axhline(0, color=DARK, linewidth=0.8)
     p = np.asarray(ranks.p_values)
-    shown = np.sort(np.argsort(p[1:], kind="stable")[: faults.MOST]) + 1
+    shown = np.sort(np.argsort(p[1:], kind="stable")[:MOST]) + 1
     for place, k in enumerate(shown):
         ordered = np.sort(values[:, k])
         at = np.concatenate([[0.0], ordered, [1.0]])
@@ -156,9 +155,8 @@ def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
         return say(ax, "scores are not finite numbers:\nno verdict")
     if not tells(diagnosis.shift):
         return say(ax, "which parameter is off, scores tell of\nGaussian posteriors only")
-    rows = faults.shifts(diagnosis.shift, names) + faults.spreads(diagnosis.marginal_spread, names)
-    faults.draw(rows + faults.pairs(diagnosis.correlation, names), report.level, ax)
-    return ax
+    spread, correlation = diagnosis.marginal_spread, diagnosis.correlation
+    return errors(ax, diagnosis.shift, spread, correlation, names, report.level)
 
 
 def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxcal.results import saved, shown
+from jaxcal.results import report, saved
 from jaxcal.results.notes import pointer
 from jaxcal.results.parts import plain
 from jaxcal.results.saved import SOURCE, provenance
@@ -79,7 +79,7 @@ class Result(eqx.Module):
         """Return a pandas data frame with one row per level, bin, part or model, or one row per
         result with its scalar numbers. ImportError if pandas is not installed."""
         self._with_numbers("to_frame")
-        return shown.to_frame(self, self._rows)
+        return report.to_frame(self, self._rows)
 
     @property
     def provenance(self) -> Contents:
@@ -119,14 +119,14 @@ class Result(eqx.Module):
             raise TypeError(f"{name}: inside of jit, vmap and grad a result holds no numbers yet")
 
     def _repr_html_(self) -> str:
-        return shown.in_html(self)
+        return report.in_html(self)
 
     def _page(self) -> str:
-        return shown.page(type(self).__name__, shown.in_html(self))
+        return report.page(type(self).__name__, report.in_html(self))
 
     def _figure(self) -> "Figure | None":
         """Return a small matplotlib figure of one result, or None if its class has none."""
-        return shown.figure(self, self._plots) if self._plots else None
+        return report.figure(self, self._plots) if self._plots else None
 
     def _sentences(self) -> Sentences:
         return []
