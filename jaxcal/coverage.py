@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxcal.mcmc import log_densities
+from jaxcal.mcmc.densities import log_densities
 from jaxcal.mcmc.results import McmcDraws
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.read import Draws, LogDensities, Unnormalized, checks

@@ -157,9 +157,10 @@ def summary(examined):
         print(f"p = {float(part.p_value):.3f} ({question})", *part.findings(), sep="\n    ")
 
 
-diagnosis = sbi.kcsd_test(
-    keys[4], hasty, *tuning, **(options | {"summaries": jnp.log(tuning.xs)})
-).diagnosis
+tuned = sbi.check_posterior(
+    keys[4], hasty, *tuning, chains=None, **(options | {"summaries": jnp.log(tuning.xs)})
+)
+diagnosis = tuned.conditional.diagnosis
 t = 1 / jnp.mean(1 - diagnosis.spread.estimate)
 print(f"power: {float(t):.2f}")
 summary(sbi.check_posterior(keys[4], Tempered(hasty, t), *fresh, **options))

@@ -123,8 +123,6 @@ def recipes():
         "pair": {"kernel": kernels.Gaussian, "distribution": dist.Normal},
     }
     mcmc = {
-        "check_draws": {"key": 0, "predictions": DENSITIES, "draws": Lazy("mcmc_draws")},
-        "log_densities": {"predictions": DENSITIES, "ys": YS},
         "mcmc_draws": top["mcmc_draws"],
     }
     chains = candidates.Candidates(YS[:, None], P[:, None], P[:, None], 1.0)
@@ -181,7 +179,6 @@ def recipes():
         "": top,
         "kernels": {
             "ClassGram": {"matrix": np.eye(3)},
-            "Profile": {"function": jnp.exp},
         },
         "divergences": {
             "GradientKernel": {"kernel": kernels.Gaussian(1.0)},
@@ -222,16 +219,11 @@ def recipes():
             "JaxPosterior": {"log_prob": log_prob},
             "GuidePosterior": {"guide": AutoDiagonalNormal(probabilistic), "params": {"loc": YS}},
             "NumpyroPosterior": {"model": probabilistic},
-            "Space": {"low": np.zeros(2), "high": np.ones(2)},
-            "chunked_scores": {"log_prob": log_prob, "thetas": YS, "xs": INPUTS},
-            "as_draws": {"draws": RNG.normal(size=(N, 9, 2))},
             "check_draws": {"key": 0, "draws": RNG.normal(size=(N, 9, 2)), "thetas": YS},
             "predictions": {"posterior": log_prob, "xs": INPUTS},
             "rank_metric": {"key": 0},
             "rank_posteriors": {"models": Network(), **SAMPLES},
             "check_posterior": {"posterior": log_prob, **SAMPLES},
-            "kccsd_test": {"posterior": log_prob, **SAMPLES},
-            "kcsd_test": {"posterior": log_prob, **SAMPLES},
             "monitor": {
                 "posterior": log_prob,
                 "prior": PRIOR,

@@ -28,7 +28,7 @@ from jaxcal.fit import Embedding, not_finite
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
-from jaxcal.mcmc import log_densities
+from jaxcal.mcmc.densities import log_densities
 from jaxcal.numerics import largest
 from jaxcal.read import Standardized, Units, Unnormalized, checks
 from jaxcal.read.scores import is_distribution, log_densities_and_gradients, scores_at

@@ -11,7 +11,6 @@ from jaxcal.kernels.points import (
     Linear,
     Matern52,
     PowerExponential,
-    Profile,
     Radial,
     RationalQuadratic,
 )
@@ -29,7 +28,6 @@ __all__ = [
     "Linear",
     "Matern52",
     "PowerExponential",
-    "Profile",
     "Radial",
     "RationalQuadratic",
     "Spectrum",

@@ -16,18 +16,8 @@ def log_densities(
 ) -> Float[Array, " n"]:
     """Return the log density of each prediction at its own point, up to a constant per prediction.
 
-    Args:
-        predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n] or [].
-        ys: Points, [n, *event], one per prediction.
-
-    Returns:
-        Log densities, [n]; not finite where the density is 0 or NaN.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> predictions = jaxcal.Unnormalized(lambda c, y: -((y - c) ** 2) / 2, jnp.zeros(3))
-        >>> jaxcal.mcmc.log_densities(predictions, jnp.array([0.0, 1.0, 2.0])).tolist()
-        [-0.0, -0.5, -2.0]
+    For a `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n] or []. Not finite
+    where the density is 0 or NaN.
     """
     checks.of_jax(predictions)
     ys = checks.numbers(ys, "ys")

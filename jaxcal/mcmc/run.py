@@ -2,21 +2,19 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, Unpack, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.calibration import kccsd_test
-from jaxcal.fit import SteinOptions
 from jaxcal.mcmc.densities import layout, log_densities
 from jaxcal.mcmc.results import McmcDraws, effective_size, split_rhat
 from jaxcal.mcmc.samplers import NUTS, Potential
 from jaxcal.numerics import largest, smallest
 from jaxcal.read import Unnormalized, checks
 from jaxcal.read.scores import is_distribution, log_densities_and_gradients
-from jaxcal.results import TestResult, recorded
+from jaxcal.results import recorded
 from jaxcal.typing import Key, KeyLike, Predictions
 
 PATH = 500  # states of each chain for R-hat, evenly spaced over the steps after warm-up
@@ -49,9 +47,10 @@ def mcmc_draws(
     Each chain makes ``n_warmup`` steps, during which an adapting sampler tunes itself, then keeps
     one draw every ``thin`` steps. A test with these draws is valid if each draw follows its
     prediction; draws of one prediction may depend on each other. So it matters that the chains have
-    converged: ``result.warnings()`` reports if they have not, and `check_draws` tests it. For the
-    setting of Glaser et al. (2023), Figure 2: ``n_draws=2, n_chains=2, thin=1,
-    n_warmup=steps - 1, sampler=MALA(0.1, adapt=False)``.
+    converged: ``result.warnings()`` reports if they have not, and one draw of each prediction in
+    the place of its target tests it: ``kccsd_test(key, predictions, result.samples[:, 0])``, which
+    needs scores only. For the setting of Glaser et al. (2023), Figure 2: ``n_draws=2, n_chains=2,
+    thin=1, n_warmup=steps - 1, sampler=MALA(0.1, adapt=False)``.
 
     Computed in the default float type; draws have the type of the predictions. One program for
     every key and step size.
@@ -122,43 +121,6 @@ def mcmc_draws(
         warmup=n_warmup,
         thin=thin,
     )
-
-
-@recorded
-def check_draws(
-    key: KeyLike, predictions: Predictions, draws: McmcDraws, **options: Unpack[SteinOptions]
-) -> TestResult:
-    """Test whether draws come from their predictions, with the power of a calibration test.
-
-    One draw of each prediction replaces its target in `jaxcal.kccsd_test`, which needs scores only:
-    a small p-value shows that the chains have not converged, and that SKCE with these draws would
-    reject calibrated models for this n.
-
-    Args:
-        key: Random key: typed, legacy or an integer seed.
-        predictions: The predictions of the draws.
-        draws: `McmcDraws` of them.
-        **options: Options of `jaxcal.kccsd_test`.
-
-    Returns:
-        `jaxcal.TestResult`.
-
-    Cost: that of `jaxcal.kccsd_test`.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> predictions = dist.Normal(jnp.linspace(-2, 2, 50), 1.0)
-        >>> far = 9 * jnp.ones((2, 50))
-        >>> draws = jaxcal.mcmc_draws(
-        ...     0, predictions, n_draws=2, n_chains=2, n_warmup=1, thin=1, start=far
-        ... )
-        >>> jaxcal.mcmc.check_draws(1, predictions, draws).verdict
-        'rejected'
-    """
-    checks.instance(draws, McmcDraws, "draws")
-    ys = draws.samples[:, 0].reshape(-1, *draws.event_shape)
-    return kccsd_test(key, predictions, ys, **options)
 
 
 @partial(jax.jit, static_argnames=("n", "event", "chains", "kept", "warmup", "thin"))

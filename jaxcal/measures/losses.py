@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal.mcmc import log_densities
+from jaxcal.mcmc.densities import log_densities
 from jaxcal.measures.quantiles import LEVELS, quantiles
 from jaxcal.read import checks
 from jaxcal.read.scores import is_distribution

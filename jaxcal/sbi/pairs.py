@@ -1,6 +1,6 @@
 """Simulated pairs of a posterior with scores on the whole space, as input of every test."""
 
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict
 
 import equinox as eqx
 import jax
@@ -76,7 +76,7 @@ class ScoredPairs(eqx.Module):
 
 
 class PairOptions(TypedDict, total=False):
-    """Options of `score_pairs`, which tests of pairs take too."""
+    """Options of `score_pairs`, which checks of a posterior take too."""
 
     prior: PriorLike | None
     bounds: ArrayLike | None
@@ -84,21 +84,6 @@ class PairOptions(TypedDict, total=False):
     names: Names | None
     n_nodes: int | None
     exclude_invalid_x: bool
-
-
-def scored_pairs(
-    key: Key,
-    posterior: PosteriorLike | ScoredPairs,
-    thetas: ArrayLike | None,
-    xs: Observations | None,
-    **options: Unpack[PairOptions],
-) -> ScoredPairs:
-    """Return the pairs of a test: those passed in place of a posterior, else `score_pairs`."""
-    if isinstance(posterior, ScoredPairs):
-        return posterior
-    if thetas is None or xs is None:
-        raise TypeError("thetas and xs: wanted the pairs that the posterior is tested on")
-    return score_pairs(jax.random.fold_in(key, 0), posterior, thetas, xs, **options)
 
 
 def score_pairs(

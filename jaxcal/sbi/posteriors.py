@@ -134,15 +134,6 @@ def chunked_scores(
         finite (the gradient of ``where(inside, log_p, -inf)`` is 0 outside).
 
     Cost: n (m + 1) gradients.
-
-    Example:
-        >>> import jax
-        >>> from jaxcal import sbi
-        >>> def log_prob(theta, x):
-        ...     return -((theta - x / 2) ** 2).sum()
-        >>> thetas, xs = jax.random.normal(jax.random.key(0), (2, 60, 2))
-        >>> sbi.chunked_scores(log_prob, thetas, xs, batch=16).at_targets.shape
-        (60, 2)
     """
     batch = checks.integer(batch, "batch")
     thetas = checks.floats(thetas, "thetas")

@@ -332,7 +332,16 @@ def check_draws(
 
     Args:
         key: Random key: typed, legacy or an integer.
-        draws: Independent draws of each posterior, [n, m, d], or what `as_draws` takes.
+        draws: Independent draws of each posterior. One of these.
+
+            - An array or tensor [n, m, d], or [n, m] for one parameter. sbi's ``sample_batched``
+              gives [m, n, d]: transpose the first two axes.
+            - A dict of arrays [n, m] or [n, m, k], as BayesFlow samples.
+            - A list of n dicts of columns [m] or [m, ..], or n data frames, one per observation:
+              ``fit.stan_variables()`` or ``fit.draws_pd()`` of cmdstanpy. Columns do not identify
+              chains: thin them to independent draws first.
+            - A list of n ``InferenceData`` of ArviZ (since ArviZ 1 ``DataTree``), one per
+              observation, whose chains are thinned to their effective size.
         thetas: [n, d] parameters from the prior; a dict of [n] or [n, k] for draws with names.
         xs: [n, q] observations or summaries of them, along which trends are tested; or None.
         names: Names of the d parameters, in the order of the columns of ``thetas``. Draws with

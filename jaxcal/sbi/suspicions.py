@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.mcmc import log_densities
+from jaxcal.mcmc.densities import log_densities
 from jaxcal.read import Scores
 from jaxcal.read.repeats import fingerprints, repeated_rows
 from jaxcal.results import counted

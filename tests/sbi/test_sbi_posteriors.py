@@ -10,8 +10,9 @@ import pytest
 import scipy.stats
 
 from jaxcal import Scores
-from jaxcal.sbi import GuidePosterior, JaxPosterior, NumpyroPosterior, chunked_scores
+from jaxcal.sbi import GuidePosterior, JaxPosterior, NumpyroPosterior
 from jaxcal.sbi.adapters import as_posterior
+from jaxcal.sbi.posteriors import chunked_scores
 
 N, D = 13, 2
 
