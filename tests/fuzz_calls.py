@@ -299,23 +299,18 @@ def methods():
 
 
 def plots():
-    tested, bracketed = Lazy("kccsd_test"), Lazy("distance_from_calibration")
+    tested = Lazy("kccsd_test")
     return {
-        "bracket": {"result": bracketed},
-        "calibration_errors": {"report": Lazy("calibration_error")},
         "comparison": {"result": Lazy("compare")},
         "differences": {"result": Lazy("compare")},
         "contributions": {"result": tested},
         "coordinates": {"result": Lazy("kccsd_test", coordinates=True)},
-        "coverage": {"result": Lazy("coverage", "coverage")},
         "null_histogram": {"result": tested},
         "parts": {"result": Lazy("calibration_test")},
         "table": {"result": Lazy("calibration_test")},
         "quantile_calibration": {"result": Lazy("quantile_calibration", "measures")},
-        "posterior_figure": {"report": Lazy("check_posterior", "sbi")},
         "rejections": {"x": [10, 20], "p_values": {"a": RNG.uniform(size=(2, 5))}},
         "reliability": {"result": Lazy("reliability", "measures")},
-        "reliability_with_witness": {"result": bracketed},
         "where": {"result": Lazy("calibration_test"), "x": P},
     }
 

@@ -111,8 +111,8 @@ class CheckReport(JudgedResult):
             "repair": self.repair_in_words(),
         }
 
-    def _figure(self) -> "Figure | None":
-        return self.tests[0]._figure()
+    def figure(self) -> "Figure | None":
+        return self.tests[0].figure()
 
     def limits(self) -> list[str]:
         """Return sentences on the errors that this check can and cannot detect."""
@@ -214,7 +214,7 @@ def _sources(report: Any) -> list[list[str]]:
 def _section(result: Result) -> str:
     """Return the figure and the report of a result as HTML."""
     # the figure of a calibration error compares estimators, of which a check fits one
-    drawing = None if isinstance(result, Report) else result._figure()
+    drawing = None if isinstance(result, Report) else result.figure()
     alt = f"Figure of {type(result).__name__}"
     picture = "" if drawing is None else f"<p>{image(drawing, dpi=110, alt=alt)}</p>"
     return f"{picture}<pre>{html.escape(repr(result))}</pre>"

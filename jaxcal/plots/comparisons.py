@@ -103,19 +103,6 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
 
     Estimators are ordered by validation risk, which is in the label; the selected one is at the top
     in black. kkr has no interval.
-
-    Args:
-        report: Report of `jaxcal.calibration_error`.
-        ax: Axes to draw on; new ones by default.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> predictions = jax.nn.softmax(jax.random.normal(jax.random.key(0), (60, 3)))
-        >>> targets = jax.random.categorical(jax.random.key(1), jnp.log(predictions))
-        >>> report = jaxcal.calibration_error(
-        ...     2, predictions, targets, estimators=[jaxcal.squared_ce.Bins((5, 10))]
-        ... )
-        >>> axes = jaxcal.plots.calibration_errors(report)
     """
     one(report, "selected", "report", "Report")
     if not report.estimators:

@@ -35,18 +35,6 @@ def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None
     (overconfident), above it too large (conservative). For quantiles the band contains the whole
     curve with at least that probability, and p is below the level if the curve leaves the band.
     From m draws the curve is known at levels k / (m + 1), which are joined by lines.
-
-    Args:
-        result: Result of `jaxcal.coverage.coverage` or `jaxcal.measures.quantile_calibration`.
-        ax: Axes to draw on; new ones by default.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> targets = 3 * jax.random.normal(jax.random.key(0), (100,))
-        >>> predictions = dist.Normal(jnp.zeros(100), 1.0)
-        >>> result = jaxcal.measures.quantile_calibration(predictions, targets)
-        >>> axes = jaxcal.plots.coverage(result)
     """
     if isinstance(result, QuantileCalibration):
         one(result, "p_value")

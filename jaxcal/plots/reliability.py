@@ -92,17 +92,6 @@ def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None
     Dots are mean labels of groups of equal mass. The witness (grey band, right axis) is the weight
     whose mean product with (label - prediction) is the smooth calibration error: positive where
     predictions are too low and negative where they are too high.
-
-    Args:
-        result: Result of `jaxcal.distance_from_calibration`.
-        ax: Axes to draw on; new ones by default.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> predictions = jnp.linspace(0.1, 0.9, 50)
-        >>> targets = jax.random.bernoulli(jax.random.key(0), predictions)
-        >>> result = jaxcal.distance_from_calibration(1, predictions, targets)
-        >>> axes = jaxcal.plots.reliability_with_witness(result)
     """
     ax = _one(result, ax, (5.2, 5.0))
     ax.set(xlabel="predicted probability of label 1", ylabel="rate of label 1")
@@ -150,19 +139,7 @@ def groups(
 
 
 def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw the lower and upper bounds of the true distance, and the interval between them.
-
-    Args:
-        result: Result of `jaxcal.distance_from_calibration`.
-        ax: Axes to draw on; new ones by default.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> predictions = jnp.linspace(0.1, 0.9, 50)
-        >>> targets = jax.random.bernoulli(jax.random.key(0), predictions)
-        >>> result = jaxcal.distance_from_calibration(1, predictions, targets)
-        >>> axes = jaxcal.plots.bracket(result)
-    """
+    """Draw the lower and upper bounds of the true distance, and the interval between them."""
     ax = _one(result, ax, (6.8, 3.6))
     ax.set(xlabel="true distance from calibration (mean change of probability)")
     bounds = result.bracket

@@ -19,31 +19,7 @@ STYLES = ("-", "--", ":", "-.")
 
 
 def posterior_figure(report: Any) -> "Figure":
-    """Draw the four panels of a posterior's check.
-
-    (a) Ranks of each parameter with the band of a correct posterior; (b) coverage of
-    highest-density regions; (c) shift, spread and correlation with limits; (d) the strongest error
-    along the feature of x along which errors change most, with limits. Without ranks, (a) and (b)
-    show the null draws of the two tests, and (d) contributions to the test given x.
-
-    Args:
-        report: A `PosteriorReport`.
-
-    Returns:
-        A matplotlib figure.
-
-    Example:
-        >>> import jax, numpyro.distributions as dist
-        >>> from jaxcal import plots, sbi
-        >>> prior = dist.Normal(jax.numpy.zeros(2), 1.0).to_event(1)
-        >>> thetas = prior.sample(jax.random.key(0), (100,))
-        >>> xs = thetas + jax.random.normal(jax.random.key(1), (100, 2))
-        >>> def log_prob(theta, x):  # twice as narrow as the exact posterior, N(x / 2, 1 / 2)
-        ...     return -4 * ((theta - x / 2) ** 2).sum()
-        >>> report = sbi.check_posterior(2, log_prob, thetas, xs, prior=prior)
-        >>> [ax.get_title(loc="left") for ax in plots.posterior_figure(report).axes]
-        ['a', 'b', 'c', 'd']
-    """
+    """Return the figure of a `PosteriorReport`, as described there."""
     from matplotlib.figure import Figure
 
     one(report, "p_value", "report", "PosteriorReport")

@@ -31,7 +31,8 @@ class Result(eqx.Module):
     Subclasses implement ``_sentences`` (possible warnings), ``_lines`` (report of one result) and
     ``_batch_lines`` (report of several). ``_scalar`` names the field whose shape is that of the
     batch, ``_long`` the arrays that `to_dict` omits, ``_rows`` the arrays of one length that make
-    the rows of a table, and ``_plots`` the functions of `jaxcal.plots` that show one result.
+    the rows of a table, and ``_plots`` the functions of `jaxcal.plots` that draw one result, as
+    "module.function".
     """
 
     __slots__ = (SOURCE,)  # no field, so that results of different keys still stack
@@ -81,6 +82,11 @@ class Result(eqx.Module):
         self._with_numbers("to_frame")
         return report.to_frame(self, self._rows)
 
+    def figure(self) -> "Figure | None":
+        """Return a matplotlib figure of one result, as in notebooks and `to_html`; None if its
+        class has none. ``figure().savefig("name.png")`` saves it."""
+        return report.panels(self, self._plots) if self._plots else None
+
     @property
     def provenance(self) -> Contents:
         """Origin of the result: ``jaxcal`` and ``jax`` (versions), ``result`` (class), ``dtype``,
@@ -123,10 +129,6 @@ class Result(eqx.Module):
 
     def _page(self) -> str:
         return report.page(type(self).__name__, report.in_html(self))
-
-    def _figure(self) -> "Figure | None":
-        """Return a small matplotlib figure of one result, or None if its class has none."""
-        return report.figure(self, self._plots) if self._plots else None
 
     def _sentences(self) -> Sentences:
         return []

@@ -210,14 +210,14 @@ def _shifts(smallest: np.ndarray) -> list[str]:
     return [f"  detectable shift (80 % power): {', '.join(clear)} (coordinate; units of the test)"]
 
 
-def figure(result: Any, names: Sequence[str], *, panel: tuple[float, float] = (4.8, 3.2)) -> Any:
-    """Return a matplotlib figure with one panel per function of `jaxcal.plots`."""
+def panels(result: Any, names: Sequence[str], *, size: tuple[float, float] = (4.8, 3.2)) -> Any:
+    """Return a matplotlib figure with one panel per "module.function" of `jaxcal.plots`."""
     from matplotlib.figure import Figure
 
-    plots = import_module("jaxcal.plots")  # imported late: plots depend on results
-    whole = Figure(figsize=(panel[0] * len(names), panel[1]), layout="constrained")
+    whole = Figure(figsize=(size[0] * len(names), size[1]), layout="constrained")
     for name, ax in zip(names, np.ravel(whole.subplots(1, len(names))), strict=True):
-        getattr(plots, name)(result, ax=ax)
+        module, function = name.split(".")  # imported late: plots depend on results
+        getattr(import_module(f"jaxcal.plots.{module}"), function)(result, ax=ax)
     return whole
 
 
@@ -256,7 +256,7 @@ def in_html(result: Any) -> str:
     if result.traced or result.batch_shape:
         return text
     try:
-        drawing = result._figure()
+        drawing = result.figure()
         alt = type(result).__name__
         return text if drawing is None else f"<div>{text}{image(drawing, alt=alt)}</div>"
     except Exception:  # without a figure the notebook still shows the numbers

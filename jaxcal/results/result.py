@@ -56,7 +56,7 @@ class TestResult(JudgedResult):
         too_few: Why this null cannot reject any data of this size; empty if it can.
     """
 
-    _plots: ClassVar[tuple[str, ...]] = ("null_histogram", "contributions")
+    _plots: ClassVar[tuple[str, ...]] = ("results.null_histogram", "results.contributions")
     __test__ = False  # a result, not a pytest class
     _long: ClassVar[tuple[str, ...]] = ("null_samples", "ranks", "too_few")
 

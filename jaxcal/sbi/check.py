@@ -76,8 +76,8 @@ def check_posterior(
             and long series), ``names`` of the parameters, ``n_nodes``, ``exclude_invalid_x``.
 
     Returns:
-        `PosteriorReport`, which prints the errors in words; `jaxcal.plots.posterior_figure` draws
-        it. Errors: as in `score_pairs`.
+        `PosteriorReport`, which prints the errors in words; ``report.figure()`` draws it. Errors: as
+        in `score_pairs`.
 
     Cost per pair: about 380 log densities, n_nodes + 12 gradients and 10 d Hessian-vector products;
     n_draws log densities with gradients more, or 384 and 200 gradients for the chains, and 5 d

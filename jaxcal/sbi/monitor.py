@@ -86,7 +86,7 @@ class Monitored(JudgedResult):
         lost = np.any(np.isnan(np.asarray(self.log_evidence)))
         return [("ranks are NaN: a log density or draw is not finite", lost)]
 
-    def _figure(self) -> "Figure":
+    def figure(self) -> "Figure":
         return import_module("jaxcal.plots.sbi").evidence(self).figure
 
     def _lines(self) -> list[str]:

@@ -72,7 +72,7 @@ class PosteriorRanks(Result):
         said = "draws or thetas are NaN or infinite, so the p-value is NaN [nonfinite-draws]"
         return [(said, lost)]
 
-    def _figure(self) -> "Figure":
+    def figure(self) -> "Figure":
         ax = import_module("jaxcal.plots.sbi").rank_bands(self, level=0.05)
         ax.figure.set_size_inches(4.8, 3.2)
         return ax.figure

@@ -268,8 +268,15 @@ class PosteriorReport(Result):
             **{name: v if v is None else v.to_dict() for name, v in parts.items()},
         }
 
-    def _figure(self) -> "Figure":
-        return import_module("jaxcal.plots").posterior_figure(self)
+    def figure(self) -> "Figure":
+        """Return a figure of four panels.
+
+        (a) Ranks of each parameter with the band of a correct posterior; (b) coverage of
+        highest-density regions; (c) shift, spread and correlation with limits; (d) the strongest
+        error along the feature of x along which errors change most, with limits. Without ranks,
+        (a) and (b) show the null draws of the two tests, and (d) contributions to the test given x.
+        """
+        return import_module("jaxcal.plots.sbi").posterior_figure(self)
 
     @property
     def _of_densities(self) -> bool:

@@ -204,7 +204,7 @@ def test_no_parameter_is_named_from_scores_that_are_not_linear(right):
     assert "too high by" not in repr(said)
     assert "given the others: mean, p (Holm)" in repr(said)
     assert any("exact for Gaussian" in text for text in said.warnings())
-    figure = jaxcal.plots.posterior_figure(said)
+    figure = said.figure()
     assert any("Gaussian posteriors only" in text.get_text() for text in figure.axes[2].texts)
     assert "errors change along it" in figure.axes[3].get_xlabel()
 
