@@ -308,7 +308,6 @@ def plots():
         "null_histogram": {"result": tested},
         "parts": {"result": Lazy("calibration_test")},
         "table": {"result": Lazy("calibration_test")},
-        "quantile_calibration": {"result": Lazy("quantile_calibration", "measures")},
         "rejections": {"x": [10, 20], "p_values": {"a": RNG.uniform(size=(2, 5))}},
         "reliability": {"result": Lazy("reliability", "measures")},
         "where": {"result": Lazy("calibration_test"), "x": P},

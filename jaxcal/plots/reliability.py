@@ -86,7 +86,7 @@ def reliability(
     return ax
 
 
-def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
+def with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the rate of label 1 against the prediction, with the witness of the smooth error.
 
     Dots are mean labels of groups of equal mass. The witness (grey band, right axis) is the weight

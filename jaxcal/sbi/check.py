@@ -76,7 +76,7 @@ def check_posterior(
             and long series), ``names`` of the parameters, ``n_nodes``, ``exclude_invalid_x``.
 
     Returns:
-        `PosteriorReport`, which prints the errors in words; ``report.figure()`` draws it. Errors: as
+        `PosteriorReport`, which prints the errors in words; its ``figure()`` draws them. Errors: as
         in `score_pairs`.
 
     Cost per pair: about 380 log densities, n_nodes + 12 gradients and 10 d Hessian-vector products;

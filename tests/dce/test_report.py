@@ -387,7 +387,7 @@ def test_predictions_too_high_everywhere_have_a_witness_on_one_side(n, key):
     y = v / 1.8  # mean labels: no noise
     outcome = dce.distance_from_calibration(key, v, y, n_draws=2)
     assert np.all(np.asarray(outcome.witness) <= 0)
-    band = reliability_with_witness(outcome).collections[0].get_paths()[0].vertices
+    band = with_witness(outcome).collections[0].get_paths()[0].vertices
     assert band[:, 1].max() <= 0.5
     assert band[:, 1].min() < 0.5
 
@@ -423,7 +423,7 @@ def test_bounds_that_contradict_each_other_make_no_bracket(result, data):
     assert any("contradict each other" in text for text in said)
 
 
-@pytest.mark.parametrize("draw", [reliability_with_witness, bracket])
+@pytest.mark.parametrize("draw", [with_witness, bracket])
 def test_figures_show_the_result_and_refuse_a_batch(result, draw):
     ax = draw(result)
     ax.figure.savefig(io.BytesIO())

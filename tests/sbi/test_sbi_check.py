@@ -542,7 +542,7 @@ def test_bad_input_is_answered_by_a_sentence(pairs, change, error, message):
 
 @pytest.mark.slow
 def test_the_figure_has_four_panels(right, pairs, tmp_path):
-    from jaxcal.plots.sbi import directions, posterior_figure
+    from jaxcal.plots.sbi import directions
 
     thetas, xs = pairs
     draws = xs[:, None] / 2 + jax.random.normal(KEY, (N, 30, D)) / np.sqrt(2)
@@ -551,7 +551,7 @@ def test_the_figure_has_four_panels(right, pairs, tmp_path):
 
     shown = coverage(predictions, thetas, draws)
     for examined in (right, replace(right, coverage=shown), replace(right, ranks=None)):
-        figure = posterior_figure(examined)
+        figure = examined.figure()
         assert [ax.get_title(loc="left") for ax in figure.axes] == list("abcd")
         figure.savefig(tmp_path / "figure.png")
     labels = [text.get_text() for text in directions(right).get_yticklabels()]

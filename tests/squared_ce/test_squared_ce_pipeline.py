@@ -24,6 +24,7 @@ from squared_ce_oracles import ATOMS, CONDITIONALS, WEIGHTS, double_loop
 
 from jaxcal import squared_ce
 from jaxcal.kernels import Gaussian
+from jaxcal.plots.comparisons import calibration_errors
 from jaxcal.squared_ce import Bins, KernelDensity, KernelRidge
 from jaxcal.squared_ce.estimators import at_data, candidate
 from jaxcal.squared_ce.functions import Factors

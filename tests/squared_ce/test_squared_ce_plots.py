@@ -9,7 +9,7 @@ import pytest
 from reference.classifiers import squared_confidence
 from reference.parametric import Zero
 
-from jaxcal.plots import calibration_errors
+from jaxcal.plots.comparisons import calibration_errors
 from jaxcal.squared_ce import Bins, KernelDensity, problem_error
 
 
