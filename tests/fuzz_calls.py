@@ -5,7 +5,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import numpy as jnp
-from numpyro.infer.autoguide import AutoDiagonalNormal
 from reference.calibration_functions import fit_one
 
 import jaxcal
@@ -217,11 +216,9 @@ def recipes():
         "torch": {"TorchPosterior": {"posterior": lambda x: None}},
         "sbi": {
             "JaxPosterior": {"log_prob": log_prob},
-            "GuidePosterior": {"guide": AutoDiagonalNormal(probabilistic), "params": {"loc": YS}},
             "NumpyroPosterior": {"model": probabilistic},
             "check_draws": {"key": 0, "draws": RNG.normal(size=(N, 9, 2)), "thetas": YS},
             "predictions": {"posterior": log_prob, "xs": INPUTS},
-            "rank_metric": {"key": 0},
             "rank_posteriors": {"models": Network(), **SAMPLES},
             "check_posterior": {"posterior": log_prob, **SAMPLES},
             "monitor": {

@@ -3,16 +3,15 @@
 from jaxcal.sbi.adapters import predictions
 from jaxcal.sbi.check import check_posterior
 from jaxcal.sbi.monitor import monitor
-from jaxcal.sbi.numpyro_posterior import GuidePosterior, NumpyroPosterior
+from jaxcal.sbi.numpyro_posterior import NumpyroPosterior
 from jaxcal.sbi.pairs import score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior
 from jaxcal.sbi.ranking import rank_posteriors
-from jaxcal.sbi.ranks import check_draws, rank_metric
+from jaxcal.sbi.ranks import check_draws
 from jaxcal.sbi.repair import repair_posterior
 from jaxcal.sbi.torch_posterior import TorchPosterior
 
 __all__ = [
-    "GuidePosterior",
     "JaxPosterior",
     "NumpyroPosterior",
     "TorchPosterior",
@@ -20,7 +19,6 @@ __all__ = [
     "check_posterior",
     "monitor",
     "predictions",
-    "rank_metric",
     "rank_posteriors",
     "repair_posterior",
     "score_pairs",

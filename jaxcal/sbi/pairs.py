@@ -109,7 +109,8 @@ def score_pairs(
             - What `TorchPosterior` takes: posteriors, potentials and estimators of sbi, flows of
               zuko and lampe, functions of torch.
             - A function from xs to a distribution with batch shape [n], of numpyro or torch.
-            - A `NumpyroPosterior`, a `GuidePosterior`, or a distribution with batch shape [n].
+            - A `NumpyroPosterior`, or a distribution with batch shape [n], such as
+              ``guide.get_posterior(params)`` of numpyro's autoguides fitted to each observation.
             - `jaxcal.Scores` in the units of 1 / theta.
         thetas: [n, d] parameters from the prior.
         xs: [n, ..] observations simulated from them, or a dict of such.

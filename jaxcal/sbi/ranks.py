@@ -1,6 +1,5 @@
 """Ranks of parameters among draws of their posteriors, or among exchangeable candidates."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -261,59 +260,6 @@ def diagnosed(
     )
     # normal scores of dependent parameters are dependent; their correlations are not claimed
     return eqx.tree_at(lambda d: d.correlation, diagnosis, None, is_leaf=lambda leaf: leaf is None)
-
-
-def rank_metric(key: KeyLike) -> Callable[..., dict[str, Any]]:
-    """Return a diagnostic for BayesFlow 2: p-values of the rank of each variable among its draws.
-
-    The p-values are those of `check_draws` (SBC), valid for any number of data sets and draws.
-
-    Args:
-        key: Random key, for ties: typed, legacy or an integer.
-
-    Returns:
-        ``metric(estimates, targets, variable_keys=None, variable_names=None)`` of draws [n, m, d]
-        and true values [n, d], or of dicts of such, which returns a dict: ``values`` [d],
-        ``variable_names``, and ``metric_name`` (as ``name`` too, for custom diagnostics).
-
-    Source: Talts et al. (2018).
-
-    Example:
-        >>> import jax
-        >>> from jaxcal import sbi
-        >>> metric = sbi.rank_metric(0)  # one of the ``metrics`` of compute_custom_diagnostics
-        >>> targets = {"mu": jax.random.normal(jax.random.key(1), (200, 1))}
-        >>> estimates = {"mu": 0.6 * jax.random.normal(jax.random.key(2), (200, 20, 1))}
-        >>> result = metric(estimates, targets)  # the draws are too narrow
-        >>> result["variable_names"], bool(result["values"][0] < 0.01)
-        (['mu'], True)
-    """
-    key = checks.key(key)
-
-    def metric(
-        estimates: Any,
-        targets: Any,
-        variable_keys: Names | None = None,
-        variable_names: Names | None = None,
-    ) -> dict[str, Any]:
-        draws: Any = estimates
-        if isinstance(estimates, Mapping) and isinstance(targets, Mapping):
-            chosen = list(estimates if variable_keys is None else variable_keys)
-            if missing := [name for name in chosen if name not in estimates or name not in targets]:
-                raise ValueError(
-                    f"variable_keys: {missing[0]!r} is not in both estimates and targets"
-                )
-            draws, targets = ({name: a[name] for name in chosen} for a in (estimates, targets))
-        result = check_draws(key, draws, targets, names=variable_names)
-        label = "Rank p-value"
-        return {
-            "values": np.asarray(result.p_values[1:]),
-            "metric_name": label,
-            "name": label,
-            "variable_names": list(result.statistics[1:]),
-        }
-
-    return metric
 
 
 @recorded

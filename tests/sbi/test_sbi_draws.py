@@ -114,26 +114,14 @@ def test_lists_of_dicts_and_frames_of_columns_are_one_array(drawn):
             as_draws(junk)
 
 
-def test_the_metric_for_bayesflow_gives_p_values_of_ranks():
-    """As its diagnostics call it: targets hold data too, names are chosen or given."""
+def test_draws_of_bayesflow_are_ranked_by_variable():
+    """Its samples and targets are dicts of [n, m, k] and [n, k]."""
     keys = jax.random.split(KEY, 3)
-    targets = {"y": np.ones((60, 7, 1)), "b": jax.random.normal(keys[0], (60, 2))}
-    targets["a"] = jax.random.normal(keys[1], (60, 1))
+    targets = {"a": jax.random.normal(keys[1], (60, 1)), "b": jax.random.normal(keys[0], (60, 2))}
     draws = jax.random.normal(keys[2], (60, 19, 3))
-    estimates = {"a": draws[:, :, :1] + 1.0, "b": draws[:, :, 1:]}
-    metric = sbi.rank_metric(5)
-    result = metric(estimates, targets)
-    wanted = sbi.check_draws(5, estimates, {name: targets[name] for name in "ab"})
-    np.testing.assert_array_equal(result["values"], wanted.p_values[1:])
-    assert result["values"][0] < 1e-6 < 0.01 < min(result["values"][1:])
-    assert result["variable_names"] == ["a", "b[0]", "b[1]"]
-    assert result["metric_name"] == result["name"] == "Rank p-value"
-    some = metric(estimates, targets, variable_keys=["b"], variable_names=["p", "q"])
-    assert (len(some["values"]), some["variable_names"]) == (2, ["p", "q"])
-    of_arrays = metric(np.asarray(draws), np.asarray(targets["b"])[:, [0, 0, 1]])
-    assert of_arrays["values"].shape == (3,)
-    with pytest.raises(ValueError, match="'c' is not in both"):
-        metric(estimates, targets, variable_keys=["c"])
+    result = sbi.check_draws(5, {"a": draws[:, :, :1] + 1.0, "b": draws[:, :, 1:]}, targets)
+    assert result.statistics == ("distance", "a", "b[0]", "b[1]")
+    assert result.p_values[1] < 1e-6 < 0.01 < min(result.p_values[2:])
 
 
 @pytest.mark.optional("xarray")
