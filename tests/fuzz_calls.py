@@ -96,6 +96,7 @@ def recipes():
         "streamed_check": {"key": 0, **BINARY},
         "compare": {"key": 0, "models": MODELS, "targets": LABELS},
         "distance_from_calibration": {"key": 0, **BINARY},
+        "explain": {"result": Lazy("kccsd_test")},
         "kccsd": scored,
         "kccsd_test": scored,
         "kce": BY_KEY,

@@ -49,7 +49,7 @@ class MatrixKernel(eqx.Module):
 
 
 class Delta(eqx.Module):
-    """Kernel of classes: 1 for equal classes, 0 for different ones.
+    """Kernel of classes ``k(x, x) = 1``, and 0 for different classes.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal

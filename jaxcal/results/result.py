@@ -51,6 +51,7 @@ class TestResult(JudgedResult):
             for other nulls.
         route: How averages over the predictions were computed, with the error if they are not
             exact.
+        steps: How the test was fitted, one line per step; `jaxcal.explain` prints them.
         level: Level of the test: the probability of rejecting a calibrated model. Limits have
             confidence 1 - level.
         too_few: Why this null cannot reject any data of this size; empty if it can.
@@ -58,7 +59,7 @@ class TestResult(JudgedResult):
 
     _plots: ClassVar[tuple[str, ...]] = ("results.null_histogram", "results.contributions")
     __test__ = False  # a result, not a pytest class
-    _long: ClassVar[tuple[str, ...]] = ("null_samples", "ranks", "too_few")
+    _long: ClassVar[tuple[str, ...]] = ("null_samples", "ranks", "steps", "too_few")
 
     estimate: Scalar
     biased: Scalar
@@ -78,6 +79,7 @@ class TestResult(JudgedResult):
     ranks: Float[Array, "n r"] | None = None
     p_value_error: Scalar | None = None
     route: str = eqx.field(static=True, default="")
+    steps: tuple[str, ...] = eqx.field(static=True, default=())
     level: float = eqx.field(static=True, default=0.05)
     too_few: str = eqx.field(static=True, default="")
 

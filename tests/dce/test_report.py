@@ -22,6 +22,7 @@ from jaxcal.dce.population import label_free_groups, population_bounds, upper_me
 from jaxcal.dce.predictions import binary, ordered
 from jaxcal.dce.recalibration import _error_of_map
 from jaxcal.dce.resampling import Drawn, drawable, kernel_statistic, resampling_test
+from jaxcal.plots.reliability import bracket, with_witness
 
 N = 60
 FEW = {"n_draws": 39}
