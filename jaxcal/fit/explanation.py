@@ -12,6 +12,7 @@ from jaxcal.fit.fitted import Fitted
 from jaxcal.fit.moment_residual import MomentResidual
 from jaxcal.fit.residuals import Featured, MeanResidual, SteinResidual
 from jaxcal.fit.specification import Specification
+from jaxcal.fit.views import Frame
 from jaxcal.kernels.points import Constant, Product, Scaled, Sum
 from jaxcal.read import Scores, checks
 from jaxcal.read.families import Classes
@@ -64,7 +65,7 @@ def steps(
     """Return one line for each of the `STEPS` of a fit."""
     classes, n = isinstance(predictions, Classes), targets.shape[0]
     d = targets.size // n
-    nodes = None if classes else fitted.frame.nodes
+    nodes = fitted.frame.nodes if isinstance(fitted.frame, Frame) else None
     unit = "t = (y - mean) / sd of the targets" if spec.standardize else "the targets as they are"
     if spec.whiten is not None:
         unit += f", and M_i^-1 (t - c_i) of each prediction by {_named(spec.whiten)}"

@@ -1,5 +1,6 @@
 """Shared parts of figures: axes without a box, legends, tables, means over groups, limits."""
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -185,8 +186,8 @@ def errors(
     if spread is not None and np.all(np.isfinite(np.asarray(spread.estimate))):
         rows += _rows(spread, [f"spread of {name}" for name in names], "s", 1 / np.log(2))
     if correlation is not None and np.all(np.isfinite(np.asarray(correlation.estimate))):
-        pairs = zip(*np.triu_indices(len(names), 1), strict=True)
-        rows += _rows(correlation, [f"{names[j]} with {names[k]}" for j, k in pairs], "D")
+        pairs = itertools.combinations(names, 2)
+        rows += _rows(correlation, [f"{first} with {second}" for first, second in pairs], "D")
     for at, row in enumerate(rows):
         ends = np.clip([row.low, row.high], -FARTHEST, FARTHEST)
         ax.plot(ends, [at, at], color=DARK, linewidth=1)
