@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Float32, Float64, Int, Shaped
+from jaxtyping import Float32, Float64, Shaped
 
 from jaxcal import plots
 from jaxcal.calibration import kccsd_test
@@ -21,12 +21,10 @@ from jaxcal.checking.report import CheckReport
 from jaxcal.demo.forecasters import Energy, Regression, train
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.read import checks
-from jaxcal.read.scores import score
-from jaxcal.results import TestResult, tells
-from jaxcal.typing import Key, Points, Predictions
+from jaxcal.results import TestResult
+from jaxcal.typing import Key, Predictions
 
 RESOLUTION = 5 / 9  # degrees Celsius: most temperatures are whole degrees Fahrenheit
-SEASONS = ("winter", "spring", "summer", "autumn")
 TARGETS = ("highest", "lowest")
 OPENING = """\
 Can the uncertainty of these weather forecasts be trusted?
@@ -41,10 +39,11 @@ READING = """
 How to read this
   Days are dependent: the error of one day often repeats on the next. The dependent wild bootstrap
   estimates from the scores for how long, and allows for it: use its p-value.
-  Shifts are told of Gaussian forecasts only. Shares of an estimate that is not significant are
-  noise, and the two estimates rest on different distances: they do not rank the models.
+  Shifts are told of Gaussian forecasts only. The two estimates rest on different distances: they do
+  not rank the models.
   Not rejected is no proof: an error smaller than these days can show may be there.
-  Rejected: look where the shares are largest, repair the model, and test it on new days."""
+  Rejected: look in the figure where days contribute most, repair the model, and test it on new
+  days."""
 
 
 class Weather(NamedTuple):
@@ -106,24 +105,16 @@ def forecasts(weather: Weather) -> Days:
     return Days(weather.dates[1:], inputs[:-1].astype(np.float32), targets[1:].astype(np.float32))
 
 
-def season(dates: Shaped[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-    """Place in `SEASONS`: December to February is winter, and so on by whole months."""
-    months = dates.astype("datetime64[M]").astype(int) % 12  # January is 0
-    return (months + 1) % 12 // 3
-
-
 def _day_of_year(dates: np.ndarray) -> np.ndarray:
     return (dates - dates.astype("datetime64[Y]")).astype(int)
 
 
 class Verdict(NamedTuple):
-    """One forecaster under two nulls, split over coordinates where days may be dependent; and, by
-    season and target, how far the days lie above their forecasts, in degrees Celsius."""
+    """One forecaster under two nulls, split over coordinates where days may be dependent."""
 
     name: str
     independent: TestResult
     dependent: TestResult
-    shifts: Float[np.ndarray, "4 2"]
 
 
 def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> list[Verdict]:
@@ -152,12 +143,11 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
     forecasters = {"Gaussian regression": gaussians, "Energy-based model": densities}
     for name, predictions in forecasters.items():
         with _stage(f"test: {name}"):
-            independent, dependent = _tests(test_key, predictions, tested, draws)
-            moved = shifts(predictions, tested)
-            verdicts.append(Verdict(name, independent, dependent, moved))
+            verdicts.append(Verdict(name, *_tests(test_key, predictions, tested, draws)))
 
-    for verdict in verdicts:
-        print(section(verdict, tested.dates))
+    for name, independent, dependent in verdicts:
+        print(f"\n{name}\n{dependent!r}")
+        print(f"  p-value {float(independent.p_value):.3f} with days as independent")
     print(READING)
     draw([(v.name, v.dependent) for v in verdicts], tested.dates, output)
     page = output.with_suffix(".html")
@@ -165,30 +155,6 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
     print(f"\nCheck of the energy-based model, as a page: {page}")
     print(f"Figure: {output}   ({time.perf_counter() - started:.0f} s in all)")
     return verdicts
-
-
-def section(verdict: Verdict, dates: Shaped[np.ndarray, " n"]) -> str:
-    """The report of one forecaster, and its estimate by season."""
-    result = verdict.dependent
-    parts, whole = by_season(result, dates), float(result.estimate)
-    days = np.bincount(season(dates), minlength=len(SEASONS))
-    gaussian = result.coordinates is not None and tells(result.coordinates.marginal_mean)
-    lines = [f"\n{verdict.name}", repr(result)]
-    lines.append(f"  p-value {float(verdict.independent.p_value):.3f} with days as independent\n")
-    head = "  season   days   estimate    share"
-    lines.append(head + "   shift of highest, lowest (deg C)" * gaussian)
-    for k, name in enumerate(SEASONS):
-        share = f"{100 * parts[k] / whole:4.0f} %" if whole > 0 else "     -"
-        line = f"  {name:6s}   {days[k]:4d}   {parts[k]:8.4f}   {share}"
-        highest, lowest = verdict.shifts[k]
-        lines.append(line + f"   {highest:+16.1f}   {lowest:+6.1f}" * gaussian)
-    return "\n".join(lines)
-
-
-def by_season(result: TestResult, dates: Shaped[np.ndarray, " n"]) -> Float[np.ndarray, " 4"]:
-    """The estimate as a sum over the four `SEASONS`."""
-    parts = np.asarray(result.contributions)
-    return np.bincount(season(dates), weights=parts, minlength=len(SEASONS))
 
 
 def draw(
@@ -247,26 +213,6 @@ def _tests(
         key, predictions, tested.targets, null=DependentWild(draws), coordinates=True
     )
     return jax.block_until_ready((independent, dependent))
-
-
-def shifts(predictions: Predictions, tested: Days) -> Float[np.ndarray, "4 2"]:
-    r"""By season, one Newton step :math:`(\sum \nabla s)^{-1} \sum s` from the scores s.
-
-    The mean score is 0 where predictions lie right. For Gaussians of one covariance this is the
-    mean of target minus forecast; a density without its constant has scores just the same.
-    """
-
-    @jax.jit
-    def scores_and_slopes(predictions: Predictions, ys: Points) -> tuple[Array, Array]:
-        values, slope = jax.linearize(lambda at: score(predictions, at), ys)
-        axes = jnp.eye(ys.shape[1], dtype=ys.dtype)
-        return values, jnp.stack([slope(jnp.broadcast_to(axis, ys.shape)) for axis in axes], -1)
-
-    scores, slopes = map(np.asarray, scores_and_slopes(predictions, tested.targets))
-    groups = [season(tested.dates) == place for place in range(len(SEASONS))]
-    return np.stack(
-        [np.linalg.solve(slopes[group].sum(axis=0), scores[group].sum(axis=0)) for group in groups]
-    )
 
 
 @contextmanager
