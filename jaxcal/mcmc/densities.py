@@ -62,7 +62,12 @@ def layout(
             )
         if event_shape is not None and tuple(event_shape) != event:
             raise ValueError(f"event_shape: got {event_shape} for targets of shape {event}")
-        _on_all_of_space(predictions)
+        if not on_whole_space(predictions):
+            raise ValueError(
+                f"predictions: {type(predictions).__name__} lives on {predictions.support}, and "
+                f"MCMC here walks all of space; numpyro distributions can be sampled directly, or "
+                f"transform the target to the whole line first"
+            )
         return batch[0], event
     if not isinstance(predictions, Unnormalized):
         raise TypeError(
@@ -77,12 +82,3 @@ def layout(
         )
     count = jax.vmap(lambda params: 0.0, in_axes=(predictions.in_axes,))
     return jax.eval_shape(count, predictions.params).shape[0], tuple(event_shape)
-
-
-def _on_all_of_space(predictions: Any) -> None:
-    if not on_whole_space(predictions):
-        raise ValueError(
-            f"predictions: {type(predictions).__name__} lives on {predictions.support}, and MCMC "
-            f"here walks all of space; numpyro distributions can be sampled directly, or transform "
-            f"the target to the whole line first"
-        )

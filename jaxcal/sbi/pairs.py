@@ -163,7 +163,8 @@ def score_pairs(
         )
     getattr(scorer, "prepare", lambda thetas, xs: None)(values, xs)
     n, d = values.shape
-    names = _names(names if names is not None else getattr(scorer, "names", None), d)
+    names = checks.names(getattr(scorer, "names", None) if names is None else names, d)
+    names = tuple(f"theta_{k + 1}" for k in range(d)) if names is None else names
     check_continuous(values, names)
     features, of_network = summarized(scorer, xs, summaries, n)
     notes += of_network
@@ -333,13 +334,6 @@ def _features(xs: Observations, n: int, name: str = "summaries") -> Array:
     if not sum(x.size for x in flat):
         raise ValueError(f"{name}: wanted at least one number a pair, got none")
     return jnp.concatenate([x.reshape(n, -1) for x in flat], axis=1)
-
-
-def _names(names: Names | None, d: int) -> tuple[str, ...]:
-    names = checks.names(names, d)
-    if names is None:
-        return tuple(f"theta_{k + 1}" for k in range(d))
-    return names
 
 
 def _arrays(scores: Scores, n: int, d: int) -> Scores:

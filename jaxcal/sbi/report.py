@@ -219,7 +219,8 @@ class PosteriorReport(Result):
             self.level / kinds,
             by_ranks=self._by_ranks() is not None,
         )
-        said += self._about_entries(self.level / kinds, shifted=bool(said))
+        if not said and self.conditional.test.table is not None:  # no parameter is wrong by itself
+            said += self.conditional.test.table.sentences(self.level / kinds)
         return said + excluded(self._excluded, len(self.calibration.contributions))
 
     def diagnosis(self) -> Diagnosis:
@@ -299,11 +300,6 @@ class PosteriorReport(Result):
             if np.isnan(float(self.p_values().get(name, 0.0))) and not (why and name == "ranks"):
                 why[f"the p-value of the {name} is not a number"] = None
         return list(why)
-
-    def _about_entries(self, level: float, *, shifted: bool) -> list[str]:
-        """Return entries of the aggregated test's table, if no parameter is wrong by itself."""
-        table = self.conditional.test.table
-        return [] if table is None or shifted else table.sentences(level)
 
     def _lines(self) -> list[str]:
         n, d = self.calibration.contributions.shape[0], len(self.names)
