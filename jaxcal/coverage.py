@@ -49,7 +49,7 @@ class Coverage(Result):
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
-    _plots: ClassVar[tuple[str, ...]] = ("coverage.coverage",)
+    _plots: ClassVar[tuple[str, ...]] = ("reliability.coverage",)
     _scalar: ClassVar[str] = "p_uniform"
     _long: ClassVar[tuple[str, ...]] = ("counts",)
 

@@ -18,8 +18,8 @@ from jaxcal.coverage import coverage
 from jaxcal.measures import quantile_calibration
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.plots.comparisons import calibration_errors
-from jaxcal.plots.coverage import coverage as coverage_plot
 from jaxcal.plots.reliability import bracket
+from jaxcal.plots.reliability import coverage as coverage_plot
 from jaxcal.results import Means, confidence
 from jaxcal.squared_ce.intervals import compare_risks, one_step
 

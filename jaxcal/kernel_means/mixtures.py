@@ -36,6 +36,12 @@ from jaxcal.read.families import Mixtures, Normals
 from jaxcal.typing import Distribution, KernelLike
 
 
+SIZES = ((0.5, 96), (1, 56), (1.5, 40), (math.inf, 32))  # (shapes below, number of nodes)
+ERROR = 1e-7
+LEAST = 1e-24  # the smallest node, which also carries the mass below it
+GRADING = 0.1  # c
+
+
 class Weighted(NamedTuple):
     """``weights`` [n, k], and the features of the components, leaves [n, k, ...]."""
 
@@ -138,12 +144,6 @@ def of_multiple(kernel: Scaled, distribution: Distribution) -> Averages:
     """Return kernel means of a multiple of a kernel, which needs a closed form."""
     features, inner = make(kernel.kernel, distribution)
     return features, OfMultiple(kernel.scale, inner)
-
-
-SIZES = ((0.5, 96), (1, 56), (1.5, 40), (math.inf, 32))  # (shapes below, number of nodes)
-ERROR = 1e-7
-LEAST = 1e-24  # the smallest node, which also carries the mass below it
-GRADING = 0.1  # c
 
 
 class Grid(NamedTuple):

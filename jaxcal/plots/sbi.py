@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, MOST, axes, errors, legend_above, one, say
-from jaxcal.plots.coverage import coverage
+from jaxcal.plots.reliability import coverage
 from jaxcal.plots.results import contributions, null_histogram
 from jaxcal.plots.where import where as along_input
 from jaxcal.results import confidence, tells

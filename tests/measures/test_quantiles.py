@@ -19,7 +19,7 @@ from jaxcal.measures import (
     quantiles,
 )
 from jaxcal.measures.quantiles import LEVELS
-from jaxcal.plots.coverage import coverage
+from jaxcal.plots.reliability import coverage
 from jaxcal.read import Draws
 
 N, K = 7, 3
