@@ -35,7 +35,6 @@ from jaxcal.kernels.points import IMQ, Gaussian, Laplace, Matern52, RationalQuad
 from jaxcal.read.families import Mixtures, Normals
 from jaxcal.typing import Distribution, KernelLike
 
-
 SIZES = ((0.5, 96), (1, 56), (1.5, 40), (math.inf, 32))  # (shapes below, number of nodes)
 ERROR = 1e-7
 LEAST = 1e-24  # the smallest node, which also carries the mass below it
