@@ -23,12 +23,7 @@ from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, score_pairs
 from jaxcal.sbi.ranks import MOST_FEATURES, diagnosed, ranks_of
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.sbi.suspicions import exchange_evidence
-from jaxcal.typing import (
-    ArrayLike,
-    Key,
-    KeyLike,
-    PosteriorLike,
-)
+from jaxcal.typing import ArrayLike, Key, KeyLike, PosteriorLike
 
 SPLIT_UP_TO = 2000  # most pairs for which the statistic is split over parameters by default
 

@@ -28,14 +28,7 @@ from jaxcal.read import Standardized, Units, checks
 from jaxcal.results import JudgedResult, Sentences, recorded
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, score_pairs
 from jaxcal.sbi.ranks import ranks_among_draws
-from jaxcal.typing import (
-    ArrayLike,
-    Key,
-    KeyLike,
-    Observations,
-    PosteriorLike,
-    Scalar,
-)
+from jaxcal.typing import ArrayLike, Key, KeyLike, Observations, PosteriorLike, Scalar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
