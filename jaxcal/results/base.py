@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import equinox as eqx
 import jax
@@ -15,7 +15,6 @@ from jaxcal.results import report, saved
 from jaxcal.results.notes import pointer
 from jaxcal.results.parts import plain
 from jaxcal.results.saved import SOURCE, provenance
-from jaxcal.results.verdicts import first_that_holds, judge
 from jaxcal.typing import Contents
 
 if TYPE_CHECKING:
@@ -159,7 +158,8 @@ class Result(eqx.Module):
 class JudgedResult(Result):
     """A result whose ``p_value`` is compared with its ``level``.
 
-    ``_no_verdict`` lists reasons against a verdict and whether they apply; the first is reported.
+    Subclasses have a ``level``. ``_no_verdict`` lists reasons against a verdict and whether they
+    apply; the first is reported.
     """
 
     _scalar: ClassVar[str] = "p_value"
@@ -167,7 +167,11 @@ class JudgedResult(Result):
     @property
     def reason(self) -> Any:
         """Why the verdict is "cannot tell", or ""; an array for a batch. Outside of jit only."""
-        return first_that_holds(list(self._no_verdict()), self.batch_shape)
+        shape, cases = self.batch_shape, list(self._no_verdict())
+        holds = [np.broadcast_to(np.asarray(where), shape) for _, where in cases]
+        nothing = np.full(shape, "")
+        texts = np.select(holds, [text for text, _ in cases], default="") if cases else nothing
+        return texts if shape else str(texts)
 
     @property
     def _decides(self) -> Any:
@@ -181,7 +185,10 @@ class JudgedResult(Result):
         "rejected" if p <= level, "not rejected" if p > level, and "cannot tell" if there is no
         p-value or the test could not have rejected any model; `reason` says why.
         """
-        return judge(self)
+        p, result = np.asarray(self._decides), cast(Any, self)
+        decided = np.where(p <= np.asarray(result.level, p.dtype), "rejected", "not rejected")
+        verdicts = np.where(np.asarray(self.reason) == "", decided, "cannot tell")
+        return verdicts if p.ndim else str(verdicts)
 
     def _no_verdict(self) -> Sentences:
         raise NotImplementedError("a judged result says when it has no verdict")

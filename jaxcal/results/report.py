@@ -1,9 +1,9 @@
-"""Reports: text of a test's result; HTML, figures and data frames of any result."""
+"""Reports: verdicts in words; text of a test's result; HTML, figures and data frames of any."""
 
 import base64
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -11,8 +11,51 @@ import numpy as np
 
 from jaxcal.results.notes import REASONS
 from jaxcal.results.parts import Coordinates, Means, Parts, Table, plain, tells
-from jaxcal.results.verdicts import confidence, count_verdicts, in_words
 from jaxcal.typing import Contents
+
+ENDLESS = 10**6  # so many observations that only its draws limit a null
+
+
+def count_verdicts(result: Any) -> str:
+    """Return how many results of a batch have which verdict, in words."""
+    verdicts = np.asarray(result.verdict)
+    shares = [
+        f"{outcome} in {int(np.sum(verdicts == outcome))}"
+        for outcome in ("rejected", "not rejected", "cannot tell")
+    ]
+    return f"at level {result.level:g}: {', '.join(shares)}"
+
+
+def confidence(level: float) -> str:
+    """Return the confidence of limits for a test of this level, in words: "95 %"."""
+    return f"{100 * (1 - level):g} %"
+
+
+def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: float) -> str:
+    """Return why the null has no p-value up to the level for n observations; "" if it has."""
+    least = least_p_value(n)
+    if least <= level:
+        return ""
+    if least_p_value(ENDLESS) > level:
+        return (
+            f"too few draws for the level {level:g}: the null {null} gives no p-value below "
+            f"{least:.3g} with them [too-few-draws]"
+        )
+    return (
+        f"too few observations for the level {level:g}: with n = {n} the null {null} gives no "
+        f"p-value below {least:.3g} (is the array transposed?) [too-few-observations]"
+    )
+
+
+def in_words(result: Any) -> str:
+    """Return the verdict on one result, or why there is none."""
+    at = f"at level {result.level:g}"
+    match result.verdict:
+        case "rejected":
+            return f"rejected {at}: evidence against calibration"
+        case "not rejected":
+            return f"not rejected {at}: no evidence against calibration (which is not proof of it)"
+    return f"cannot tell: {result.reason}"
 
 
 def no_verdict(result: Any) -> list[tuple[str, Any]]:

@@ -13,8 +13,7 @@ from jaxtyping import Array, Float
 from jaxcal.results.base import JudgedResult, Sentences
 from jaxcal.results.notes import Notes, all_finite, sentences
 from jaxcal.results.parts import Coordinates, Parts, Table, largest_share
-from jaxcal.results.report import about_coordinates, batch_report, no_verdict, report
-from jaxcal.results.verdicts import too_few
+from jaxcal.results.report import about_coordinates, batch_report, no_verdict, report, too_few
 from jaxcal.typing import Contents, Scalar
 
 
