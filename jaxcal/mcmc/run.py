@@ -2,18 +2,22 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.mcmc.densities import layout, log_densities
 from jaxcal.mcmc.results import McmcDraws, effective_size, split_rhat
 from jaxcal.mcmc.samplers import NUTS, Potential
 from jaxcal.numerics import largest, smallest
 from jaxcal.read import Unnormalized, checks
-from jaxcal.read.scores import is_distribution, log_densities_and_gradients
+from jaxcal.read.scores import (
+    is_distribution,
+    log_densities_and_gradients,
+    log_densities_at,
+    on_whole_space,
+)
 from jaxcal.results import recorded
 from jaxcal.typing import Key, KeyLike, Predictions
 
@@ -101,9 +105,9 @@ def mcmc_draws(
     thin = max(10, -(-LENGTH // kept)) if thin is None else checks.integer(thin, "thin")
     if isinstance(sampler, type) or not isinstance(sampler, Sampler):
         raise TypeError(f"sampler: wanted one such as jaxcal.mcmc.MALA(0.1), got {sampler!r}")
-    n, event = layout(predictions, event_shape)
+    n, event = _layout(predictions, event_shape)
     dtype = jnp.result_type(float)
-    shape = jax.eval_shape(log_densities, predictions, jnp.zeros((n, *event), dtype)).shape
+    shape = jax.eval_shape(log_densities_at, predictions, jnp.zeros((n, *event), dtype)).shape
     if shape != (n,):
         raise ValueError(
             f"predictions: log_density(params, y) must return one number for one target of shape "
@@ -121,6 +125,48 @@ def mcmc_draws(
         warmup=n_warmup,
         thin=thin,
     )
+
+
+def _layout(
+    predictions: Any, event_shape: int | tuple[int, ...] | None
+) -> tuple[int, tuple[int, ...]]:
+    """Return the number of predictions and the shape of one target, checked for consistency.
+
+    ValueError or TypeError explain what was expected.
+    """
+    checks.of_jax(predictions)
+    if event_shape is not None:
+        sides = event_shape if isinstance(event_shape, tuple | list) else (event_shape,)
+        event_shape = tuple(checks.integer(side, "event_shape") for side in sides)
+    if is_distribution(predictions):
+        batch, event = tuple(predictions.batch_shape), tuple(predictions.event_shape)
+        if len(batch) != 1:
+            raise ValueError(
+                f"predictions: wanted a distribution with batch shape [n], got {batch}"
+                + ("; .to_event(1) makes the last batch axis an event" if len(batch) > 1 else "")
+            )
+        if event_shape is not None and tuple(event_shape) != event:
+            raise ValueError(f"event_shape: got {event_shape} for targets of shape {event}")
+        if not on_whole_space(predictions):
+            raise ValueError(
+                f"predictions: {type(predictions).__name__} lives on {predictions.support}, and "
+                f"MCMC here walks all of space; numpyro distributions can be sampled directly, or "
+                f"transform the target to the whole line first"
+            )
+        return batch[0], event
+    if not isinstance(predictions, Unnormalized):
+        raise TypeError(
+            f"predictions: MCMC needs log densities, which {type(predictions).__name__} does not "
+            f"give; pass a numpyro distribution with batch shape [n] or "
+            f"jaxcal.Unnormalized(log_density, params)"
+        )
+    if event_shape is None:
+        raise ValueError(
+            "event_shape: an unnormalized density does not say what its targets look like; pass "
+            "event_shape=d for vectors of length d, or () for numbers"
+        )
+    count = jax.vmap(lambda params: 0.0, in_axes=(predictions.in_axes,))
+    return jax.eval_shape(count, predictions.params).shape[0], tuple(event_shape)
 
 
 @partial(jax.jit, static_argnames=("n", "event", "chains", "kept", "warmup", "thin"))
@@ -200,7 +246,9 @@ def _potential(predictions: Predictions) -> PyTree:
 
     @jax.custom_vjp
     def potential(y: Array) -> Float[Array, ""]:
-        return -log_densities(predictions, jax.lax.all_gather(y, LANES))[jax.lax.axis_index(LANES)]
+        return -log_densities_at(predictions, jax.lax.all_gather(y, LANES))[
+            jax.lax.axis_index(LANES)
+        ]
 
     def forward(y: Array) -> tuple[Array, Array]:
         ys, lane = jax.lax.all_gather(y, LANES), jax.lax.axis_index(LANES)

@@ -10,8 +10,7 @@ import scipy.integrate
 import scipy.stats
 
 from jaxcal import sbi
-from jaxcal.mcmc.densities import log_densities
-from jaxcal.read.scores import score
+from jaxcal.read.scores import log_densities_at, score
 from jaxcal.sbi.space import Space
 
 N, D = 12, 2
@@ -76,7 +75,7 @@ def test_draws_are_of_the_posteriors_and_free(pairs):
     gaps = draws.mean(axis=1) - np.asarray(xs)  # of log theta
     assert np.abs(gaps).max() < 5 * 0.5 / np.sqrt(400)
     np.testing.assert_allclose(
-        log_densities(scored.predictions, jnp.asarray(draws[:, 0])),
+        log_densities_at(scored.predictions, jnp.asarray(draws[:, 0])),
         dist.Normal(xs, 0.5).log_prob(jnp.asarray(draws[:, 0])).sum(axis=1),
         rtol=1e-9,
     )
