@@ -6,7 +6,7 @@ from test_api import public
 
 import jaxcal
 
-FILES, LINES, NAMES = 227, 41_665, 161
+FILES, LINES, NAMES = 225, 41_603, 161
 
 
 def test_the_library_is_no_heavier_than_it_was():
