@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from jaxcal.dce import distance_from_calibration
     from jaxcal.entries import calibration_test
     from jaxcal.fit import RandomFeatures
+    from jaxcal.fit.explanation import explain
     from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
     from jaxcal.mcmc import mcmc_draws
     from jaxcal.moment_tests import moment_test
@@ -59,6 +60,7 @@ _HOMES = {  # modules of functions and classes
     "check": "checking",
     "compare": "ckce",
     "distance_from_calibration": "dce",
+    "explain": "fit.explanation",
     "kccsd": "calibration",
     "kccsd_test": "calibration",
     "kce": "skce",
@@ -109,6 +111,7 @@ __all__ = [
     "dce",
     "distance_from_calibration",
     "divergences",
+    "explain",
     "kccsd",
     "kccsd_test",
     "kce",

@@ -11,10 +11,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxcal import __version__, command_line
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 UNUSABLE, CANNOT_TELL, INTERRUPTED, NO_READER = 2, 3, 130, 141  # the last two by shell convention
 
-JSON_HELP = "write all numbers as JSON; '-' writes to stdout, and the report to stderr"
 STATUS_HELP = """\
 exit status:
   0    rejected or not rejected (the report and "verdict" in the JSON say which)
@@ -110,131 +109,113 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"jaxcal {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_demo(
-        commands.add_parser("demo", help="fit and test two forecasters of tomorrow's weather")
+
+    demo = commands.add_parser("demo", help="fit and test two forecasters of tomorrow's weather")
+    demo.set_defaults(run=_demo)
+    _add(demo, "--output", "--seed", "--draws", "--rounds", "--no-cache")
+
+    check = commands.add_parser(
+        "check",
+        help="test the calibration of the predictions in a file or folder",
+        epilog=f"{CHECK_HELP}\n{STATUS_HELP}",
+        formatter_class=layout,
     )
-    _add_check(
-        commands.add_parser(
-            "check",
-            help="test the calibration of the predictions in a file or folder",
-            epilog=f"{CHECK_HELP}\n{STATUS_HELP}",
-            formatter_class=layout,
-        )
+    check.set_defaults(run=_check)
+    _add(check, "file", "--columns", "--html", "--json", "--level", "--dependent", "--seed")
+    _add(check, "--no-cache")
+    many = check.add_argument_group("for a folder of shards, or one file in a single pass")
+    _add(many, "--state", "--shard", "--skip-bad", "--batch", "--first", "--features")
+
+    merge = commands.add_parser(
+        "merge", help="add up states saved by 'check --state' and test all of their rows"
     )
-    _add_merge(
-        commands.add_parser(
-            "merge", help="add up states saved by 'check --state' and test all of their rows"
-        )
-    )
-    _add_explain(commands.add_parser("explain", help="explain what a warning means and what to do"))
+    merge.set_defaults(run=_merge)
+    _add(merge, "files", "--json", "--level", "--no-cache")
+
+    explain = commands.add_parser("explain", help="explain what a warning means and what to do")
+    explain.set_defaults(run=_explain)
+    _add(explain, "names")
     return parser
 
 
-def _add_result(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=command_line.json_output, metavar="OUT", help=JSON_HELP)
-    parser.add_argument(
-        "--level", type=command_line.level, default=0.05, help="level of the test [%(default)s]"
-    )
+OPTIONS: dict[str, dict[str, Any]] = {
+    "file": {
+        "type": command_line.source,
+        "metavar": "FILE",
+        "help": "file, folder or URI, see below",
+    },
+    "files": {"type": Path, "metavar": "STATE", "nargs": "+"},
+    "names": {
+        "nargs": "*",
+        "metavar": "NAME",
+        "help": "name in brackets at the end of a warning (default: all names)",
+    },
+    "--columns": {
+        "nargs": "+",
+        "default": (),
+        "metavar": "KEY=NAME",
+        "help": "columns of a table to read: label=NAME, and CLASS=NAME for each class or for one "
+        "of two; or target=NAME mean=NAME deviation=NAME",
+    },
+    "--html": {
+        "type": command_line.output,
+        "metavar": "OUT",
+        "help": "write an HTML page with figures",
+    },
+    "--json": {
+        "type": command_line.json_output,
+        "metavar": "OUT",
+        "help": "write all numbers as JSON; '-' writes to stdout, and the report to stderr",
+    },
+    "--dependent": {
+        "action": "store_true",
+        "help": "observations are in time order and may depend on each other",
+    },
+    "--no-cache": {
+        "dest": "cache",
+        "action": "store_false",
+        "help": "do not keep compiled programs in the user's cache folder between runs",
+    },
+    "--state": {
+        "type": command_line.output,
+        "metavar": "FILE",
+        "help": "save sums to this file, and continue from it if it exists",
+    },
+    "--shard": {
+        "type": command_line.share,
+        "metavar": "i/N",
+        "help": "read only the i-th of N shares",
+    },
+    "--skip-bad": {
+        "action": "store_true",
+        "help": "leave out rows that cannot be used, and say how many (default: stop at the first)",
+    },
+}
+# name: type, default, help
+WITH_DEFAULT: dict[str, tuple[Callable[[str], Any], Any, str]] = {
+    "--output": (command_line.figure, Path("jaxcal-demo.png"), "file of the figure"),
+    "--seed": (command_line.seed, 0, "random seed"),
+    "--level": (command_line.level, 0.05, "level of the test"),
+    "--draws": (command_line.count, 500, "draws from the null distribution"),
+    "--rounds": (command_line.count, 30, "rounds of training, 20 steps each"),
+    "--batch": (command_line.count, 10_000, "rows per batch"),
+    "--first": (
+        command_line.count,
+        2000,
+        "rows, drawn from all shards, that fix units and kernels",
+    ),
+    "--features": (command_line.even, 100, "number of random features"),
+}
 
 
-def _add_cache(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--no-cache",
-        dest="cache",
-        action="store_false",
-        help="do not keep compiled programs in the user's cache folder between runs",
-    )
-
-
-def _add_demo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--output",
-        type=command_line.figure,
-        default=Path("jaxcal-demo.png"),
-        help="file of the figure [%(default)s]",
-    )
-    parser.add_argument(
-        "--seed", type=command_line.seed, default=0, help="random seed [%(default)s]"
-    )
-    parser.add_argument(
-        "--draws",
-        type=command_line.count,
-        default=500,
-        help="draws from the null distribution [%(default)s]",
-    )
-    parser.add_argument(
-        "--rounds",
-        type=command_line.count,
-        default=30,
-        help="rounds of training, 20 steps each [%(default)s]",
-    )
-    _add_cache(parser)
-    parser.set_defaults(run=_demo)
-
-
-def _add_check(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "file", type=command_line.source, metavar="FILE", help="file, folder or URI, see below"
-    )
-    parser.add_argument(
-        "--columns",
-        nargs="+",
-        default=(),
-        metavar="KEY=NAME",
-        help="columns of a table to read: label=NAME, and CLASS=NAME for each class or for one of "
-        "two; or target=NAME mean=NAME deviation=NAME",
-    )
-    parser.add_argument(
-        "--html", type=command_line.output, metavar="OUT", help="write an HTML page with figures"
-    )
-    _add_result(parser)
-    parser.add_argument(
-        "--dependent",
-        action="store_true",
-        help="observations are in time order and may depend on each other",
-    )
-    parser.add_argument(
-        "--seed", type=command_line.seed, default=0, help="random seed [%(default)s]"
-    )
-    _add_cache(parser)
-    many = parser.add_argument_group("for a folder of shards, or one file in a single pass")
-    many.add_argument(
-        "--state",
-        type=command_line.output,
-        metavar="FILE",
-        help="save sums to this file, and continue from it if it exists",
-    )
-    many.add_argument(
-        "--shard", type=command_line.share, metavar="i/N", help="read only the i-th of N shares"
-    )
-    many.add_argument(
-        "--skip-bad",
-        action="store_true",
-        help="leave out rows that cannot be used, and say how many (default: stop at the first)",
-    )
-    many.add_argument(
-        "--batch", type=command_line.count, default=10_000, help="rows per batch [%(default)s]"
-    )
-    many.add_argument(
-        "--first",
-        type=command_line.count,
-        default=2000,
-        help="rows, drawn from all shards, that fix units and kernels [%(default)s]",
-    )
-    many.add_argument(
-        "--features",
-        type=command_line.even,
-        default=100,
-        help="number of random features [%(default)s]",
-    )
-    parser.set_defaults(run=_check)
-
-
-def _add_merge(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", type=Path, metavar="STATE", nargs="+")
-    _add_result(parser)
-    _add_cache(parser)
-    parser.set_defaults(run=_merge)
+def _add(parser: argparse._ActionsContainer, *names: str) -> None:
+    """Add arguments and options; help texts show the defaults."""
+    for name in names:
+        if name in OPTIONS:
+            parser.add_argument(name, **OPTIONS[name])
+        else:
+            kind, default, text = WITH_DEFAULT[name]
+            parser.add_argument(name, type=kind, default=default, help=f"{text} [%(default)s]")
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -306,16 +287,6 @@ def _check_file(options: argparse.Namespace) -> int:
     )
     settings = {"file": str(options.file), "seed": options.seed}
     return _shown(report, options, picture=options.html, **settings)
-
-
-def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "names",
-        nargs="*",
-        metavar="NAME",
-        help="name in brackets at the end of a warning (default: all names)",
-    )
-    parser.set_defaults(run=_explain)
 
 
 def _demo(options: argparse.Namespace) -> int:

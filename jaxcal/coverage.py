@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxcal.mcmc import log_densities
 from jaxcal.mcmc.results import McmcDraws
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.read import Draws, LogDensities, Unnormalized, checks
+from jaxcal.read.scores import log_densities_at
 from jaxcal.results import Result, Sentences, counted, recorded
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
@@ -49,7 +49,7 @@ class Coverage(Result):
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
-    _plots: ClassVar[tuple[str, ...]] = ("coverage",)
+    _plots: ClassVar[tuple[str, ...]] = ("reliability.coverage",)
     _scalar: ClassVar[str] = "p_uniform"
     _long: ClassVar[tuple[str, ...]] = ("counts",)
 
@@ -211,8 +211,8 @@ def _precomputed(logs: LogDensities) -> tuple[Array, Array]:
 def _ranks(
     predictions: PredictionsLike, ys: Array, draws: Array
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"]]:
-    here = log_densities(predictions, ys)
-    there = jax.lax.map(lambda z: log_densities(predictions, z), jnp.moveaxis(draws, 1, 0))
+    here = log_densities_at(predictions, ys)
+    there = jax.lax.map(lambda z: log_densities_at(predictions, z), jnp.moveaxis(draws, 1, 0))
     return _above(here.astype(ys.dtype), there)
 
 

@@ -28,6 +28,7 @@ from jaxcal.fit import (
     RandomFeatures,
     Specification,
     as_forms,
+    explanation,
     not_finite,
     rare_targets,
     refitted,
@@ -297,6 +298,7 @@ def _unjudged(
         test=test,
         null=type(null).__name__,
         route=getattr(fitted.pairwise, "route", ""),
+        steps=explanation.steps(spec, fitted, featured, predictions, targets),
     )
 
 

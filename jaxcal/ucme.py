@@ -19,6 +19,7 @@ from jaxcal.fit import (
     Featured,
     Fitted,
     Specification,
+    explanation,
     not_finite,
     rare_targets,
     refitted,
@@ -47,6 +48,7 @@ def __dir__() -> list[str]:
 
 
 LOCATIONS = 5
+EQUATION = "Z_ij = k(D(p_i, p_Tj)) [l(y_i, y_Tj) - E l(Z_i, y_Tj)] at J locations Tj"
 
 
 @recorded
@@ -341,5 +343,6 @@ def _test(key: Key, problem: _Problem, null: LocationNull | Redrawn) -> TestResu
         contributions=contributions,
         coordinates=None,
         test=f"CME test at {j} locations",
+        steps=(*explanation.steps(spec, prepared, featured, predictions, ys)[:-1], EQUATION),
         null=type(null).__name__,
     )

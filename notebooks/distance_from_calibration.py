@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxcal import dce
-from jaxcal.plots import bracket, reliability_with_witness
+from jaxcal.plots.reliability import bracket, with_witness
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
 n = 200 if quick else 2000
@@ -69,7 +69,7 @@ print(result)
 # %%
 figure = Figure(figsize=(12, 5), layout="constrained")
 left, right = figure.subplots(1, 2)
-reliability_with_witness(result, ax=left)
+with_witness(result, ax=left)
 bracket(result, ax=right)
 figure
 

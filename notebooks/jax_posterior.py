@@ -18,7 +18,6 @@ import optax
 import jaxcal
 from jaxcal import sbi, simulators
 from jaxcal.coverage import coverage
-from jaxcal.plots.sbi import posterior_figure
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
 simulations, tested = (200, 80) if quick else (20_000, 500)
@@ -125,7 +124,7 @@ before = sbi.check_posterior(keys[4], hasty, *fresh, coverage=covered(hasty), **
 print(before)
 
 # %%
-posterior_figure(before)
+before.figure()
 
 # %% [markdown]
 # ## The first repair: recalibrate
@@ -157,9 +156,10 @@ def summary(examined):
         print(f"p = {float(part.p_value):.3f} ({question})", *part.findings(), sep="\n    ")
 
 
-diagnosis = sbi.kcsd_test(
-    keys[4], hasty, *tuning, **(options | {"summaries": jnp.log(tuning.xs)})
-).diagnosis
+tuned = sbi.check_posterior(
+    keys[4], hasty, *tuning, chains=None, **(options | {"summaries": jnp.log(tuning.xs)})
+)
+diagnosis = tuned.conditional.diagnosis
 t = 1 / jnp.mean(1 - diagnosis.spread.estimate)
 print(f"power: {float(t):.2f}")
 summary(sbi.check_posterior(keys[4], Tempered(hasty, t), *fresh, **options))
@@ -176,7 +176,7 @@ summary(sbi.check_posterior(keys[4], Tempered(hasty, t), *fresh, **options))
 longer = train(start, many_steps, keys[2])
 after = sbi.check_posterior(keys[4], longer, *fresh, coverage=covered(longer), **options)
 print(after)
-posterior_figure(after)
+after.figure()
 
 # %% [markdown]
 # Training longer made the posteriors far narrower and mended their widths: in the table, in ranks

@@ -14,7 +14,6 @@ import torch
 from sbi.inference import NPE
 from torch.distributions import MultivariateNormal
 
-from jaxcal.plots import posterior_figure
 from jaxcal.sbi import check_posterior
 
 warnings.filterwarnings("ignore")
@@ -78,7 +77,7 @@ print(report)
 # correlation with limits; **d** which observations carry the error.
 
 # %%
-posterior_figure(report)
+report.figure()
 
 # %% [markdown]
 # ## The repair
@@ -93,7 +92,7 @@ again = check_posterior(0, repaired, theta, x, names=names)
 print(again)
 
 # %%
-posterior_figure(again)
+again.figure()
 
 # %% [markdown]
 # ## What to remember

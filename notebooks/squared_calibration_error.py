@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from jaxcal import squared_ce
-from jaxcal.plots import calibration_errors
+from jaxcal.plots.comparisons import calibration_errors
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
 n = 120 if quick else 1000

@@ -5,7 +5,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import numpy as jnp
-from numpyro.infer.autoguide import AutoDiagonalNormal
 from reference.calibration_functions import fit_one
 
 import jaxcal
@@ -97,6 +96,7 @@ def recipes():
         "streamed_check": {"key": 0, **BINARY},
         "compare": {"key": 0, "models": MODELS, "targets": LABELS},
         "distance_from_calibration": {"key": 0, **BINARY},
+        "explain": {"result": Lazy("kccsd_test")},
         "kccsd": scored,
         "kccsd_test": scored,
         "kce": BY_KEY,
@@ -123,8 +123,6 @@ def recipes():
         "pair": {"kernel": kernels.Gaussian, "distribution": dist.Normal},
     }
     mcmc = {
-        "check_draws": {"key": 0, "predictions": DENSITIES, "draws": Lazy("mcmc_draws")},
-        "log_densities": {"predictions": DENSITIES, "ys": YS},
         "mcmc_draws": top["mcmc_draws"],
     }
     chains = candidates.Candidates(YS[:, None], P[:, None], P[:, None], 1.0)
@@ -178,7 +176,6 @@ def recipes():
         "": top,
         "kernels": {
             "ClassGram": {"matrix": np.eye(3)},
-            "Profile": {"function": jnp.exp},
         },
         "divergences": {
             "GradientKernel": {"kernel": kernels.Gaussian(1.0)},
@@ -216,18 +213,11 @@ def recipes():
         "torch": {"TorchPosterior": {"posterior": lambda x: None}},
         "sbi": {
             "JaxPosterior": {"log_prob": log_prob},
-            "GuidePosterior": {"guide": AutoDiagonalNormal(probabilistic), "params": {"loc": YS}},
             "NumpyroPosterior": {"model": probabilistic},
-            "Space": {"low": np.zeros(2), "high": np.ones(2)},
-            "chunked_scores": {"log_prob": log_prob, "thetas": YS, "xs": INPUTS},
-            "as_draws": {"draws": RNG.normal(size=(N, 9, 2))},
             "check_draws": {"key": 0, "draws": RNG.normal(size=(N, 9, 2)), "thetas": YS},
             "predictions": {"posterior": log_prob, "xs": INPUTS},
-            "rank_metric": {"key": 0},
             "rank_posteriors": {"models": Network(), **SAMPLES},
             "check_posterior": {"posterior": log_prob, **SAMPLES},
-            "kccsd_test": {"posterior": log_prob, **SAMPLES},
-            "kcsd_test": {"posterior": log_prob, **SAMPLES},
             "monitor": {
                 "posterior": log_prob,
                 "prior": PRIOR,
@@ -304,23 +294,17 @@ def methods():
 
 
 def plots():
-    tested, bracketed = Lazy("kccsd_test"), Lazy("distance_from_calibration")
+    tested = Lazy("kccsd_test")
     return {
-        "bracket": {"result": bracketed},
-        "calibration_errors": {"report": Lazy("calibration_error")},
         "comparison": {"result": Lazy("compare")},
         "differences": {"result": Lazy("compare")},
         "contributions": {"result": tested},
         "coordinates": {"result": Lazy("kccsd_test", coordinates=True)},
-        "coverage": {"result": Lazy("coverage", "coverage")},
         "null_histogram": {"result": tested},
         "parts": {"result": Lazy("calibration_test")},
         "table": {"result": Lazy("calibration_test")},
-        "quantile_calibration": {"result": Lazy("quantile_calibration", "measures")},
-        "posterior_figure": {"report": Lazy("check_posterior", "sbi")},
         "rejections": {"x": [10, 20], "p_values": {"a": RNG.uniform(size=(2, 5))}},
         "reliability": {"result": Lazy("reliability", "measures")},
-        "reliability_with_witness": {"result": bracketed},
         "where": {"result": Lazy("calibration_test"), "x": P},
     }
 

@@ -10,7 +10,7 @@ import scipy.stats
 import jaxcal
 from jaxcal.coverage import coverage, massart, ranks_of
 from jaxcal.mcmc import MALA, mcmc_draws
-from jaxcal.plots.coverage import coverage as plot
+from jaxcal.plots.reliability import coverage as plot
 from jaxcal.read import Unnormalized, draws
 
 N, M = 400, 19

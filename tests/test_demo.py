@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import re
 from contextlib import redirect_stdout
 
 import equinox as eqx
@@ -14,9 +13,8 @@ import pytest
 import jaxcal
 from jaxcal import demo
 from jaxcal.__main__ import main
-from jaxcal.demo.days import SEASONS, forecasts, season, seattle_weather
 from jaxcal.demo.forecasters import Energy, Regression, score_matching_loss, train
-from jaxcal.demo.story import by_season, shifts
+from jaxcal.demo.story import forecasts, seattle_weather
 from jaxcal.read.scores import score
 
 create = eqx.filter_jit(Energy.create)
@@ -46,19 +44,6 @@ def test_inputs_are_those_of_the_day_before(days):
     assert days.inputs[place, 5] < -0.9, "the cosine of the time of year is lowest in July"
 
 
-def test_seasons_are_whole_months():
-    dates = np.array(
-        ["2014-12-01", "2015-02-28", "2015-03-01", "2015-08-31", "2015-11-30"], "M8[D]"
-    )
-    assert [SEASONS[place] for place in season(dates)] == [
-        "winter",
-        "winter",
-        "spring",
-        "summer",
-        "autumn",
-    ]
-
-
 @pytest.mark.slow
 def test_training_and_test_days_do_not_overlap(days, shown):
     text, verdicts, _ = shown
@@ -80,26 +65,16 @@ def test_the_report_holds_the_numbers_of_the_results(shown):
         )
         gaussian = verdict is verdicts[0]  # of these alone a temperature is named
         assert jaxcal.results.tells(verdict.dependent.coordinates.marginal_mean) == gaussian
-        assert ("shift of highest, lowest" in section) == (verdict is verdicts[0])
-        shares = [re.search(rf"{word}.* (-?\d+) %", section) for word in SEASONS]
-        if float(verdict.dependent.estimate) > 0:
-            assert sum(int(share[1]) for share in shares) == pytest.approx(100, abs=3)
     assert "Days are dependent" in text
 
 
 @pytest.mark.slow
-def test_both_nulls_share_the_estimate_and_its_seasons(shown):
+def test_both_nulls_share_the_estimate(shown):
     for verdict in shown[1]:
         independent, dependent = verdict.independent, verdict.dependent
         assert float(independent.estimate) == pytest.approx(float(dependent.estimate), rel=1e-5)
         assert (independent.null, dependent.null) == ("Wild", "DependentWild")
         assert dependent.estimate.dtype == np.float32
-        dates = np.datetime64("2015-01-01") + np.arange(365)
-        parts = by_season(dependent, dates)
-        assert parts.sum() == pytest.approx(float(dependent.estimate), rel=1e-4)
-        winter = np.r_[0:59, 334:365]
-        wanted = np.sum(np.asarray(dependent.contributions)[winter])
-        assert parts[0] == pytest.approx(wanted, rel=1e-4)
 
 
 @pytest.mark.slow
@@ -116,15 +91,6 @@ def test_the_demonstration_ends_in_a_check(shown):
 @pytest.mark.slow
 def test_the_figure_is_saved(shown):
     assert shown[2].read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_shift_of_gaussians_is_the_mean_error(days):
-    tested = days.within("2015-01-01", "2015-12-31")
-    regression = Regression.fit(jnp.asarray(days.inputs), jnp.asarray(days.targets))
-    predictions = regression.predict(jnp.asarray(tested.inputs))
-    errors = tested.targets - np.asarray(predictions.mean)
-    wanted = [errors[season(tested.dates) == place].mean(axis=0) for place in range(4)]
-    np.testing.assert_allclose(shifts(predictions, tested), wanted, atol=1e-3)
 
 
 def test_the_score_matching_loss_is_its_formula(days):

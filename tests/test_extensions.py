@@ -233,8 +233,8 @@ def test_a_null():
 def test_a_posterior():
     thetas = jnp.asarray(RNG.normal(size=(N, 2)))
     xs = thetas + jnp.asarray(RNG.normal(size=(N, 2)))
-    assert sbi.kccsd_test(KEY, Conjugate(), thetas, xs).p_value > 0.01
-    assert sbi.kccsd_test(KEY, Conjugate(), thetas + 1, xs).p_value < 0.01
+    assert sbi.check_posterior(KEY, Conjugate(), thetas, xs).p_value > 0.01
+    assert sbi.check_posterior(KEY, Conjugate(), thetas + 1, xs).p_value < 0.01
 
 
 def skewness(log_density, y):

@@ -17,6 +17,9 @@ from jaxcal import ckce, dce, kccsd_test, plots, sbi, skce, squared_ce
 from jaxcal.coverage import coverage
 from jaxcal.measures import quantile_calibration
 from jaxcal.nulls import DependentWild, Wild
+from jaxcal.plots.comparisons import calibration_errors
+from jaxcal.plots.reliability import bracket
+from jaxcal.plots.reliability import coverage as coverage_plot
 from jaxcal.results import Means, confidence
 from jaxcal.squared_ce.intervals import compare_risks, one_step
 
@@ -116,7 +119,7 @@ def test_the_level_of_a_report_is_everywhere_in_it(level):
     assert f"'level': {level}" in str(examined.to_dict())
     wanted = scipy.stats.binom.interval(1 - level, N, np.asarray(shares.levels))
     np.testing.assert_allclose(shares.band(), np.array(wanted) / N)
-    for ax in (plots.coverage(shares), plots.posterior_figure(examined).axes[1]):
+    for ax in (coverage_plot(shares), examined.figure().axes[1]):
         assert any(confidence(level) in text.get_text() for text in ax.get_legend().get_texts())
 
 
@@ -161,15 +164,15 @@ def test_reports_print_the_confidence_of_their_intervals(level):
     low, high = report.best.one_step.interval[:2]
     z = scipy.stats.norm.ppf(1 - level / 2)
     np.testing.assert_allclose(high - low, 2 * z * report.best.one_step.standard_error, rtol=1e-9)
-    texts = plots.calibration_errors(report).get_legend().get_texts()
+    texts = calibration_errors(report).get_legend().get_texts()
     assert any(f"{confidence(level)} interval" in text.get_text() for text in texts)
     far = dce.distance_from_calibration(KEY, P[:, 0], LABELS == 0, n_draws=20, level=level)
     assert far.interval.level == far.level == level
     assert f"   ({confidence(level)})" in str(far)
-    ends = plots.bracket(far).get_legend().get_texts()
+    ends = bracket(far).get_legend().get_texts()
     assert f"population, {confidence(level)}" in [text.get_text() for text in ends]
     curve = quantile_calibration(dist.Normal(X[:, 0], 1.0), YS[:, 0], level=level)
-    texts = plots.coverage(curve).get_legend().get_texts()
+    texts = coverage_plot(curve).get_legend().get_texts()
     assert any(confidence(level) in text.get_text() for text in texts)
 
 

@@ -17,7 +17,6 @@ from jaxcal.divergences import Vectors
 from jaxcal.kernels import Gaussian
 from jaxcal.mcmc.results import effective_size, split_rhat
 from jaxcal.read import Draws, Unnormalized
-from jaxcal.results import TestResult
 from jaxcal.skce import skce, skce_test
 
 N = 64
@@ -188,7 +187,7 @@ def test_untuned_chains_are_flagged_and_tuned_ones_are_not(key):
     assert "have not settled" in text
     assert "too small" in text
     assert "not settled" in repr(slow)
-    assert float(mcmc.check_draws(key, far, slow).p_value) < 0.01
+    assert float(jaxcal.kccsd_test(key, far, slow.samples[:, 0]).p_value) < 0.01
     stuck = mcmc.mcmc_draws(
         key,
         Unnormalized(normal, (CENTERS, WIDTHS / 50)),
@@ -230,8 +229,7 @@ def test_chains_along_a_curved_ridge_are_flagged_and_those_of_gaussians_are_not(
 @pytest.mark.slow
 def test_draws_that_settled_pass_the_check():
     def p(k):
-        checked = mcmc.check_draws(jax.random.key(9), QUARTIC, drawn(k))
-        assert isinstance(checked, TestResult)
+        checked = jaxcal.kccsd_test(jax.random.key(9), QUARTIC, drawn(k).samples[:, 0])
         return float(checked.p_value)
 
     assert min(p(0), p(1)) > 1e-3

@@ -25,7 +25,7 @@ from jaxtyping import Array, PyTree
 
 from jaxcal.kernel_means.dispatch import Averages, NoClosedForm, check_dimension, own_by_second
 from jaxcal.kernel_means.laplaces import e1
-from jaxcal.kernel_means.scale_mixtures import Grid, below, log_node, slope
+from jaxcal.kernel_means.mixtures import Grid, below, log_node, slope
 from jaxcal.kernels import points
 from jaxcal.read.families import Laplaces, Normals
 from jaxcal.typing import ArrayFunction, KernelLike, Scalar

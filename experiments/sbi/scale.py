@@ -30,7 +30,7 @@ def peak() -> float:
 def test_of_pairs(n: int) -> dict:
     import jax
 
-    from jaxcal import Scores, sbi
+    from jaxcal import Scores, kccsd_test, sbi
 
     d, m = 10, 10
     keys = jax.random.split(jax.random.key(0), 3)
@@ -43,7 +43,7 @@ def test_of_pairs(n: int) -> dict:
     before = peak()
 
     def run():
-        result = sbi.kccsd_test(keys[1], pairs)
+        result = kccsd_test(keys[1], pairs.scores, pairs.thetas, coordinates=True)
         return jax.block_until_ready(result.p_value)
 
     return measured(run, before) | {"what": f"test of {n} pairs, {d} parameters"}
@@ -54,7 +54,7 @@ def scores_of_posteriors(n: int) -> dict:
     import jax
     import jax.numpy as jnp
 
-    from jaxcal import sbi
+    from jaxcal.sbi.posteriors import chunked_scores
 
     class Energy(eqx.Module):
         net: eqx.nn.MLP
@@ -70,7 +70,7 @@ def scores_of_posteriors(n: int) -> dict:
     before = peak()
 
     def run():
-        scores = sbi.chunked_scores(energy, thetas, xs, nodes)
+        scores = chunked_scores(energy, thetas, xs, nodes)
         return jax.block_until_ready((scores.at_targets, scores.at_nodes))
 
     return measured(run, before) | {"what": f"scores of {n} posteriors at 5 points"}

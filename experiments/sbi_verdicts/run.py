@@ -16,10 +16,9 @@ from jaxtyping import Array, Float
 from jaxcal import Unnormalized, sbi
 from jaxcal.read import Scores
 from jaxcal.read.scores import scores_at
-from jaxcal.sbi import Space
 from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.sbi.report import PosteriorReport
-from jaxcal.sbi.space import over_free
+from jaxcal.sbi.space import Space, over_free
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner

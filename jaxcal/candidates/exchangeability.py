@@ -28,10 +28,14 @@ from jaxcal.fit import Embedding, not_finite
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
-from jaxcal.mcmc import log_densities
 from jaxcal.numerics import largest
 from jaxcal.read import Standardized, Units, Unnormalized, checks
-from jaxcal.read.scores import is_distribution, log_densities_and_gradients, scores_at
+from jaxcal.read.scores import (
+    is_distribution,
+    log_densities_and_gradients,
+    log_densities_at,
+    scores_at,
+)
 from jaxcal.results import recorded
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import (
@@ -163,7 +167,7 @@ class _Densities:
         return jnp.moveaxis(logs, 0, 1), jnp.moveaxis(gradients, 0, 1)
 
     def logs(self, points: Float[Array, "n k d"], /) -> Float[Array, "n k"]:
-        each = jax.vmap(partial(log_densities, self.predictions))
+        each = jax.vmap(partial(log_densities_at, self.predictions))
         return jnp.moveaxis(each(self._rows(points)), 0, 1)
 
     def _rows(self, points: Float[Array, "n k d"]) -> Array:

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float
 from jaxcal.nulls.contract import holm
 from jaxcal.repairing import ProbabilityRepair
 from jaxcal.repairing.certificate import NATS, gain_in_words
-from jaxcal.results import JudgedResult, Result, Sentences, in_words, shown
+from jaxcal.results import JudgedResult, Result, Sentences, in_words
+from jaxcal.results.report import image, page
 from jaxcal.squared_ce.report import Report
 from jaxcal.typing import Contents
 
@@ -110,8 +111,8 @@ class CheckReport(JudgedResult):
             "repair": self.repair_in_words(),
         }
 
-    def _figure(self) -> "Figure | None":
-        return self.tests[0]._figure()
+    def figure(self) -> "Figure | None":
+        return self.tests[0].figure()
 
     def limits(self) -> list[str]:
         """Return sentences on the errors that this check can and cannot detect."""
@@ -191,7 +192,7 @@ def _page(report: CheckReport) -> str:
         _tag("h2", "How it was made"),
         _table(["", ""], _sources(report), head=False),
     ]
-    return shown.page(title, "\n".join(parts))
+    return page(title, "\n".join(parts))
 
 
 def _warnings(report: Any) -> list[str]:
@@ -213,9 +214,9 @@ def _sources(report: Any) -> list[list[str]]:
 def _section(result: Result) -> str:
     """Return the figure and the report of a result as HTML."""
     # the figure of a calibration error compares estimators, of which a check fits one
-    drawing = None if isinstance(result, Report) else result._figure()
+    drawing = None if isinstance(result, Report) else result.figure()
     alt = f"Figure of {type(result).__name__}"
-    picture = "" if drawing is None else f"<p>{shown.image(drawing, dpi=110, alt=alt)}</p>"
+    picture = "" if drawing is None else f"<p>{image(drawing, dpi=110, alt=alt)}</p>"
     return f"{picture}<pre>{html.escape(repr(result))}</pre>"
 
 

@@ -183,7 +183,7 @@ class Comparison(Result):
         "high",
         "may_be_best",
     )
-    _plots: ClassVar[tuple[str, ...]] = ("comparison",)
+    _plots: ClassVar[tuple[str, ...]] = ("comparisons.comparison",)
     _scalar: ClassVar[str] = "ridge"
 
     estimate: Float[Array, " M"]

@@ -72,7 +72,7 @@ class DistanceResult(JudgedResult):
             for others.
     """
 
-    _plots: ClassVar[tuple[str, ...]] = ("bracket", "reliability_with_witness")
+    _plots: ClassVar[tuple[str, ...]] = ("reliability.bracket", "reliability.with_witness")
     _long: ClassVar[tuple[str, ...]] = ("null_samples",)
 
     bracket: Bracket

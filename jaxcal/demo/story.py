@@ -1,8 +1,10 @@
 """The demonstration from data to report: fit on three years, test on the fourth."""
 
+import csv
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,19 +12,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Float32, Float64, Shaped
 
 from jaxcal import plots
 from jaxcal.calibration import kccsd_test
 from jaxcal.checking.plan import SCORES
 from jaxcal.checking.report import CheckReport
-from jaxcal.demo.days import SEASONS, Days, forecasts, season, seattle_weather
 from jaxcal.demo.forecasters import Energy, Regression, train
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.read import checks
-from jaxcal.read.scores import score
-from jaxcal.results import TestResult, tells
-from jaxcal.typing import Key, Points, Predictions
+from jaxcal.results import TestResult
+from jaxcal.typing import Key, Predictions
 
 RESOLUTION = 5 / 9  # degrees Celsius: most temperatures are whole degrees Fahrenheit
 TARGETS = ("highest", "lowest")
@@ -39,20 +39,82 @@ READING = """
 How to read this
   Days are dependent: the error of one day often repeats on the next. The dependent wild bootstrap
   estimates from the scores for how long, and allows for it: use its p-value.
-  Shifts are told of Gaussian forecasts only. Shares of an estimate that is not significant are
-  noise, and the two estimates rest on different distances: they do not rank the models.
+  Shifts are told of Gaussian forecasts only. The two estimates rest on different distances: they do
+  not rank the models.
   Not rejected is no proof: an error smaller than these days can show may be there.
-  Rejected: look where the shares are largest, repair the model, and test it on new days."""
+  Rejected: look in the figure where days contribute most, repair the model, and test it on new
+  days."""
+
+
+class Weather(NamedTuple):
+    """One entry a day, in the order of time, without gaps; each of shape [n].
+
+    ``dates`` as ``datetime64[D]``; ``precipitation`` in mm; ``temp_max`` and ``temp_min`` in
+    degrees Celsius; ``wind``, the day's mean speed, in m/s.
+    """
+
+    dates: Shaped[np.ndarray, " n"]
+    precipitation: Float64[np.ndarray, " n"]
+    temp_max: Float64[np.ndarray, " n"]
+    temp_min: Float64[np.ndarray, " n"]
+    wind: Float64[np.ndarray, " n"]
+
+
+def seattle_weather() -> Weather:
+    """Read the table that ships with jaxcal: Seattle, every day of 2012 to 2015 (n = 1461)."""
+    table = resources.files("jaxcal") / "data" / "seattle_weather.csv"
+    days = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
+    dates = np.array([day["date"].replace("/", "-") for day in days], "datetime64[D]")
+    columns = ([float(day[name]) for day in days] for name in Weather._fields[1:])
+    return Weather(dates, *map(np.array, columns))
+
+
+class Days(NamedTuple):
+    """n forecasts, in the order of time.
+
+    ``dates`` [n]: the day that is forecast. ``inputs`` [n, 6]: the day before it (highest and
+    lowest temperature, square root of the precipitation, wind, sine and cosine of the time of
+    year). ``targets`` [n, 2]: highest and lowest temperature of the day, in degrees Celsius.
+    """
+
+    dates: Shaped[np.ndarray, " n"]
+    inputs: Float32[np.ndarray, "n q"]
+    targets: Float32[np.ndarray, "n 2"]
+
+    def within(self, first: str, last: str) -> "Days":
+        """The forecasts for ``first`` to ``last``, both included, as ISO dates."""
+        kept = (self.dates >= np.datetime64(first)) & (self.dates <= np.datetime64(last))
+        return Days(*(column[kept] for column in self))
+
+
+def forecasts(weather: Weather) -> Days:
+    """Each day but the last as the input of a forecast for the next."""
+    angle = 2 * np.pi * _day_of_year(weather.dates) / 365.25
+    inputs = np.stack(
+        [
+            weather.temp_max,
+            weather.temp_min,
+            np.sqrt(weather.precipitation),  # most days are dry, few are very wet
+            weather.wind,
+            np.sin(angle),
+            np.cos(angle),
+        ],
+        axis=1,
+    )
+    targets = np.stack([weather.temp_max, weather.temp_min], axis=1)
+    return Days(weather.dates[1:], inputs[:-1].astype(np.float32), targets[1:].astype(np.float32))
+
+
+def _day_of_year(dates: np.ndarray) -> np.ndarray:
+    return (dates - dates.astype("datetime64[Y]")).astype(int)
 
 
 class Verdict(NamedTuple):
-    """One forecaster under two nulls, split over coordinates where days may be dependent; and, by
-    season and target, how far the days lie above their forecasts, in degrees Celsius."""
+    """One forecaster under two nulls, split over coordinates where days may be dependent."""
 
     name: str
     independent: TestResult
     dependent: TestResult
-    shifts: Float[np.ndarray, "4 2"]
 
 
 def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> list[Verdict]:
@@ -81,12 +143,11 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
     forecasters = {"Gaussian regression": gaussians, "Energy-based model": densities}
     for name, predictions in forecasters.items():
         with _stage(f"test: {name}"):
-            independent, dependent = _tests(test_key, predictions, tested, draws)
-            moved = shifts(predictions, tested)
-            verdicts.append(Verdict(name, independent, dependent, moved))
+            verdicts.append(Verdict(name, *_tests(test_key, predictions, tested, draws)))
 
-    for verdict in verdicts:
-        print(section(verdict, tested.dates))
+    for name, independent, dependent in verdicts:
+        print(f"\n{name}\n{dependent!r}")
+        print(f"  p-value {float(independent.p_value):.3f} with days as independent")
     print(READING)
     draw([(v.name, v.dependent) for v in verdicts], tested.dates, output)
     page = output.with_suffix(".html")
@@ -94,30 +155,6 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
     print(f"\nCheck of the energy-based model, as a page: {page}")
     print(f"Figure: {output}   ({time.perf_counter() - started:.0f} s in all)")
     return verdicts
-
-
-def section(verdict: Verdict, dates: Shaped[np.ndarray, " n"]) -> str:
-    """The report of one forecaster, and its estimate by season."""
-    result = verdict.dependent
-    parts, whole = by_season(result, dates), float(result.estimate)
-    days = np.bincount(season(dates), minlength=len(SEASONS))
-    gaussian = result.coordinates is not None and tells(result.coordinates.marginal_mean)
-    lines = [f"\n{verdict.name}", repr(result)]
-    lines.append(f"  p-value {float(verdict.independent.p_value):.3f} with days as independent\n")
-    head = "  season   days   estimate    share"
-    lines.append(head + "   shift of highest, lowest (deg C)" * gaussian)
-    for k, name in enumerate(SEASONS):
-        share = f"{100 * parts[k] / whole:4.0f} %" if whole > 0 else "     -"
-        line = f"  {name:6s}   {days[k]:4d}   {parts[k]:8.4f}   {share}"
-        highest, lowest = verdict.shifts[k]
-        lines.append(line + f"   {highest:+16.1f}   {lowest:+6.1f}" * gaussian)
-    return "\n".join(lines)
-
-
-def by_season(result: TestResult, dates: Shaped[np.ndarray, " n"]) -> Float[np.ndarray, " 4"]:
-    """The estimate as a sum over the four `SEASONS`."""
-    parts = np.asarray(result.contributions)
-    return np.bincount(season(dates), weights=parts, minlength=len(SEASONS))
 
 
 def draw(
@@ -176,26 +213,6 @@ def _tests(
         key, predictions, tested.targets, null=DependentWild(draws), coordinates=True
     )
     return jax.block_until_ready((independent, dependent))
-
-
-def shifts(predictions: Predictions, tested: Days) -> Float[np.ndarray, "4 2"]:
-    r"""By season, one Newton step :math:`(\sum \nabla s)^{-1} \sum s` from the scores s.
-
-    The mean score is 0 where predictions lie right. For Gaussians of one covariance this is the
-    mean of target minus forecast; a density without its constant has scores just the same.
-    """
-
-    @jax.jit
-    def scores_and_slopes(predictions: Predictions, ys: Points) -> tuple[Array, Array]:
-        values, slope = jax.linearize(lambda at: score(predictions, at), ys)
-        axes = jnp.eye(ys.shape[1], dtype=ys.dtype)
-        return values, jnp.stack([slope(jnp.broadcast_to(axis, ys.shape)) for axis in axes], -1)
-
-    scores, slopes = map(np.asarray, scores_and_slopes(predictions, tested.targets))
-    groups = [season(tested.dates) == place for place in range(len(SEASONS))]
-    return np.stack(
-        [np.linalg.solve(slopes[group].sum(axis=0), scores[group].sum(axis=0)) for group in groups]
-    )
 
 
 @contextmanager

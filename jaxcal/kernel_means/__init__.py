@@ -1,19 +1,10 @@
 """Averages of a kernel over predictions: in closed form, by finite sums, or from draws."""
 
-from jaxcal.kernel_means import (
-    classes,
-    laplaces,
-    mixtures,
-    normals,
-    particles,
-    scale_mixtures,
-    waves,
-)
+from jaxcal.kernel_means import laplaces, mixtures, normals, particles, waves
 from jaxcal.kernel_means.dispatch import kernel_means, pair
 from jaxcal.read.families import distribution
 
 __all__ = [
-    "classes",
     "distribution",
     "kernel_means",
     "laplaces",
@@ -21,7 +12,6 @@ __all__ = [
     "normals",
     "pair",
     "particles",
-    "scale_mixtures",
     "waves",
 ]
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernels import points
-from jaxcal.read import Draws, OwnUnits, Standardized, convert, counts
+from jaxcal.read import Draws, OwnUnits, Standardized, convert, sampling
 from jaxcal.read.families import Particles, distribution_of
 from jaxcal.read.sampling import drawn, stratified
 from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike, Scalar
@@ -130,7 +130,8 @@ class KernelMeans(eqx.Module):
 
         Errors are absolute, for kernels of height 1 in float64.
         """
-        return ", ".join(dict.fromkeys(_routes(self.formulas))) or "closed form"
+        routes = [part.route for part in stated_rules(self.formulas)]
+        return ", ".join(dict.fromkeys(routes)) or "closed form"
 
     @property
     def error(self) -> Scalar | float | None:
@@ -140,7 +141,7 @@ class KernelMeans(eqx.Module):
         averages are unbiased, the standard error of `first` at likely targets. None for draws,
         whose averages are unbiased, and for nodes from the user.
         """
-        errors = _errors(self.formulas)
+        errors: list[Any] = [getattr(p, "error", None) for p in stated_rules(self.formulas)]
         if any(error is None for error in errors):
             return None
         return functools.reduce(jnp.maximum, errors) if errors else 0.0
@@ -169,18 +170,8 @@ class KernelMeans(eqx.Module):
         return eqx.tree_at(lambda m: m.features, self, None, is_leaf=lambda x: x is None)
 
 
-def _routes(formulas: PyTree) -> list[str]:
-    """Return the ``route`` of every part that has one; closed forms have none."""
-    return [part.route for part in stated_rules(formulas)]
-
-
-def _errors(formulas: PyTree) -> list[Any]:
-    """Return the ``error`` of every part with a route; None for draws."""
-    return [getattr(part, "error", None) for part in stated_rules(formulas)]
-
-
 def stated_rules(formulas: PyTree) -> list[Any]:
-    """Return every part of the formulas that has a route."""
+    """Return every part of the formulas that has a ``route``; closed forms have none."""
     if not isinstance(formulas, eqx.Module):
         return []
     inner = [rule for part in vars(formulas).values() for rule in stated_rules(part)]
@@ -285,12 +276,12 @@ def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None
     """Return counts in the units of the predictions; None if they are no counts, or too many."""
     standardized = isinstance(predictions, Standardized)
     original = predictions.predictions if standardized else predictions
-    size = counts.lattice_size(original) if n_counts is None else n_counts
-    if size is None or not counts.is_count(original):
+    size = sampling.lattice_size(original) if n_counts is None else n_counts
+    if size is None or not sampling.is_count(original):
         return None
     if standardized and isinstance(predictions.units, OwnUnits) and size > OWN_COUNTS:
         return None
-    return _in_units_of(predictions, counts.lattice(original, size))
+    return _in_units_of(predictions, sampling.lattice(original, size))
 
 
 def _in_units_of(predictions: PredictionsLike, distribution: PyTree) -> PyTree:

@@ -1,6 +1,6 @@
 """Kernels k(x, y) on points, classes and sequences of tokens, and bandwidth heuristics."""
 
-from jaxcal.kernels.classes import ClassGram, Delta
+from jaxcal.kernels.classes import ClassGram, Delta, Hamming, Spectrum
 from jaxcal.kernels.points import (
     IMQ,
     Constant,
@@ -11,11 +11,9 @@ from jaxcal.kernels.points import (
     Linear,
     Matern52,
     PowerExponential,
-    Profile,
     Radial,
     RationalQuadratic,
 )
-from jaxcal.kernels.tokens import Hamming, Spectrum
 
 __all__ = [
     "IMQ",
@@ -30,7 +28,6 @@ __all__ = [
     "Linear",
     "Matern52",
     "PowerExponential",
-    "Profile",
     "Radial",
     "RationalQuadratic",
     "Spectrum",

@@ -103,25 +103,11 @@ class Radial(Kernel):
 
 
 class Profile(Kernel):
-    """Radial kernel from a function of the squared distance u in units of the bandwidth.
-
-    Args:
-        function: Elementwise function of u, compared by identity: pass a named one.
-        bandwidth: As in `Radial`.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> def cauchy(u):
-        ...     return 1 / (1 + u)
-        >>> float(jaxcal.kernels.Profile(cauchy, 2.0)(jnp.zeros(1), 2 * jnp.ones(1)))
-        0.5
-    """
+    """Radial kernel from a function of the squared distance u, for users' kernels of plain classes
+    with ``shape`` and ``bandwidth``; the function is compared by identity."""
 
     function: ArrayFunction = eqx.field(static=True)
     bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
-
-    def __check_init__(self):
-        convert.function(self.function, "function", "the squared distance in bandwidths")
 
     def shape(self, u: Array) -> Array:
         return self.function(u)

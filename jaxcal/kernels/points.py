@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.kernels.algebra import (
+from jaxcal.kernels.algebra import (  # noqa: F401 (kernels and their algebra have one home)
     Bandwidth,
     Constant,
     Function,
@@ -38,37 +38,6 @@ from jaxcal.kernels.algebra import (
 from jaxcal.numerics import at_least, safe_power, safe_sqrt
 from jaxcal.read import convert
 from jaxcal.typing import Features, Key, Scalar
-
-__all__ = [
-    "IMQ",
-    "Constant",
-    "Function",
-    "Gaussian",
-    "Kernel",
-    "L1Laplace",
-    "Laplace",
-    "Linear",
-    "Matern52",
-    "PowerExponential",
-    "Product",
-    "Profile",
-    "Radial",
-    "RationalQuadratic",
-    "Scaled",
-    "Sum",
-    "all_unset",
-    "as_kernel",
-    "by_rows",
-    "gram",
-    "is_radial",
-    "lengths",
-    "needs_bandwidth",
-    "profile",
-    "separations",
-    "smoothness",
-    "squared_distances",
-    "with_bandwidth",
-]
 
 FEW = 16  # up to this dimension, differences are computed per coordinate
 

@@ -1,10 +1,9 @@
 """Draws from predictions without a sampler, by numpyro's MCMC, with convergence diagnostics."""
 
-from jaxcal.mcmc.densities import log_densities
-from jaxcal.mcmc.run import check_draws, mcmc_draws
+from jaxcal.mcmc.run import mcmc_draws
 from jaxcal.mcmc.samplers import HMC, MALA, NUTS
 
-__all__ = ["HMC", "MALA", "NUTS", "check_draws", "log_densities", "mcmc_draws"]
+__all__ = ["HMC", "MALA", "NUTS", "mcmc_draws"]
 
 
 def __dir__() -> list[str]:

@@ -2,21 +2,23 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, Unpack, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.calibration import kccsd_test
-from jaxcal.fit import SteinOptions
-from jaxcal.mcmc.densities import layout, log_densities
 from jaxcal.mcmc.results import McmcDraws, effective_size, split_rhat
 from jaxcal.mcmc.samplers import NUTS, Potential
 from jaxcal.numerics import largest, smallest
 from jaxcal.read import Unnormalized, checks
-from jaxcal.read.scores import is_distribution, log_densities_and_gradients
-from jaxcal.results import TestResult, recorded
+from jaxcal.read.scores import (
+    is_distribution,
+    log_densities_and_gradients,
+    log_densities_at,
+    on_whole_space,
+)
+from jaxcal.results import recorded
 from jaxcal.typing import Key, KeyLike, Predictions
 
 PATH = 500  # states of each chain for R-hat, evenly spaced over the steps after warm-up
@@ -49,9 +51,10 @@ def mcmc_draws(
     Each chain makes ``n_warmup`` steps, during which an adapting sampler tunes itself, then keeps
     one draw every ``thin`` steps. A test with these draws is valid if each draw follows its
     prediction; draws of one prediction may depend on each other. So it matters that the chains have
-    converged: ``result.warnings()`` reports if they have not, and `check_draws` tests it. For the
-    setting of Glaser et al. (2023), Figure 2: ``n_draws=2, n_chains=2, thin=1,
-    n_warmup=steps - 1, sampler=MALA(0.1, adapt=False)``.
+    converged: ``result.warnings()`` reports if they have not, and one draw of each prediction in
+    the place of its target tests it: ``kccsd_test(key, predictions, result.samples[:, 0])``, which
+    needs scores only. For the setting of Glaser et al. (2023), Figure 2: ``n_draws=2, n_chains=2,
+    thin=1, n_warmup=steps - 1, sampler=MALA(0.1, adapt=False)``.
 
     Computed in the default float type; draws have the type of the predictions. One program for
     every key and step size.
@@ -102,9 +105,9 @@ def mcmc_draws(
     thin = max(10, -(-LENGTH // kept)) if thin is None else checks.integer(thin, "thin")
     if isinstance(sampler, type) or not isinstance(sampler, Sampler):
         raise TypeError(f"sampler: wanted one such as jaxcal.mcmc.MALA(0.1), got {sampler!r}")
-    n, event = layout(predictions, event_shape)
+    n, event = _layout(predictions, event_shape)
     dtype = jnp.result_type(float)
-    shape = jax.eval_shape(log_densities, predictions, jnp.zeros((n, *event), dtype)).shape
+    shape = jax.eval_shape(log_densities_at, predictions, jnp.zeros((n, *event), dtype)).shape
     if shape != (n,):
         raise ValueError(
             f"predictions: log_density(params, y) must return one number for one target of shape "
@@ -124,41 +127,46 @@ def mcmc_draws(
     )
 
 
-@recorded
-def check_draws(
-    key: KeyLike, predictions: Predictions, draws: McmcDraws, **options: Unpack[SteinOptions]
-) -> TestResult:
-    """Test whether draws come from their predictions, with the power of a calibration test.
+def _layout(
+    predictions: Any, event_shape: int | tuple[int, ...] | None
+) -> tuple[int, tuple[int, ...]]:
+    """Return the number of predictions and the shape of one target, checked for consistency.
 
-    One draw of each prediction replaces its target in `jaxcal.kccsd_test`, which needs scores only:
-    a small p-value shows that the chains have not converged, and that SKCE with these draws would
-    reject calibrated models for this n.
-
-    Args:
-        key: Random key: typed, legacy or an integer seed.
-        predictions: The predictions of the draws.
-        draws: `McmcDraws` of them.
-        **options: Options of `jaxcal.kccsd_test`.
-
-    Returns:
-        `jaxcal.TestResult`.
-
-    Cost: that of `jaxcal.kccsd_test`.
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> predictions = dist.Normal(jnp.linspace(-2, 2, 50), 1.0)
-        >>> far = 9 * jnp.ones((2, 50))
-        >>> draws = jaxcal.mcmc_draws(
-        ...     0, predictions, n_draws=2, n_chains=2, n_warmup=1, thin=1, start=far
-        ... )
-        >>> jaxcal.mcmc.check_draws(1, predictions, draws).verdict
-        'rejected'
+    ValueError or TypeError explain what was expected.
     """
-    checks.instance(draws, McmcDraws, "draws")
-    ys = draws.samples[:, 0].reshape(-1, *draws.event_shape)
-    return kccsd_test(key, predictions, ys, **options)
+    checks.of_jax(predictions)
+    if event_shape is not None:
+        sides = event_shape if isinstance(event_shape, tuple | list) else (event_shape,)
+        event_shape = tuple(checks.integer(side, "event_shape") for side in sides)
+    if is_distribution(predictions):
+        batch, event = tuple(predictions.batch_shape), tuple(predictions.event_shape)
+        if len(batch) != 1:
+            raise ValueError(
+                f"predictions: wanted a distribution with batch shape [n], got {batch}"
+                + ("; .to_event(1) makes the last batch axis an event" if len(batch) > 1 else "")
+            )
+        if event_shape is not None and tuple(event_shape) != event:
+            raise ValueError(f"event_shape: got {event_shape} for targets of shape {event}")
+        if not on_whole_space(predictions):
+            raise ValueError(
+                f"predictions: {type(predictions).__name__} lives on {predictions.support}, and "
+                f"MCMC here walks all of space; numpyro distributions can be sampled directly, or "
+                f"transform the target to the whole line first"
+            )
+        return batch[0], event
+    if not isinstance(predictions, Unnormalized):
+        raise TypeError(
+            f"predictions: MCMC needs log densities, which {type(predictions).__name__} does not "
+            f"give; pass a numpyro distribution with batch shape [n] or "
+            f"jaxcal.Unnormalized(log_density, params)"
+        )
+    if event_shape is None:
+        raise ValueError(
+            "event_shape: an unnormalized density does not say what its targets look like; pass "
+            "event_shape=d for vectors of length d, or () for numbers"
+        )
+    count = jax.vmap(lambda params: 0.0, in_axes=(predictions.in_axes,))
+    return jax.eval_shape(count, predictions.params).shape[0], tuple(event_shape)
 
 
 @partial(jax.jit, static_argnames=("n", "event", "chains", "kept", "warmup", "thin"))
@@ -238,7 +246,9 @@ def _potential(predictions: Predictions) -> PyTree:
 
     @jax.custom_vjp
     def potential(y: Array) -> Float[Array, ""]:
-        return -log_densities(predictions, jax.lax.all_gather(y, LANES))[jax.lax.axis_index(LANES)]
+        return -log_densities_at(predictions, jax.lax.all_gather(y, LANES))[
+            jax.lax.axis_index(LANES)
+        ]
 
     def forward(y: Array) -> tuple[Array, Array]:
         ys, lane = jax.lax.all_gather(y, LANES), jax.lax.axis_index(LANES)

@@ -32,7 +32,7 @@ class Reliability(Result):
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("confidence", "accuracy", "count", "low", "high")
-    _plots: ClassVar[tuple[str, ...]] = ("reliability",)
+    _plots: ClassVar[tuple[str, ...]] = ("reliability.reliability",)
     _scalar: ClassVar[str] = "ece"
 
     edges: Float[Array, " b1"]

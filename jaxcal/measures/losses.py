@@ -5,10 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal.mcmc import log_densities
 from jaxcal.measures.quantiles import LEVELS, quantiles
 from jaxcal.read import checks
-from jaxcal.read.scores import is_distribution
+from jaxcal.read.scores import is_distribution, log_densities_at
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 
@@ -36,7 +35,7 @@ def nll(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
             f"predictions: a likelihood needs a normalized density such as a numpyro distribution, "
             f"got {type(predictions).__name__}"
         )
-    return -jnp.mean(log_densities(predictions, _matching(predictions, targets)))
+    return -jnp.mean(log_densities_at(predictions, _matching(predictions, targets)))
 
 
 def pinball_loss(

@@ -44,7 +44,7 @@ class QuantileCalibration(JudgedResult):
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
-    _plots: ClassVar[tuple[str, ...]] = ("coverage",)
+    _plots: ClassVar[tuple[str, ...]] = ("reliability.coverage",)
     _long: ClassVar[tuple[str, ...]] = ("pit",)
 
     levels: Float[Array, " q"]

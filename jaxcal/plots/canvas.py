@@ -1,5 +1,6 @@
-"""Shared parts of figures: greys, axes without a box, legends, tables, means over groups."""
+"""Shared parts of figures: axes without a box, legends, tables, means over groups, limits."""
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -8,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from jaxcal.read import checks
+from jaxcal.results import Means, confidence
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,6 +17,13 @@ if TYPE_CHECKING:
 
 BLACK, DARK, LIGHT = "black", "0.35", "0.75"
 KEPT = 10  # figures made here that pyplot holds
+MOST = 8  # rows of one kind: the clearest where there are more
+FARTHEST = 20.0  # limits beyond are drawn here
+KINDS = {
+    "o": "shift, sd (+: too high)",
+    "s": "spread, log2 claimed / actual",
+    "D": "correlation, claimed less actual",
+}
 opened: list["ref[Figure]"] = []
 
 
@@ -147,3 +156,62 @@ def quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray,
     at = np.asarray([np.median(values) for values in members])
     ends = np.asarray([[values.min(), values.max()] for values in members]).T
     return group, at, np.abs(ends - at)
+
+
+class Row(NamedTuple):
+    """A mean with its limits, its Holm-adjusted p-value, and the marker of its kind."""
+
+    label: str
+    size: float
+    low: float
+    high: float
+    p: float
+    marker: str
+
+
+def errors(
+    ax: "Axes",
+    shift: Means,
+    spread: Means | None,
+    correlation: Means | None,
+    names: Sequence[str],
+    level: float,
+) -> "Axes":
+    """Draw shift and spread of each coordinate and correlation of each pair, with limits.
+
+    Spreads are logarithms to base 2 of claimed over actual deviation; those and correlations are
+    left out if they are unknown. Filled: the Holm-adjusted p-value is at most the level.
+    """
+    rows = _rows(shift, [f"shift of {name}" for name in names], "o")
+    if spread is not None and np.all(np.isfinite(np.asarray(spread.estimate))):
+        rows += _rows(spread, [f"spread of {name}" for name in names], "s", 1 / np.log(2))
+    if correlation is not None and np.all(np.isfinite(np.asarray(correlation.estimate))):
+        pairs = itertools.combinations(names, 2)
+        rows += _rows(correlation, [f"{first} with {second}" for first, second in pairs], "D")
+    for at, row in enumerate(rows):
+        ends = np.clip([row.low, row.high], -FARTHEST, FARTHEST)
+        ax.plot(ends, [at, at], color=DARK, linewidth=1)
+        face = BLACK if row.p <= level else "white"
+        ax.plot(row.size, at, row.marker, color=BLACK, markerfacecolor=face, markersize=6)
+        beside(ax, f"p = {row.p:.2g}", ends[1], at, fontsize="small")
+    ax.axvline(0, color=DARK, linewidth=0.8)
+    ax.set_yticks(range(len(rows)), [row.label for row in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.margins(x=0.2)
+    ax.locator_params(axis="x", nbins=6)
+    for marker, label in KINDS.items():
+        if any(row.marker == marker for row in rows):
+            ax.plot([], [], marker, color=BLACK, markerfacecolor="white", label=label)
+    ax.set_xlabel(f"{confidence(level)} limits; 0 if right; filled: p <= {level:g} after Holm")
+    legend_above(ax, columns=2)
+    return ax
+
+
+def _rows(means: Means, labels: list[str], marker: str, factor: float = 1.0) -> list[Row]:
+    size, low, high = (factor * np.asarray(m) for m in (means.estimate, means.low, means.high))
+    p = np.asarray(means.p_adjusted)
+    clearest = np.sort(np.argsort(np.asarray(means.p_value), kind="stable")[:MOST])
+    return [
+        Row(labels[k], float(size[k]), float(low[k]), float(high[k]), float(p[k]), marker)
+        for k in clearest
+    ]

@@ -17,9 +17,7 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """Draw each model's calibration error, with its interval, best calibrated on top.
 
     A calibrated model has error 0. A filled dot means that no other model is significantly better.
-    For other predictions than class probabilities, the right axis shows the shift of the targets
-    that is equally wrong, in their standard deviations. Intervals of two models may overlap
-    although their difference is significant: see `differences`.
+    Intervals of two models may overlap although their difference is significant: see `differences`.
 
     Args:
         result: Result of `jaxcal.compare`.
@@ -31,7 +29,8 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
         >>> result = jaxcal.compare(1, models, jnp.arange(60) % 3)
         >>> axes = jaxcal.plots.comparison(result)
     """
-    names, order = _one(result), result.order()
+    one(result, "ridge", "result", "comparison")
+    names, order = result.names, result.order()
     ax = axes(ax, (6.4, 1.2 + 0.4 * len(names)))
     in_probability = result.measure == "probability"
     label = "calibration error (root mean square, in units of probability)"
@@ -74,7 +73,8 @@ def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
         >>> result = jaxcal.compare(1, models, jnp.arange(60) % 3)
         >>> axes = jaxcal.plots.differences(result)
     """
-    names, order = _one(result), result.order()
+    one(result, "ridge", "result", "comparison")
+    names, order = result.names, result.order()
     count = len(names)
     ax = axes(ax, (1.8 + 0.75 * count, 1.4 + 0.55 * count))
     p = np.asarray(result.differences.p_adjusted)[np.ix_(order, order)]
@@ -103,19 +103,6 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
 
     Estimators are ordered by validation risk, which is in the label; the selected one is at the top
     in black. kkr has no interval.
-
-    Args:
-        report: Report of `jaxcal.calibration_error`.
-        ax: Axes to draw on; new ones by default.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> predictions = jax.nn.softmax(jax.random.normal(jax.random.key(0), (60, 3)))
-        >>> targets = jax.random.categorical(jax.random.key(1), jnp.log(predictions))
-        >>> report = jaxcal.calibration_error(
-        ...     2, predictions, targets, estimators=[jaxcal.squared_ce.Bins((5, 10))]
-        ... )
-        >>> axes = jaxcal.plots.calibration_errors(report)
     """
     one(report, "selected", "report", "Report")
     if not report.estimators:
@@ -148,8 +135,3 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
     ax.locator_params(axis="x", nbins=6)
     legend_above(ax)
     return ax
-
-
-def _one(result: Comparison) -> tuple[str, ...]:
-    one(result, "ridge", "result", "comparison")
-    return result.names

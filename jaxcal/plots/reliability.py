@@ -1,11 +1,14 @@
-"""Figures of reliability, of the witness of errors, and of bounds of the distance."""
+"""Figures of shares against what was claimed: reliability, coverage, the witness; and of bounds."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
+from jaxcal.coverage import Coverage
 from jaxcal.dce.distance import DistanceResult
 from jaxcal.measures.classes import Reliability
+from jaxcal.measures.quantiles import QuantileCalibration
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.read import checks
 from jaxcal.results import confidence
@@ -86,23 +89,12 @@ def reliability(
     return ax
 
 
-def reliability_with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
+def with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the rate of label 1 against the prediction, with the witness of the smooth error.
 
     Dots are mean labels of groups of equal mass. The witness (grey band, right axis) is the weight
     whose mean product with (label - prediction) is the smooth calibration error: positive where
     predictions are too low and negative where they are too high.
-
-    Args:
-        result: Result of `jaxcal.distance_from_calibration`.
-        ax: Axes to draw on; new ones by default.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> predictions = jnp.linspace(0.1, 0.9, 50)
-        >>> targets = jax.random.bernoulli(jax.random.key(0), predictions)
-        >>> result = jaxcal.distance_from_calibration(1, predictions, targets)
-        >>> axes = jaxcal.plots.reliability_with_witness(result)
     """
     ax = _one(result, ax, (5.2, 5.0))
     ax.set(xlabel="predicted probability of label 1", ylabel="rate of label 1")
@@ -150,19 +142,7 @@ def groups(
 
 
 def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw the lower and upper bounds of the true distance, and the interval between them.
-
-    Args:
-        result: Result of `jaxcal.distance_from_calibration`.
-        ax: Axes to draw on; new ones by default.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> predictions = jnp.linspace(0.1, 0.9, 50)
-        >>> targets = jax.random.bernoulli(jax.random.key(0), predictions)
-        >>> result = jaxcal.distance_from_calibration(1, predictions, targets)
-        >>> axes = jaxcal.plots.bracket(result)
-    """
+    """Draw the lower and upper bounds of the true distance, and the interval between them."""
     ax = _one(result, ax, (6.8, 3.6))
     ax.set(xlabel="true distance from calibration (mean change of probability)")
     bounds = result.bracket
@@ -196,3 +176,90 @@ def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
 def _one(result: DistanceResult, ax: "Axes | None", size: tuple[float, float]) -> "Axes":
     one(result, "p_value")
     return axes(ax, size)
+
+
+class _Curve(NamedTuple):
+    """Axis labels, the observed curve, its band and a text beside it."""
+
+    level: str
+    share: str
+    at: Float[np.ndarray, " k"]
+    observed: Float[np.ndarray, " k"]
+    low: Float[np.ndarray, " k"]
+    high: Float[np.ndarray, " k"]
+    text: str
+    steps: bool = False
+
+
+def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None) -> "Axes":
+    """Draw the share of targets inside regions, or below quantiles, against their level.
+
+    For highest-density regions the band is pointwise: it contains the share of a calibrated model
+    at one level with confidence 1 - ``result.level``. Below the diagonal regions are too small
+    (overconfident), above it too large (conservative). For quantiles the band contains the whole
+    curve with at least that probability, and p is below the level if the curve leaves the band.
+    From m draws the curve is known at levels k / (m + 1), which are joined by lines.
+    """
+    if isinstance(result, QuantileCalibration):
+        one(result, "p_value")
+        curve = _of_quantiles(result)
+    else:
+        one(result, "p_uniform")
+        curve = _of_regions(result)
+    ax = axes(ax, (4.6, 4.6))
+    ax.set(xlabel=curve.level, ylabel=curve.share, xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    if not np.all(np.isfinite(curve.observed)):
+        return say(ax, "ranks of targets are not numbers:\nno verdict")
+    label = f"{confidence(result.level)} band"
+    ax.fill_between(curve.at, curve.low, curve.high, color=LIGHT, linewidth=0, label=label)
+    ax.plot([0, 1], [0, 1], color=DARK, linestyle="--", label="calibrated")
+    style = "steps-post" if curve.steps else "default"
+    ax.plot(curve.at, curve.observed, color=BLACK, linewidth=1.6, label="observed", drawstyle=style)
+    x, y, ha, va = 0.97, 0.03, "right", "bottom"
+    if np.mean(curve.observed - curve.at) < 0:  # the empty corner
+        x, y, ha, va = 0.03, 0.97, "left", "top"
+    ax.text(x, y, curve.text, ha=ha, va=va, fontsize="small", transform=ax.transAxes)
+    legend_above(ax)
+    return ax
+
+
+def _of_regions(result: Coverage) -> _Curve:
+    low, high = result.band()
+    at, observed, low, high = (
+        np.concatenate([[0.0], np.asarray(part), [1.0]])
+        for part in (result.levels, result.observed, low, high)
+    )
+    p, least = float(result.p_uniform), float(result.p_conservative)
+    return _Curve(
+        "level of highest-density region",
+        "share of targets inside",
+        at,
+        observed,
+        low,
+        high,
+        f"p = {p:.2g}: each level holds its share\np = {least:.2g}: at least its share",
+    )
+
+
+def _of_quantiles(result: QuantileCalibration) -> _Curve:
+    pit, m = np.sort(np.asarray(result.pit)), result.draws
+    n = pit.size
+    if m:
+        at = np.arange(m + 2) / (m + 1)
+        share = np.searchsorted(pit, at, side="right") / n
+        share = np.where(np.isfinite(pit).all(), share, np.nan)
+    else:
+        at = np.concatenate([[0.0], pit, [1.0]])
+        share = np.concatenate([[0.0], np.where(np.isfinite(pit), np.arange(1, n + 1) / n, np.nan)])
+        share = np.append(share, 1.0)
+    half = np.sqrt(np.log(2 / result.level) / (2 * n))  # where the p-value is the level
+    return _Curve(
+        "level of predicted quantile",
+        "share of targets below",
+        at,
+        share,
+        at - half,
+        at + half,
+        f"p = {float(result.p_value):.2g}",
+        steps=not m,
+    )

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from jaxcal.plots import faults
 from jaxcal.plots.canvas import (
     BLACK,
     DARK,
@@ -15,6 +14,7 @@ from jaxcal.plots.canvas import (
     bars,
     cells,
     dots,
+    errors,
     legend_above,
     mean_parts,
     one,
@@ -191,9 +191,7 @@ def coordinates(
     if not np.all(np.isfinite(estimates)):
         return say(ax, "estimates are not finite numbers:\nno verdict")
     if tells(means):
-        rows = faults.shifts(means, names) + faults.spreads(split.marginal_spread, names)
-        faults.draw(rows + faults.pairs(split.correlation, names), result.level, ax)
-        return ax
+        return errors(ax, means, split.marginal_spread, split.correlation, names, result.level)
     ax.set(xlabel="part of the estimate given the other coordinates")
     bars(ax, names, estimates, adjusted, [DARK if p <= result.level else LIGHT for p in adjusted])
     ax.axvline(0, color=BLACK, linewidth=0.8)

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxcal.plots import faults
-from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
-from jaxcal.plots.coverage import coverage
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, MOST, axes, errors, legend_above, one, say
+from jaxcal.plots.reliability import coverage
 from jaxcal.plots.results import contributions, null_histogram
 from jaxcal.plots.where import where as along_input
 from jaxcal.results import confidence, tells
@@ -20,31 +19,7 @@ STYLES = ("-", "--", ":", "-.")
 
 
 def posterior_figure(report: Any) -> "Figure":
-    """Draw the four panels of a posterior's check.
-
-    (a) Ranks of each parameter with the band of a correct posterior; (b) coverage of
-    highest-density regions; (c) shift, spread and correlation with limits; (d) the strongest error
-    along the feature of x along which errors change most, with limits. Without ranks, (a) and (b)
-    show the null draws of the two tests, and (d) contributions to the test given x.
-
-    Args:
-        report: A `PosteriorReport`.
-
-    Returns:
-        A matplotlib figure.
-
-    Example:
-        >>> import jax, numpyro.distributions as dist
-        >>> from jaxcal import plots, sbi
-        >>> prior = dist.Normal(jax.numpy.zeros(2), 1.0).to_event(1)
-        >>> thetas = prior.sample(jax.random.key(0), (100,))
-        >>> xs = thetas + jax.random.normal(jax.random.key(1), (100, 2))
-        >>> def log_prob(theta, x):  # twice as narrow as the exact posterior, N(x / 2, 1 / 2)
-        ...     return -4 * ((theta - x / 2) ** 2).sum()
-        >>> report = sbi.check_posterior(2, log_prob, thetas, xs, prior=prior)
-        >>> [ax.get_title(loc="left") for ax in plots.posterior_figure(report).axes]
-        ['a', 'b', 'c', 'd']
-    """
+    """Return the figure of a `PosteriorReport`, as described there."""
     from matplotlib.figure import Figure
 
     one(report, "p_value", "report", "PosteriorReport")
@@ -85,7 +60,7 @@ def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
     ax.axhspan(-half, half, color=LIGHT, alpha=0.5, linewidth=0, label=f"{confidence(level)} band")
     ax.axhline(0, color=DARK, linewidth=0.8)
     p = np.asarray(ranks.p_values)
-    shown = np.sort(np.argsort(p[1:], kind="stable")[: faults.MOST]) + 1
+    shown = np.sort(np.argsort(p[1:], kind="stable")[:MOST]) + 1
     for place, k in enumerate(shown):
         ordered = np.sort(values[:, k])
         at = np.concatenate([[0.0], ordered, [1.0]])
@@ -156,9 +131,8 @@ def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
         return say(ax, "scores are not finite numbers:\nno verdict")
     if not tells(diagnosis.shift):
         return say(ax, "which parameter is off, scores tell of\nGaussian posteriors only")
-    rows = faults.shifts(diagnosis.shift, names) + faults.spreads(diagnosis.marginal_spread, names)
-    faults.draw(rows + faults.pairs(diagnosis.correlation, names), report.level, ax)
-    return ax
+    spread, correlation = diagnosis.marginal_spread, diagnosis.correlation
+    return errors(ax, diagnosis.shift, spread, correlation, names, report.level)
 
 
 def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":

@@ -39,6 +39,20 @@ def score(predictions: PredictionsLike, ys: Float[Array, "n *event"]) -> Float[A
     )
 
 
+def log_densities_at(predictions: Any, ys: Float[Array, "n *event"]) -> Float[Array, " n"]:
+    """Return the log density of prediction i at ``ys[i]``, for each row, up to one constant each;
+    not finite where the density is 0 or NaN."""
+    if isinstance(predictions, Unnormalized):
+        density = jax.vmap(predictions.log_density, in_axes=(predictions.in_axes, 0))
+        return density(predictions.params, ys)
+    if is_distribution(predictions):
+        return predictions.log_prob(ys)
+    raise TypeError(
+        f"predictions: cannot get log densities from {type(predictions).__name__}. Pass a numpyro "
+        f"distribution with batch shape [n] or jaxcal.Unnormalized(log_density, params)"
+    )
+
+
 def log_densities_and_gradients(
     predictions: Any, ys: Float[Array, "n *event"]
 ) -> tuple[Float[Array, " n"], Float[Array, "n *event"]]:

@@ -14,16 +14,9 @@ from jaxcal.results.parts import (
     plain,
     tells,
 )
+from jaxcal.results.report import confidence, count_verdicts, in_words, too_few
 from jaxcal.results.result import TestResult
 from jaxcal.results.saved import recorded, replacing
-from jaxcal.results.verdicts import (
-    confidence,
-    count_verdicts,
-    first_that_holds,
-    in_words,
-    judge,
-    too_few,
-)
 
 __all__ = [
     "FEW",
@@ -41,9 +34,7 @@ __all__ = [
     "confidence",
     "count_verdicts",
     "counted",
-    "first_that_holds",
     "in_words",
-    "judge",
     "largest_share",
     "load",
     "plain",

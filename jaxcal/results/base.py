@@ -4,18 +4,17 @@ import dataclasses
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import equinox as eqx
 import jax
 import numpy as np
 from jax.core import Tracer
 
-from jaxcal.results import saved, shown
+from jaxcal.results import report, saved
 from jaxcal.results.notes import pointer
 from jaxcal.results.parts import plain
 from jaxcal.results.saved import SOURCE, provenance
-from jaxcal.results.verdicts import first_that_holds, judge
 from jaxcal.typing import Contents
 
 if TYPE_CHECKING:
@@ -31,7 +30,8 @@ class Result(eqx.Module):
     Subclasses implement ``_sentences`` (possible warnings), ``_lines`` (report of one result) and
     ``_batch_lines`` (report of several). ``_scalar`` names the field whose shape is that of the
     batch, ``_long`` the arrays that `to_dict` omits, ``_rows`` the arrays of one length that make
-    the rows of a table, and ``_plots`` the functions of `jaxcal.plots` that show one result.
+    the rows of a table, and ``_plots`` the functions of `jaxcal.plots` that draw one result, as
+    "module.function".
     """
 
     __slots__ = (SOURCE,)  # no field, so that results of different keys still stack
@@ -79,7 +79,12 @@ class Result(eqx.Module):
         """Return a pandas data frame with one row per level, bin, part or model, or one row per
         result with its scalar numbers. ImportError if pandas is not installed."""
         self._with_numbers("to_frame")
-        return shown.to_frame(self, self._rows)
+        return report.to_frame(self, self._rows)
+
+    def figure(self) -> "Figure | None":
+        """Return a matplotlib figure of one result, as in notebooks and `to_html`; None if its
+        class has none. ``figure().savefig("name.png")`` saves it."""
+        return report.panels(self, self._plots) if self._plots else None
 
     @property
     def provenance(self) -> Contents:
@@ -119,14 +124,10 @@ class Result(eqx.Module):
             raise TypeError(f"{name}: inside of jit, vmap and grad a result holds no numbers yet")
 
     def _repr_html_(self) -> str:
-        return shown.in_html(self)
+        return report.in_html(self)
 
     def _page(self) -> str:
-        return shown.page(type(self).__name__, shown.in_html(self))
-
-    def _figure(self) -> "Figure | None":
-        """Return a small matplotlib figure of one result, or None if its class has none."""
-        return shown.figure(self, self._plots) if self._plots else None
+        return report.page(type(self).__name__, report.in_html(self))
 
     def _sentences(self) -> Sentences:
         return []
@@ -157,7 +158,8 @@ class Result(eqx.Module):
 class JudgedResult(Result):
     """A result whose ``p_value`` is compared with its ``level``.
 
-    ``_no_verdict`` lists reasons against a verdict and whether they apply; the first is reported.
+    Subclasses have a ``level``. ``_no_verdict`` lists reasons against a verdict and whether they
+    apply; the first is reported.
     """
 
     _scalar: ClassVar[str] = "p_value"
@@ -165,7 +167,11 @@ class JudgedResult(Result):
     @property
     def reason(self) -> Any:
         """Why the verdict is "cannot tell", or ""; an array for a batch. Outside of jit only."""
-        return first_that_holds(list(self._no_verdict()), self.batch_shape)
+        shape, cases = self.batch_shape, list(self._no_verdict())
+        holds = [np.broadcast_to(np.asarray(where), shape) for _, where in cases]
+        nothing = np.full(shape, "")
+        texts = np.select(holds, [text for text, _ in cases], default="") if cases else nothing
+        return texts if shape else str(texts)
 
     @property
     def _decides(self) -> Any:
@@ -179,7 +185,10 @@ class JudgedResult(Result):
         "rejected" if p <= level, "not rejected" if p > level, and "cannot tell" if there is no
         p-value or the test could not have rejected any model; `reason` says why.
         """
-        return judge(self)
+        p, result = np.asarray(self._decides), cast(Any, self)
+        decided = np.where(p <= np.asarray(result.level, p.dtype), "rejected", "not rejected")
+        verdicts = np.where(np.asarray(self.reason) == "", decided, "cannot tell")
+        return verdicts if p.ndim else str(verdicts)
 
     def _no_verdict(self) -> Sentences:
         raise NotImplementedError("a judged result says when it has no verdict")

@@ -13,8 +13,7 @@ from jaxtyping import Array, Float
 from jaxcal.results.base import JudgedResult, Sentences
 from jaxcal.results.notes import Notes, all_finite, sentences
 from jaxcal.results.parts import Coordinates, Parts, Table, largest_share
-from jaxcal.results.report import about_coordinates, batch_report, no_verdict, report
-from jaxcal.results.verdicts import too_few
+from jaxcal.results.report import about_coordinates, batch_report, no_verdict, report, too_few
 from jaxcal.typing import Contents, Scalar
 
 
@@ -51,14 +50,15 @@ class TestResult(JudgedResult):
             for other nulls.
         route: How averages over the predictions were computed, with the error if they are not
             exact.
+        steps: How the test was fitted, one line per step; `jaxcal.explain` prints them.
         level: Level of the test: the probability of rejecting a calibrated model. Limits have
             confidence 1 - level.
         too_few: Why this null cannot reject any data of this size; empty if it can.
     """
 
-    _plots: ClassVar[tuple[str, ...]] = ("null_histogram", "contributions")
+    _plots: ClassVar[tuple[str, ...]] = ("results.null_histogram", "results.contributions")
     __test__ = False  # a result, not a pytest class
-    _long: ClassVar[tuple[str, ...]] = ("null_samples", "ranks", "too_few")
+    _long: ClassVar[tuple[str, ...]] = ("null_samples", "ranks", "steps", "too_few")
 
     estimate: Scalar
     biased: Scalar
@@ -78,6 +78,7 @@ class TestResult(JudgedResult):
     ranks: Float[Array, "n r"] | None = None
     p_value_error: Scalar | None = None
     route: str = eqx.field(static=True, default="")
+    steps: tuple[str, ...] = eqx.field(static=True, default=())
     level: float = eqx.field(static=True, default=0.05)
     too_few: str = eqx.field(static=True, default="")
 

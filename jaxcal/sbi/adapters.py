@@ -147,31 +147,10 @@ def _needs_one(function: Any) -> bool:
 def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Array, "n m d"]:
     """Return draws of n posteriors as one array, for ranks and coverage.
 
-    Ranks need independent draws, so chains of ArviZ are thinned to the effective size of their
-    worst parameter. All posteriors are then thinned to the smallest number of draws among them.
-
-    Args:
-        draws: One of these.
-
-            - An array or tensor [n, m, d], or [n, m] for one parameter. sbi's ``sample_batched``
-              gives [m, n, d]: transpose the first two axes.
-            - A dict of arrays [n, m] or [n, m, k], as BayesFlow samples.
-            - A list of n dicts of columns [m] or [m, ..], or n data frames, one per observation:
-              ``fit.stan_variables()`` or ``fit.draws_pd()`` of cmdstanpy. Columns do not identify
-              chains: thin them to independent draws first.
-            - A list of n ``InferenceData`` of ArviZ (since ArviZ 1 ``DataTree``), one per
-              observation.
-        names: Variables of a dict or of ArviZ to use, in this order; all by default.
-
-    Returns:
-        Draws [n, m, d]; the entries of array variables are adjacent columns.
-
-    Example:
-        >>> import jax
-        >>> from jaxcal import sbi
-        >>> rates, slopes = jax.random.normal(jax.random.key(0), (2, 50, 9))
-        >>> sbi.as_draws({"rate": rates, "slope": slopes}).shape
-        (50, 9, 2)
+    Takes what `check_draws` takes; ``names`` are the variables of a dict or of ArviZ to use, in
+    this order, all by default. Entries of array variables are adjacent columns. Chains are thinned
+    to the effective size of their worst parameter, and all posteriors to the smallest number of
+    draws among them.
     """
     draws = _stacked(draws)
     if isinstance(draws, Mapping):

@@ -28,14 +28,7 @@ from jaxcal.read import Standardized, Units, checks
 from jaxcal.results import JudgedResult, Sentences, recorded
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, score_pairs
 from jaxcal.sbi.ranks import ranks_among_draws
-from jaxcal.typing import (
-    ArrayLike,
-    Key,
-    KeyLike,
-    Observations,
-    PosteriorLike,
-    Scalar,
-)
+from jaxcal.typing import ArrayLike, Key, KeyLike, Observations, PosteriorLike, Scalar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,7 +79,7 @@ class Monitored(JudgedResult):
         lost = np.any(np.isnan(np.asarray(self.log_evidence)))
         return [("ranks are NaN: a log density or draw is not finite", lost)]
 
-    def _figure(self) -> "Figure":
+    def figure(self) -> "Figure":
         return import_module("jaxcal.plots.sbi").evidence(self).figure
 
     def _lines(self) -> list[str]:

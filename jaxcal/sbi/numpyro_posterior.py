@@ -28,7 +28,8 @@ class NumpyroPosterior:
     Observed sites other than ``observed``, ``numpyro.factor`` and scaled sites change the density
     of the latent variables but not what the model simulates: with them `pairs` is an error, and
     only pairs from elsewhere can be tested. Latent sites must be continuous. numpyro's autoguides
-    are fitted to one x: use `GuidePosterior` instead.
+    are fitted to one x: with parameters of one fit per observation, ``guide.get_posterior(params)``
+    is a distribution with batch shape [n] (`score_pairs`).
 
     Args:
         model: ``model(x)`` puts priors on its latent sites and observes x
@@ -244,70 +245,6 @@ class NumpyroPosterior:
             for name, value in unconstrain_fn(fixed, (), call, latents).items()
             if name in latents
         }
-
-
-class GuidePosterior:
-    """Gaussian guides of numpyro fitted by SVI to each observation, over unconstrained latents.
-
-    Parameters are flattened like those of the guide.
-
-    Args:
-        guide: An autoguide with ``get_posterior``: AutoDiagonalNormal, AutoMultivariateNormal or
-            AutoLowRankMultivariateNormal.
-        params: Its parameters with leading axis n, one fit per observation (``jax.vmap`` over the
-            fits).
-
-    Example:
-        >>> import jax, jax.numpy as jnp, numpyro, numpyro.distributions as dist
-        >>> from numpyro.infer import SVI, Trace_ELBO
-        >>> from numpyro.infer.autoguide import AutoDiagonalNormal
-        >>> from jaxcal import sbi
-        >>> def model(x=None):
-        ...     mean = numpyro.sample("mean", dist.Normal())
-        ...     numpyro.sample("x", dist.Normal(mean, 1.0), obs=x)
-        >>> guide = AutoDiagonalNormal(model)
-        >>> svi = SVI(model, guide, numpyro.optim.Adam(0.1), Trace_ELBO())
-        >>> def fit(x):
-        ...     return svi.run(jax.random.key(0), 50, x, progress_bar=False).params
-        >>> xs = jnp.array([-1.0, 0.0, 1.0])
-        >>> posterior = sbi.GuidePosterior(guide, jax.vmap(fit)(xs))
-        >>> posterior.sample(jax.random.key(1), xs, 5).shape
-        (3, 5, 1)
-    """
-
-    def __init__(self, guide: Any, params: dict[str, Array]):
-        if not hasattr(guide, "get_posterior") or isinstance(guide, type):
-            raise TypeError(
-                f"guide: wanted an autoguide with get_posterior, got {convert.say(guide)}"
-            )
-        self.guide, self.params = guide, convert.leaves(_dict(params), "params")
-
-    def log_prob(self, u: Array, params: PyTree) -> Array:
-        """Return the guide's log density of one unconstrained parameter."""
-        return jnp.sum(self.guide.get_posterior(params).log_prob(u))
-
-    def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:
-        leading = {len(leaf) for leaf in jax.tree.leaves(self.params)}
-        if leading != {len(thetas)}:
-            raise ValueError(
-                f"params: wanted one fit an observation, leading axes of {len(thetas)}, got "
-                f"{sorted(leading)}"
-            )
-        return chunked_scores(self.log_prob, thetas, self.params, nodes)
-
-    def predictions(self, xs: PyTree) -> Unnormalized:
-        """Return the guides as predictions, for tests that need log densities."""
-        return Unnormalized(Swapped(self.log_prob), self.params)
-
-    def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
-        """Return m draws of each guide."""
-        keys = jax.random.split(key, len(jax.tree.leaves(self.params)[0]))
-        one = jax.vmap(lambda key, params: self.guide.get_posterior(params).sample(key, (m,)))
-        return one(keys, self.params)
-
-    def rows(self, rows: PyTree) -> "GuidePosterior":
-        """Return the fits of some of the observations."""
-        return GuidePosterior(self.guide, jax.tree.map(lambda leaf: leaf[rows], self.params))
 
 
 def _dict(values: object, name: str = "params") -> dict[str, PyTree]:

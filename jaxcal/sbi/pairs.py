@@ -1,6 +1,6 @@
 """Simulated pairs of a posterior with scores on the whole space, as input of every test."""
 
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict
 
 import equinox as eqx
 import jax
@@ -76,7 +76,7 @@ class ScoredPairs(eqx.Module):
 
 
 class PairOptions(TypedDict, total=False):
-    """Options of `score_pairs`, which tests of pairs take too."""
+    """Options of `score_pairs`, which checks of a posterior take too."""
 
     prior: PriorLike | None
     bounds: ArrayLike | None
@@ -84,21 +84,6 @@ class PairOptions(TypedDict, total=False):
     names: Names | None
     n_nodes: int | None
     exclude_invalid_x: bool
-
-
-def scored_pairs(
-    key: Key,
-    posterior: PosteriorLike | ScoredPairs,
-    thetas: ArrayLike | None,
-    xs: Observations | None,
-    **options: Unpack[PairOptions],
-) -> ScoredPairs:
-    """Return the pairs of a test: those passed in place of a posterior, else `score_pairs`."""
-    if isinstance(posterior, ScoredPairs):
-        return posterior
-    if thetas is None or xs is None:
-        raise TypeError("thetas and xs: wanted the pairs that the posterior is tested on")
-    return score_pairs(jax.random.fold_in(key, 0), posterior, thetas, xs, **options)
 
 
 def score_pairs(
@@ -124,7 +109,8 @@ def score_pairs(
             - What `TorchPosterior` takes: posteriors, potentials and estimators of sbi, flows of
               zuko and lampe, functions of torch.
             - A function from xs to a distribution with batch shape [n], of numpyro or torch.
-            - A `NumpyroPosterior`, a `GuidePosterior`, or a distribution with batch shape [n].
+            - A `NumpyroPosterior`, or a distribution with batch shape [n], such as
+              ``guide.get_posterior(params)`` of numpyro's autoguides fitted to each observation.
             - `jaxcal.Scores` in the units of 1 / theta.
         thetas: [n, d] parameters from the prior.
         xs: [n, ..] observations simulated from them, or a dict of such.
@@ -177,7 +163,8 @@ def score_pairs(
         )
     getattr(scorer, "prepare", lambda thetas, xs: None)(values, xs)
     n, d = values.shape
-    names = _names(names if names is not None else getattr(scorer, "names", None), d)
+    names = checks.names(getattr(scorer, "names", None) if names is None else names, d)
+    names = tuple(f"theta_{k + 1}" for k in range(d)) if names is None else names
     check_continuous(values, names)
     features, of_network = summarized(scorer, xs, summaries, n)
     notes += of_network
@@ -347,13 +334,6 @@ def _features(xs: Observations, n: int, name: str = "summaries") -> Array:
     if not sum(x.size for x in flat):
         raise ValueError(f"{name}: wanted at least one number a pair, got none")
     return jnp.concatenate([x.reshape(n, -1) for x in flat], axis=1)
-
-
-def _names(names: Names | None, d: int) -> tuple[str, ...]:
-    names = checks.names(names, d)
-    if names is None:
-        return tuple(f"theta_{k + 1}" for k in range(d))
-    return names
 
 
 def _arrays(scores: Scores, n: int, d: int) -> Scores:

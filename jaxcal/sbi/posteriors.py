@@ -134,15 +134,6 @@ def chunked_scores(
         finite (the gradient of ``where(inside, log_p, -inf)`` is 0 outside).
 
     Cost: n (m + 1) gradients.
-
-    Example:
-        >>> import jax
-        >>> from jaxcal import sbi
-        >>> def log_prob(theta, x):
-        ...     return -((theta - x / 2) ** 2).sum()
-        >>> thetas, xs = jax.random.normal(jax.random.key(0), (2, 60, 2))
-        >>> sbi.chunked_scores(log_prob, thetas, xs, batch=16).at_targets.shape
-        (60, 2)
     """
     batch = checks.integer(batch, "batch")
     thetas = checks.floats(thetas, "thetas")
@@ -155,7 +146,8 @@ def chunked_scores(
         nodes = checks.floats(nodes, "nodes")
         if nodes.ndim != 2 or nodes.shape[1:] != thetas.shape[1:]:
             raise ValueError(f"nodes: wanted shape [m, {thetas.shape[1]}], got {nodes.shape}")
-    _check_log_prob(log_prob)
+    if isinstance(log_prob, type) or not (callable(log_prob) or hasattr(log_prob, "log_prob")):
+        raise TypeError(f"log_prob: wanted log_prob(theta, x), got {checks.say(log_prob)}")
     density, network = _density(log_prob)
     arrays, rest = eqx.partition(network, eqx.is_array)
     at, at_nodes = _chunked(density, arrays, Static(rest), thetas, xs, nodes, batch=batch)
@@ -203,11 +195,6 @@ def _chunked(density, arrays, static, thetas, xs, nodes, *, batch):
     return jax.lax.map(one, (thetas, xs), batch_size=size)
 
 
-def _check_log_prob(value: object) -> None:
-    if isinstance(value, type) or not (callable(value) or hasattr(value, "log_prob")):
-        raise TypeError(f"log_prob: wanted log_prob(theta, x), got {checks.say(value)}")
-
-
 def _one_number(model: Unnormalized, theta: Array) -> None:
     """Raise ValueError if the density of one theta given one x is no scalar."""
     try:
@@ -218,11 +205,9 @@ def _one_number(model: Unnormalized, theta: Array) -> None:
             f"{error}"
         ) from error
     if not hasattr(value, "shape") or value.shape != ():
-        what = (
-            f"shape {value.shape}: sum over its coordinates?"
-            if hasattr(value, "shape")
-            else (f"a {type(value).__name__}")
-        )
+        what = f"a {type(value).__name__}"
+        if hasattr(value, "shape"):
+            what = f"shape {value.shape}: sum over its coordinates?"
         raise ValueError(
             f"posterior: wanted a single number, the log density log_prob(theta, x) of one theta "
             f"of shape {theta.shape} given one x, got {what}"
@@ -324,7 +309,7 @@ class PairedSampler:
 
 def rows_of(scorer: Any, rows: np.ndarray) -> Any:
     """Return the posteriors of some of the observations, for a scorer that does not use xs."""
-    if hasattr(scorer, "rows"):
+    if isinstance(scorer, ArrayPosterior):
         return scorer.rows(rows)
     if isinstance(scorer, DistributionPosterior):
         raise ValueError(

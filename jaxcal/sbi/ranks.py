@@ -1,6 +1,5 @@
 """Ranks of parameters among draws of their posteriors, or among exchangeable candidates."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -72,7 +71,7 @@ class PosteriorRanks(Result):
         said = "draws or thetas are NaN or infinite, so the p-value is NaN [nonfinite-draws]"
         return [(said, lost)]
 
-    def _figure(self) -> "Figure":
+    def figure(self) -> "Figure":
         ax = import_module("jaxcal.plots.sbi").rank_bands(self, level=0.05)
         ax.figure.set_size_inches(4.8, 3.2)
         return ax.figure
@@ -263,59 +262,6 @@ def diagnosed(
     return eqx.tree_at(lambda d: d.correlation, diagnosis, None, is_leaf=lambda leaf: leaf is None)
 
 
-def rank_metric(key: KeyLike) -> Callable[..., dict[str, Any]]:
-    """Return a diagnostic for BayesFlow 2: p-values of the rank of each variable among its draws.
-
-    The p-values are those of `check_draws` (SBC), valid for any number of data sets and draws.
-
-    Args:
-        key: Random key, for ties: typed, legacy or an integer.
-
-    Returns:
-        ``metric(estimates, targets, variable_keys=None, variable_names=None)`` of draws [n, m, d]
-        and true values [n, d], or of dicts of such, which returns a dict: ``values`` [d],
-        ``variable_names``, and ``metric_name`` (as ``name`` too, for custom diagnostics).
-
-    Source: Talts et al. (2018).
-
-    Example:
-        >>> import jax
-        >>> from jaxcal import sbi
-        >>> metric = sbi.rank_metric(0)  # one of the ``metrics`` of compute_custom_diagnostics
-        >>> targets = {"mu": jax.random.normal(jax.random.key(1), (200, 1))}
-        >>> estimates = {"mu": 0.6 * jax.random.normal(jax.random.key(2), (200, 20, 1))}
-        >>> result = metric(estimates, targets)  # the draws are too narrow
-        >>> result["variable_names"], bool(result["values"][0] < 0.01)
-        (['mu'], True)
-    """
-    key = checks.key(key)
-
-    def metric(
-        estimates: Any,
-        targets: Any,
-        variable_keys: Names | None = None,
-        variable_names: Names | None = None,
-    ) -> dict[str, Any]:
-        draws: Any = estimates
-        if isinstance(estimates, Mapping) and isinstance(targets, Mapping):
-            chosen = list(estimates if variable_keys is None else variable_keys)
-            if missing := [name for name in chosen if name not in estimates or name not in targets]:
-                raise ValueError(
-                    f"variable_keys: {missing[0]!r} is not in both estimates and targets"
-                )
-            draws, targets = ({name: a[name] for name in chosen} for a in (estimates, targets))
-        result = check_draws(key, draws, targets, names=variable_names)
-        label = "Rank p-value"
-        return {
-            "values": np.asarray(result.p_values[1:]),
-            "metric_name": label,
-            "name": label,
-            "variable_names": list(result.statistics[1:]),
-        }
-
-    return metric
-
-
 @recorded
 def check_draws(
     key: KeyLike,
@@ -332,7 +278,16 @@ def check_draws(
 
     Args:
         key: Random key: typed, legacy or an integer.
-        draws: Independent draws of each posterior, [n, m, d], or what `as_draws` takes.
+        draws: Independent draws of each posterior. One of these.
+
+            - An array or tensor [n, m, d], or [n, m] for one parameter. sbi's ``sample_batched``
+              gives [m, n, d]: transpose the first two axes.
+            - A dict of arrays [n, m] or [n, m, k], as BayesFlow samples.
+            - A list of n dicts of columns [m] or [m, ..], or n data frames, one per observation:
+              ``fit.stan_variables()`` or ``fit.draws_pd()`` of cmdstanpy. Columns do not identify
+              chains: thin them to independent draws first.
+            - A list of n ``InferenceData`` of ArviZ (since ArviZ 1 ``DataTree``), one per
+              observation, whose chains are thinned to their effective size.
         thetas: [n, d] parameters from the prior; a dict of [n] or [n, k] for draws with names.
         xs: [n, q] observations or summaries of them, along which trends are tested; or None.
         names: Names of the d parameters, in the order of the columns of ``thetas``. Draws with

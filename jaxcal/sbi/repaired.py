@@ -157,7 +157,7 @@ class RepairedPosterior:
             [*shape, d].
         """
         shape, observed = tuple(shape), self._observation(x)
-        if _draws_itself(self.source):
+        if hasattr(self.source, "default_x") and hasattr(self.source, "sample"):  # as sbi's
             drawn = self.source.sample(shape, x=observed, **options)
             return self.draws(drawn, observed)
         if not isinstance(self.repaired, RepairedSampler):
@@ -235,11 +235,6 @@ def _logs(predictions: Any, thetas: Float[Array, "b d"], *, one: bool) -> Float[
 
 def _at(log_density: Any, theta: Array) -> Array:
     return log_density(theta)
-
-
-def _draws_itself(source: Any) -> bool:
-    """Return whether it draws as posteriors of sbi do, ``sample(shape, x=..)``."""
-    return hasattr(source, "default_x") and hasattr(source, "sample")
 
 
 def _like(inputs: tuple[Any, ...], values: Array) -> Any:

@@ -233,7 +233,8 @@ class PosteriorReport(Result):
             self.level / kinds,
             by_ranks=self._by_ranks() is not None,
         )
-        said += self._about_entries(self.level / kinds, shifted=bool(said))
+        if not said and self.conditional.test.table is not None:  # no parameter is wrong by itself
+            said += self.conditional.test.table.sentences(self.level / kinds)
         for parameter in self.discrete:
             said += parameter.findings(self.level / kinds)
         return said + excluded(self._excluded, len(self.calibration.contributions))
@@ -286,8 +287,15 @@ class PosteriorReport(Result):
             "discrete": [parameter.to_dict() for parameter in self.discrete],
         }
 
-    def _figure(self) -> "Figure":
-        return import_module("jaxcal.plots").posterior_figure(self)
+    def figure(self) -> "Figure":
+        """Return a figure of four panels.
+
+        (a) Ranks of each parameter with the band of a correct posterior; (b) coverage of
+        highest-density regions; (c) shift, spread and correlation with limits; (d) the strongest
+        error along the feature of x along which errors change most, with limits. Without ranks,
+        (a) and (b) show the null draws of the two tests, and (d) contributions to the test given x.
+        """
+        return import_module("jaxcal.plots.sbi").posterior_figure(self)
 
     @property
     def _of_densities(self) -> bool:
@@ -310,11 +318,6 @@ class PosteriorReport(Result):
             if np.isnan(float(self.p_values().get(name, 0.0))) and not (why and name == "ranks"):
                 why[f"the p-value of the {name} is not a number"] = None
         return list(why)
-
-    def _about_entries(self, level: float, *, shifted: bool) -> list[str]:
-        """Return entries of the aggregated test's table, if no parameter is wrong by itself."""
-        table = self.conditional.test.table
-        return [] if table is None or shifted else table.sentences(level)
 
     def _lines(self) -> list[str]:
         n, d = self.calibration.contributions.shape[0], len(self.names)

@@ -30,17 +30,9 @@ class Space(eqx.Module):
     log(theta - low) above one, -log(high - theta) below one, and theta itself without bounds. It is
     increasing, so that "too high" has the same meaning for both.
 
-    Args:
+    Attributes:
         low: Lower bounds, [d]; -infinity for none.
         high: Upper bounds, [d]; infinity for none.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> from jaxcal import sbi
-        >>> space = sbi.Space(jnp.array([0.0]), jnp.array([1.0]))
-        >>> free = space.free(jnp.array([[0.5], [0.9]]))
-        >>> [round(u, 2) for u in free.ravel().tolist()]  # logits
-        [0.0, 2.2]
     """
 
     low: Float[Array, " d"]

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.mcmc import log_densities
 from jaxcal.read import Scores
 from jaxcal.read.repeats import fingerprints, repeated_rows
+from jaxcal.read.scores import log_densities_at
 from jaxcal.results import counted
 from jaxcal.sbi.space import Space, evenly_filled
 from jaxcal.typing import ArrayLike, Predictions, PriorLike
@@ -250,12 +250,12 @@ def _exchanged(
     predictions: Predictions, thetas: Float[Array, "n d"], first: Array, second: Array
 ) -> Float[Array, " k"]:
     """What k exchanges of two columns add to the log density of all rows."""
-    here = log_densities(predictions, thetas)
+    here = log_densities_at(predictions, thetas)
 
     def gained(pair: tuple[Array, Array]) -> Array:
         j, k = pair
         order = jnp.arange(thetas.shape[1]).at[j].set(k).at[k].set(j)
-        gains = log_densities(predictions, thetas[:, order]) - here
+        gains = log_densities_at(predictions, thetas[:, order]) - here
         return jnp.sum(jnp.where(jnp.isfinite(here), gains, 0.0))
 
     return jax.lax.map(gained, (first, second))

@@ -23,9 +23,9 @@ from jaxcal.kernels.classes import ClassGram, Delta, MatrixKernel
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls import Redrawn
 from jaxcal.read import checks
-from jaxcal.read.counts import lattice_size
 from jaxcal.read.families import Classes, Laplaces, Mixtures, Normals, distribution_of
 from jaxcal.read.observations import check_parameters, observations
+from jaxcal.read.sampling import lattice_size
 from jaxcal.typing import ArrayLike, BaseMeasure, KernelLike
 from jaxcal.whitening.contract import Whitener, checked
 

@@ -41,7 +41,7 @@ class Report(Result):
         every_row: The estimate from every row.
     """
 
-    _plots: ClassVar[tuple[str, ...]] = ("calibration_errors",)
+    _plots: ClassVar[tuple[str, ...]] = ("comparisons.calibration_errors",)
     _scalar: ClassVar[str] = "brier"
 
     notion: str = eqx.field(static=True)

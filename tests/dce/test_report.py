@@ -15,13 +15,14 @@ from reference import constructions, distances, sample_sizes
 from reference.constructions import tempered_population, tempered_sample
 from reference.lower_distance import lower_distance
 
-from jaxcal import dce, plots
+from jaxcal import dce
 from jaxcal.dce.bracket import bracket_of as to_bracket
 from jaxcal.dce.bracket import measures_of
 from jaxcal.dce.population import label_free_groups, population_bounds, upper_mean
 from jaxcal.dce.predictions import Binary, binary, ordered
 from jaxcal.dce.recalibration import _error_of_map
 from jaxcal.dce.resampling import drawable, kernel_statistic, resampling_test
+from jaxcal.plots.reliability import bracket, with_witness
 
 N = 60
 FEW = {"n_draws": 39}
@@ -387,7 +388,7 @@ def test_predictions_too_high_everywhere_have_a_witness_on_one_side(n, key):
     y = v / 1.8  # mean labels: no noise
     outcome = dce.distance_from_calibration(key, v, y, n_draws=2)
     assert np.all(np.asarray(outcome.witness) <= 0)
-    band = plots.reliability_with_witness(outcome).collections[0].get_paths()[0].vertices
+    band = with_witness(outcome).collections[0].get_paths()[0].vertices
     assert band[:, 1].max() <= 0.5
     assert band[:, 1].min() < 0.5
 
@@ -405,7 +406,7 @@ def test_sample_sizes_grow_as_the_theory_says():
 
 
 def test_the_figure_of_bounds_names_every_bound_once_and_by_what_it_is(result):
-    ax = plots.bracket(result)
+    ax = bracket(result)
     names = [text.get_text() for text in ax.get_yticklabels()]
     assert len(set(names)) == len(names)
     assert not set(names) & {"smooth calibration error", "kernel calibration error"}
@@ -423,7 +424,7 @@ def test_bounds_that_contradict_each_other_make_no_bracket(result, data):
     assert any("contradict each other" in text for text in said)
 
 
-@pytest.mark.parametrize("draw", [plots.reliability_with_witness, plots.bracket])
+@pytest.mark.parametrize("draw", [with_witness, bracket])
 def test_figures_show_the_result_and_refuse_a_batch(result, draw):
     ax = draw(result)
     ax.figure.savefig(io.BytesIO())

@@ -14,7 +14,7 @@ from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.nulls import Wild
 from jaxcal.read import OwnUnits, Standardized, Units
-from jaxcal.read.counts import lattice_size
+from jaxcal.read.sampling import lattice_size
 from jaxcal.skce import skce_test
 
 close = partial(np.testing.assert_allclose, rtol=0, atol=4e-9)
@@ -54,7 +54,7 @@ def test_averages_are_finite_sums(name):
     first, second = averages(probabilities(frozen))
     means = kernel_means(Laplace(1.7), predictions)
     assert means.route == "sums over counts, error below 1e-06"
-    error = particles.ERROR if name in ("BetaBinomial", "NegativeBinomial2") else 4e-9
+    error = particles.COUNTS_ERROR if name in ("BetaBinomial", "NegativeBinomial2") else 4e-9
     close(means.first(means.features, YS), first, atol=error)
     close(means.second(means.features, means.features), second, atol=error)
     close(means.own(means.features), np.diag(second), atol=error)

@@ -12,7 +12,7 @@ import scipy.stats
 from optimized import optimized
 from reference import quadrature
 
-from jaxcal.kernel_means import kernel_means, scale_mixtures
+from jaxcal.kernel_means import kernel_means, mixtures
 from jaxcal.kernel_means.dispatch import KernelMeans
 from jaxcal.kernels import IMQ, Gaussian, L1Laplace, Laplace, Matern52, RationalQuadratic
 from jaxcal.kernels.points import Product
@@ -117,10 +117,10 @@ CASES = [
         lambda r: gaussian(r) * np.exp(-r),
         quadrature.ERROR,
     ),
-    (IMQ(1.0), dist.Normal, normals, imq(0.5), scale_mixtures.ERROR),
-    (IMQ(1.0, beta=0.1), dist.Normal, normals, imq(0.1), scale_mixtures.ERROR),
-    (Matern52(1.0), dist.Normal, normals, matern, scale_mixtures.ERROR),
-    (Laplace(1.0), dist.Normal, normals, lambda r: np.exp(-r), scale_mixtures.ERROR),
+    (IMQ(1.0), dist.Normal, normals, imq(0.5), mixtures.ERROR),
+    (IMQ(1.0, beta=0.1), dist.Normal, normals, imq(0.1), mixtures.ERROR),
+    (Matern52(1.0), dist.Normal, normals, matern, mixtures.ERROR),
+    (Laplace(1.0), dist.Normal, normals, lambda r: np.exp(-r), mixtures.ERROR),
 ]
 
 
@@ -139,7 +139,7 @@ def test_averages_are_the_integrals_at_every_ratio(case):
 @pytest.mark.parametrize("beta", [0.1, 0.25, 0.5, 1.0, 2.5, 20.0])
 def test_a_scale_mixture_is_its_kernel_up_to_ten_million_bandwidths(beta):
     """So every average of it has that error too, in any dimension."""
-    s, weights = scale_mixtures.gamma_rule(beta)
+    s, weights = mixtures.gamma_rule(beta)
     u = np.concatenate([[0], np.geomspace(1e-6, 1e14, 500)])
     assert np.max(abs(np.exp(-u[:, None] * s) @ weights - (1 + u) ** -beta)) < 1e-7
     t = np.sqrt(u)[:, None]

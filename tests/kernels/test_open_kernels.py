@@ -9,7 +9,8 @@ import pytest
 
 from jaxcal import Draws, kccsd_test, ucme_test
 from jaxcal.divergences import MMD
-from jaxcal.kernels import IMQ, Gaussian, Kernel, Profile, Radial, points
+from jaxcal.kernels import IMQ, Gaussian, Kernel, Radial, points
+from jaxcal.kernels.algebra import Profile
 from jaxcal.skce import skce_test
 
 N = 12

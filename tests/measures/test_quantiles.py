@@ -11,7 +11,6 @@ import scipy.optimize
 import scipy.stats
 from reference.mixtures import ensemble, mse
 
-from jaxcal import plots
 from jaxcal.measures import (
     nll,
     pinball_loss,
@@ -20,6 +19,7 @@ from jaxcal.measures import (
     quantiles,
 )
 from jaxcal.measures.quantiles import LEVELS
+from jaxcal.plots.reliability import coverage
 from jaxcal.read import Draws
 
 N, K = 7, 3
@@ -208,7 +208,7 @@ def test_targets_that_are_no_numbers_give_no_verdict(value):
         assert report.verdict == "cannot tell"
         assert "transforms are NaN" in report.reason
         assert "cannot tell: transforms are NaN" in repr(report)
-        assert any("no verdict" in t.get_text() for t in plots.coverage(report).texts)
+        assert any("no verdict" in t.get_text() for t in coverage(report).texts)
 
 
 def test_the_verdict_is_at_the_level():
@@ -224,12 +224,12 @@ def test_the_verdict_is_at_the_level():
 
 def test_figures_show_the_transforms():
     report = quantile_calibration(NORMAL, YS)
-    ax = plots.coverage(report)
+    ax = coverage(report)
     np.testing.assert_allclose(ax.lines[1].get_xdata()[1:-1], np.sort(report.pit))
     many = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), report)
     assert "2 results" in repr(many)
     with pytest.raises(ValueError, match="a figure shows one result"):
-        plots.coverage(many)
+        coverage(many)
 
 
 @pytest.mark.parametrize("m", [None, 3, 9])
@@ -240,7 +240,7 @@ def test_the_curve_leaves_its_band_where_the_test_rejects(m):
         draws = None if m is None else Draws(RNG.normal(size=(n, m)))
         predictions = draws or dist.Normal(jnp.zeros(n), 1.0)
         report = quantile_calibration(predictions, ys)
-        at, share = map(np.asarray, plots.coverage(report).lines[1].get_data())
+        at, share = map(np.asarray, coverage(report).lines[1].get_data())
         before = share[1:] if m else share[:-1]  # a step goes on to the next level
         gap = max(np.max(np.abs(share - at)), np.max(np.abs(before - at[1:])))
         assert (gap > half) == (report.verdict == "rejected")

@@ -231,7 +231,7 @@ def test_a_batch_and_a_traced_result_are_text(tmp_path):
 
 
 def test_what_cannot_be_drawn_is_still_shown(monkeypatch):
-    monkeypatch.setattr(jaxcal.plots, "null_histogram", None)
+    monkeypatch.setattr("jaxcal.plots.results.null_histogram", None)
     assert result("TestResult")._repr_html_().startswith("<pre>")
 
 

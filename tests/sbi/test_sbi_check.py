@@ -17,6 +17,7 @@ from jaxcal import sbi
 from jaxcal.read import Scores
 from jaxcal.results import Means, Table, tells
 from jaxcal.sbi.diagnosis import cross_fitted_means, diagnose
+from jaxcal.sbi.posteriors import chunked_scores
 from jaxcal.sbi.ranks import rank_draws
 from jaxcal.sbi.report_text import sentences
 
@@ -89,7 +90,8 @@ def test_the_test_is_that_of_the_library_on_the_same_scores(pairs):
     thetas, xs = pairs
     nodes = jax.random.normal(jax.random.key(1), (10, D))
     scores = Scores(xs - 2 * thetas, xs[:, None] - 2 * nodes[None], nodes)
-    ours = sbi.kccsd_test(KEY, scores, thetas, xs, coordinates=False)
+    null = jaxcal.nulls.Wild()
+    ours = sbi.check_posterior(KEY, scores, thetas, xs, null=null).calibration
     test_key = jax.random.split(jax.random.fold_in(KEY, 1))[0]
     wanted = jaxcal.kccsd_test(test_key, scores, thetas)
     assert float(ours.p_value) == float(wanted.p_value)
@@ -202,7 +204,7 @@ def test_no_parameter_is_named_from_scores_that_are_not_linear(right):
     assert "too high by" not in repr(said)
     assert "given the others: mean, p (Holm)" in repr(said)
     assert any("exact for Gaussian" in text for text in said.warnings())
-    figure = jaxcal.plots.posterior_figure(said)
+    figure = said.figure()
     assert any("Gaussian posteriors only" in text.get_text() for text in figure.axes[2].texts)
     assert "errors change along it" in figure.axes[3].get_xlabel()
 
@@ -360,13 +362,12 @@ def in_a_box():
 
 def test_a_bounded_prior_is_transformed_and_said(in_a_box):
     prior = dist.Uniform(-jnp.ones(2), 1.0).to_event(1)
-    result = sbi.kccsd_test(KEY, uniform_posterior, *in_a_box, prior=prior)
-    assert float(result.p_value) > 0.05
-    assert "2 parameters with bounds" in repr(result)
-    by_hand = sbi.kccsd_test(
-        KEY, uniform_posterior, *in_a_box, prior=prior.sample(KEY, (10,)), bounds=(-1, 1)
-    )
-    assert float(by_hand.p_value) > 0.05
+    pairs = sbi.score_pairs(KEY, uniform_posterior, *in_a_box, prior=prior)
+    assert float(jaxcal.kccsd_test(KEY, pairs.scores, pairs.thetas).p_value) > 0.05
+    assert "2 parameters with bounds" in " ".join(pairs.notes)
+    nodes = prior.sample(KEY, (10,))
+    by_hand = sbi.score_pairs(KEY, uniform_posterior, *in_a_box, prior=nodes, bounds=(-1, 1))
+    assert float(jaxcal.kccsd_test(KEY, by_hand.scores, by_hand.thetas).p_value) > 0.05
 
 
 @pytest.mark.parametrize("function", [False, True])
@@ -404,7 +405,7 @@ def test_pairs_with_bounds_are_those_of_the_freed_density(in_a_box):
         return uniform_posterior(jnp.tanh(u / 2), x) + jnp.sum(jnp.log1p(-(jnp.tanh(u / 2) ** 2)))
 
     us, free_nodes = (jnp.log((1 + t) / (1 - t)) for t in (thetas, nodes))
-    wanted = sbi.chunked_scores(freed, us, xs, free_nodes)
+    wanted = chunked_scores(freed, us, xs, free_nodes)
     np.testing.assert_allclose(scored_pairs.thetas, us, rtol=1e-9)
     np.testing.assert_allclose(scored_pairs.scores.nodes, free_nodes, rtol=1e-9)
     np.testing.assert_allclose(
@@ -415,9 +416,10 @@ def test_pairs_with_bounds_are_those_of_the_freed_density(in_a_box):
 
 @pytest.mark.slow
 def test_an_unnoticed_bound_rejects_the_truth_and_is_suspected(in_a_box):
-    result = sbi.kccsd_test(KEY, uniform_posterior, *in_a_box)
+    pairs = sbi.score_pairs(KEY, uniform_posterior, *in_a_box)
+    result = jaxcal.kccsd_test(KEY, pairs.scores, pairs.thetas)
     assert float(result.p_value) < 0.01  # the identity fails at the edge
-    said = " ".join(result.warnings())
+    said = " ".join(pairs.notes)
     assert "theta_1 fills an interval evenly" in said
     assert "bounds=(low, high)" in said
     assert result.contributions.shape == (390,)  # ten pairs became base points
@@ -540,7 +542,7 @@ def test_bad_input_is_answered_by_a_sentence(pairs, change, error, message):
 
 @pytest.mark.slow
 def test_the_figure_has_four_panels(right, pairs, tmp_path):
-    from jaxcal.plots.sbi import directions, posterior_figure
+    from jaxcal.plots.sbi import directions
 
     thetas, xs = pairs
     draws = xs[:, None] / 2 + jax.random.normal(KEY, (N, 30, D)) / np.sqrt(2)
@@ -549,7 +551,7 @@ def test_the_figure_has_four_panels(right, pairs, tmp_path):
 
     shown = coverage(predictions, thetas, draws)
     for examined in (right, replace(right, coverage=shown), replace(right, ranks=None)):
-        figure = posterior_figure(examined)
+        figure = examined.figure()
         assert [ax.get_title(loc="left") for ax in figure.axes] == list("abcd")
         figure.savefig(tmp_path / "figure.png")
     labels = [text.get_text() for text in directions(right).get_yticklabels()]

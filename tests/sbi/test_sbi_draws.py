@@ -12,6 +12,7 @@ import scipy.stats
 from jaxcal import LogDensities, Unnormalized, sbi
 from jaxcal.candidates import exchangeability_test
 from jaxcal.coverage import coverage
+from jaxcal.sbi.adapters import as_draws
 from jaxcal.sbi.ranks import rank_draws
 
 N, M, D = 40, 9, 2
@@ -73,11 +74,11 @@ def test_predictions_are_over_the_parameters_as_they_are(drawn):
 
 def test_draws_of_bayesflow_and_arrays_are_one_array(drawn):
     _, _, draws = drawn
-    np.testing.assert_array_equal(sbi.as_draws(draws), draws)
-    np.testing.assert_array_equal(sbi.as_draws(draws[:, :, 0])[..., 0], draws[:, :, 0])
+    np.testing.assert_array_equal(as_draws(draws), draws)
+    np.testing.assert_array_equal(as_draws(draws[:, :, 0])[..., 0], draws[:, :, 0])
     sampled = {"a": np.asarray(draws[:, :, :1]), "b": np.asarray(draws[:, :, 1])}
-    np.testing.assert_array_equal(sbi.as_draws(sampled), draws)
-    swapped = sbi.as_draws(sampled, names=["b", "a"])
+    np.testing.assert_array_equal(as_draws(sampled), draws)
+    swapped = as_draws(sampled, names=["b", "a"])
     np.testing.assert_array_equal(swapped, draws[:, :, ::-1])
     for junk, error, message in (
         ({"a": np.ones((3, 4)), "b": np.ones((3, 5))}, ValueError, "the same n and m"),
@@ -87,9 +88,9 @@ def test_draws_of_bayesflow_and_arrays_are_one_array(drawn):
         (None, TypeError, "draws"),
     ):
         with pytest.raises(error, match=message):
-            sbi.as_draws(junk)
+            as_draws(junk)
     with pytest.raises(ValueError, match="no variable 'c' among a, b"):
-        sbi.as_draws(sampled, names=["c"])
+        as_draws(sampled, names=["c"])
 
 
 def test_lists_of_dicts_and_frames_of_columns_are_one_array(drawn):
@@ -97,10 +98,10 @@ def test_lists_of_dicts_and_frames_of_columns_are_one_array(drawn):
 
     _, _, draws = drawn
     each = [{"a": one[:, 0], "b": one[:, 1:]} for one in np.asarray(draws)]
-    np.testing.assert_array_equal(sbi.as_draws(each), draws)
-    np.testing.assert_array_equal(sbi.as_draws(tuple(each), ["b", "a"]), draws[:, :, ::-1])
+    np.testing.assert_array_equal(as_draws(each), draws)
+    np.testing.assert_array_equal(as_draws(tuple(each), ["b", "a"]), draws[:, :, ::-1])
     frames = [pd.DataFrame(np.asarray(one), columns=["a", "b"]) for one in draws]
-    np.testing.assert_array_equal(sbi.as_draws(frames), draws)
+    np.testing.assert_array_equal(as_draws(frames), draws)
     thetas = {"b": np.zeros(N), "a": np.ones(N)}
     assert sbi.check_draws(0, frames, thetas).statistics == ("distance", "b", "a")
     short = [*each[:-1], {name: column[1:] for name, column in each[-1].items()}]
@@ -110,29 +111,17 @@ def test_lists_of_dicts_and_frames_of_columns_are_one_array(drawn):
         ([*each[:-1], np.ones((M, D))], "the same columns"),
     ):
         with pytest.raises(ValueError, match=message):
-            sbi.as_draws(junk)
+            as_draws(junk)
 
 
-def test_the_metric_for_bayesflow_gives_p_values_of_ranks():
-    """As its diagnostics call it: targets hold data too, names are chosen or given."""
+def test_draws_of_bayesflow_are_ranked_by_variable():
+    """Its samples and targets are dicts of [n, m, k] and [n, k]."""
     keys = jax.random.split(KEY, 3)
-    targets = {"y": np.ones((60, 7, 1)), "b": jax.random.normal(keys[0], (60, 2))}
-    targets["a"] = jax.random.normal(keys[1], (60, 1))
+    targets = {"a": jax.random.normal(keys[1], (60, 1)), "b": jax.random.normal(keys[0], (60, 2))}
     draws = jax.random.normal(keys[2], (60, 19, 3))
-    estimates = {"a": draws[:, :, :1] + 1.0, "b": draws[:, :, 1:]}
-    metric = sbi.rank_metric(5)
-    result = metric(estimates, targets)
-    wanted = sbi.check_draws(5, estimates, {name: targets[name] for name in "ab"})
-    np.testing.assert_array_equal(result["values"], wanted.p_values[1:])
-    assert result["values"][0] < 1e-6 < 0.01 < min(result["values"][1:])
-    assert result["variable_names"] == ["a", "b[0]", "b[1]"]
-    assert result["metric_name"] == result["name"] == "Rank p-value"
-    some = metric(estimates, targets, variable_keys=["b"], variable_names=["p", "q"])
-    assert (len(some["values"]), some["variable_names"]) == (2, ["p", "q"])
-    of_arrays = metric(np.asarray(draws), np.asarray(targets["b"])[:, [0, 0, 1]])
-    assert of_arrays["values"].shape == (3,)
-    with pytest.raises(ValueError, match="'c' is not in both"):
-        metric(estimates, targets, variable_keys=["c"])
+    result = sbi.check_draws(5, {"a": draws[:, :, :1] + 1.0, "b": draws[:, :, 1:]}, targets)
+    assert result.statistics == ("distance", "a", "b[0]", "b[1]")
+    assert result.p_values[1] < 1e-6 < 0.01 < min(result.p_values[2:])
 
 
 @pytest.mark.optional("xarray")
@@ -169,17 +158,17 @@ def test_chains_of_arviz_are_thinned_to_independent_draws():
         groups = {"posterior": {"a": chain[..., 0] + i, "b": chain[..., 1:]}}
         is_old = arviz.__version__.startswith("0.")  # since arviz 1 it is a tree of xarray
         data.append(arviz.from_dict(**groups) if is_old else arviz.from_dict(groups))
-    draws = np.asarray(sbi.as_draws(data))
+    draws = np.asarray(as_draws(data))
     assert draws.shape[0] == 6
     assert draws.shape[2] == D
     assert 2000 * 0.1 / 1.9 / 2 < draws.shape[1] < 2000 * 0.1 / 1.9 * 1.6
     centered = draws[:, :, 0] - np.arange(6)[:, None]
     lag = np.mean(centered[:, 1:] * centered[:, :-1]) / np.mean(centered**2)
     assert abs(lag) < 0.35  # of neighbours, 0.9 in the chain
-    assert sbi.as_draws(data, names=["b"]).shape[2] == 1
+    assert as_draws(data, names=["b"]).shape[2] == 1
     one = f"got one {type(data[0]).__name__}, which is about one observation"
     with pytest.raises(TypeError, match=one):
-        sbi.as_draws(data[0])
+        as_draws(data[0])
     with pytest.raises(TypeError, match=one):
         sbi.check_draws(0, data[0], {"a": np.zeros(6), "b": np.zeros(6)})
 

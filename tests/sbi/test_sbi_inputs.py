@@ -6,6 +6,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
+import jaxcal
 from jaxcal import sbi
 
 N, D = 120, 2
@@ -127,10 +128,10 @@ def test_few_pairs_and_repeated_simulations_are_named(pairs):
     again = jnp.concatenate([thetas[:60], thetas[:60]])
     (note,) = notes(again, xs)
     assert "repeat another" in note
-    repeated = sbi.kccsd_test(
-        KEY, log_prob, again, jnp.concatenate([xs[:60]] * 2), prior=PRIOR, coordinates=False
-    )
-    assert any("identical" in text or "repeat" in text for text in repeated.test.warnings())
+    twice = jnp.concatenate([xs[:60]] * 2)
+    scored = sbi.score_pairs(KEY, log_prob, again, twice, prior=PRIOR)
+    repeated = jaxcal.kccsd_test(KEY, scored.scores, scored.thetas)
+    assert any("identical" in text or "repeat" in text for text in repeated.warnings())
 
 
 @pytest.mark.parametrize("junk", ["text", object(), {1, 2}, lambda: None, 3 + 4j])

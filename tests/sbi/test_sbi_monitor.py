@@ -139,4 +139,4 @@ def test_the_picture_shows_the_evidence_and_the_line(evidence):
     line, bound = ax.lines[:2]
     np.testing.assert_allclose(line.get_ydata(), np.asarray(evidence.log_evidence) / math.log(10))
     assert bound.get_ydata()[0] == pytest.approx(math.log10(20))
-    assert evidence._figure() is not None
+    assert evidence.figure() is not None

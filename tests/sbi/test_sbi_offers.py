@@ -10,8 +10,8 @@ import scipy.integrate
 import scipy.stats
 
 from jaxcal import sbi
-from jaxcal.mcmc import log_densities
-from jaxcal.read.scores import score
+from jaxcal.read.scores import log_densities_at, score
+from jaxcal.sbi.space import Space
 
 N, D = 12, 2
 KEY = jax.random.key(3)
@@ -51,9 +51,9 @@ def test_scores_are_the_gradients_of_the_log_densities_that_pairs_offer(pairs, p
 
 def test_densities_of_free_parameters_hold_the_jacobian():
     """The integral over u is that over theta, by quadrature."""
-    space = sbi.Space(jnp.asarray([-1.0]), jnp.asarray([2.0]))
+    space = Space(jnp.asarray([-1.0]), jnp.asarray([2.0]))
     for low, high in ((-1.0, 2.0), (-1.0, np.inf), (-np.inf, 2.0), (-np.inf, np.inf)):
-        space = sbi.Space(jnp.asarray([low]), jnp.asarray([high]))
+        space = Space(jnp.asarray([low]), jnp.asarray([high]))
 
         @jax.jit
         def freed(u, space=space):
@@ -75,7 +75,7 @@ def test_draws_are_of_the_posteriors_and_free(pairs):
     gaps = draws.mean(axis=1) - np.asarray(xs)  # of log theta
     assert np.abs(gaps).max() < 5 * 0.5 / np.sqrt(400)
     np.testing.assert_allclose(
-        log_densities(scored.predictions, jnp.asarray(draws[:, 0])),
+        log_densities_at(scored.predictions, jnp.asarray(draws[:, 0])),
         dist.Normal(xs, 0.5).log_prob(jnp.asarray(draws[:, 0])).sum(axis=1),
         rtol=1e-9,
     )

@@ -10,8 +10,9 @@ import pytest
 import scipy.stats
 
 from jaxcal import Scores
-from jaxcal.sbi import GuidePosterior, JaxPosterior, NumpyroPosterior, chunked_scores
+from jaxcal.sbi import JaxPosterior, NumpyroPosterior
 from jaxcal.sbi.adapters import as_posterior
+from jaxcal.sbi.posteriors import chunked_scores
 
 N, D = 13, 2
 
@@ -178,25 +179,12 @@ def test_autoguides_fitted_to_each_observation_are_predictions():
     SVI(positive, guide, numpyro.optim.Adam(0.1), Trace_ELBO()).init(jax.random.key(0), 0.3)
     params = {"auto_loc": jnp.asarray([[0.1], [0.7]]), "auto_scale": jnp.asarray([[0.5], [2.0]])}
     us = jnp.asarray([[0.2], [0.3]])
-    scores = GuidePosterior(guide, params).scored(us, jnp.zeros((2, 1)), us)
+    fits = as_posterior(guide.get_posterior(params).to_event(1))
+    scores = fits.scored(us, jnp.zeros((2, 1)), us)
     wanted = (params["auto_loc"] - us) / params["auto_scale"] ** 2
     np.testing.assert_allclose(scores.at_targets, wanted, rtol=1e-9)
-    with pytest.raises(ValueError, match="one fit an observation"):
-        GuidePosterior(guide, params).scored(us[:1], us[:1], None)
-
-
-def test_fits_follow_their_pairs_when_some_become_base_points():
-    from jaxcal.sbi import score_pairs
-
-    us = jax.random.normal(jax.random.key(3), (20, 2))
-
-    class Guide:
-        def get_posterior(self, params):
-            return dist.Normal(params["loc"], 1.0).to_event(1)
-
-    fits = GuidePosterior(Guide(), {"loc": us + 1.0})
-    scored = score_pairs(jax.random.key(0), fits, us, us, n_nodes=5)
-    np.testing.assert_allclose(scored.scores.at_targets, jnp.ones((15, 2)), rtol=1e-9)
+    with pytest.raises(ValueError, match="one per observation"):
+        fits.scored(us[:1], us[:1], None)
 
 
 def test_a_batch_of_distributions_is_one_posterior_an_observation(pairs):

@@ -22,8 +22,9 @@ from reference.from_test_rows import plug_in, quoted
 from reference.parametric import FittedZero, Parametric, Zero
 from squared_ce_oracles import ATOMS, CONDITIONALS, WEIGHTS, double_loop, problem_error
 
-from jaxcal import plots, squared_ce
+from jaxcal import squared_ce
 from jaxcal.kernels import Gaussian
+from jaxcal.plots.comparisons import calibration_errors
 from jaxcal.squared_ce import Bins, KernelDensity, KernelRidge
 from jaxcal.squared_ce.estimators import at_data, candidate
 from jaxcal.squared_ce.functions import Factors
@@ -411,7 +412,7 @@ def test_by_default_no_estimator_is_tuned(problem, report):
     assert alone.estimators == {}
     assert (alone.error, alone.interval) == (report.error, report.interval)
     assert str(alone).splitlines() == str(report).splitlines()[:3]
-    for act in (lambda: alone.best, lambda: plots.calibration_errors(alone)):
+    for act in (lambda: alone.best, lambda: calibration_errors(alone)):
         with pytest.raises(ValueError, match="tuned"):
             act()
     assert alone.to_dict()["estimators"] == {}

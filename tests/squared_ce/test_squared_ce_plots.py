@@ -10,7 +10,7 @@ from reference.classifiers import squared_confidence
 from reference.parametric import Zero
 from squared_ce_oracles import problem_error
 
-from jaxcal.plots import calibration_errors
+from jaxcal.plots.comparisons import calibration_errors
 from jaxcal.squared_ce import Bins, KernelDensity
 
 
