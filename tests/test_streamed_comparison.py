@@ -58,6 +58,8 @@ def test_it_is_the_comparison_in_memory(test, whole):
     for name in ("estimate", "corrected"):
         values = getattr(in_memory, name)
         np.testing.assert_allclose(getattr(streamed, name), values, rtol=M / N, atol=1e-7)
+    gap = np.abs(streamed.corrected - in_memory.corrected)
+    assert np.all(gap < 0.01 * (in_memory.high - in_memory.low))
     for name in ("low", "high"):
         values = getattr(in_memory, name)
         np.testing.assert_allclose(getattr(streamed, name), values, rtol=0.15, atol=1e-4)

@@ -11,9 +11,9 @@ The one thing that needs a second pass are the leverages, which the leave-one-ou
 .. math:: U = \frac{\|\sum_i F_i d_i^\top\|^2 - \sum_i h_i \|d_i\|^2}{2 (n - r)},
 
 with the basis F, its rank r, and exact leverages in the second sum. For equal leverages this is the
-value in memory. Of Dirichlet predictions of 2 to 30 classes it differs by at most 5e-3 of it at
-n = 1,024, 1e-3 at 4,096 and 2e-4 at 65,536. It is not right where a few predictions, far from all
-others, decide the regression.
+value in memory. Of Dirichlet predictions of 2 to 30 classes it differs from that by at most .03
+standard errors at n = 1,024, .016 at 4,096 and .006 at 65,536. Where a few predictions far from all
+others decide the regression (6 of 4,096), it differed by .1.
 """
 
 from functools import partial
