@@ -97,7 +97,7 @@ class StreamedTest(eqx.Module):
             inputs: Its inputs, or None; with these, batches are triples.
             n_draws: Draws of signs.
 
-        Cost: for each batch that of `jaxcal.calibration_test` without a table.
+        Cost: for each batch that of `jaxcal.calibration_test`.
         """
         ys, key = checks.targets(targets), checks.key(key)
         n_draws = checks.integer(n_draws, "n_draws")
