@@ -11,7 +11,7 @@ from jaxcal.entries.calibration import observed
 from jaxcal.entries.sums import EntriesFit
 from jaxcal.read import checks
 from jaxcal.results import JudgedResult, Parts, Sentences, Table, in_words, sentences, too_few
-from jaxcal.results.report import about_table
+from jaxcal.results.report import strongest_cells
 from jaxcal.streaming.state import StreamState
 from jaxcal.typing import ArrayLike, Key, Predictions
 
@@ -81,7 +81,7 @@ class StreamedCalibration(JudgedResult):
             f"  p-value    {self.p_value:.4g}   ({len(self.null_samples)} draws of signs)",
             f"  verdict    {in_words(self)}",
             f"  fixed by   the first {self.n_first} observations: units and features",
-            *([] if self.table is None else about_table(self.table, self.verdict, self.level)),
+            *([] if self.table is None else strongest_cells(self.table, self.verdict, self.level)),
         ]
 
 
