@@ -12,6 +12,7 @@ from jaxcal.entries.calibration import Fit
 from jaxcal.entries.evidence import Entries, log_evidence
 from jaxcal.entries.moments import groups
 from jaxcal.entries.sums import EntriesFit, _judged, _sums, row_keys, row_signs
+from jaxcal.entries.table import summed_table, table, table_sums
 from jaxcal.nulls.contract import p_value
 from jaxcal.streaming import StreamedTest, StreamState
 
@@ -99,6 +100,59 @@ def test_it_is_the_test_in_memory_with_the_same_fit(test, whole):
     assert result.p_value == float(p)
     assert (result.verdict, result.n, result.n_first) == ("not rejected", N, 120)
     assert "first 120 observations" in str(result)
+
+
+def test_its_table_is_that_of_all_observations(test, whole):
+    """With features that the observations standardize, as they do in memory."""
+    fit = test.fit.fit
+    rows = jnp.zeros(N, jnp.uint32), jnp.arange(N, dtype=jnp.uint32)
+    keys = row_keys(jax.random.split(fit.key)[0], rows)
+    seen = Fit.of(keys, forecasts(), jnp.asarray(YS), (fit.units, fit.ends)).seen
+    along = fit.frame.along(seen, jnp.asarray(INPUTS))
+    centred = along - along.mean(axis=1, keepdims=True)
+    deviation = centred.std(axis=1, keepdims=True)  # 0 of claimed scales, which are all the same
+    along = centred / jnp.where(deviation > 0, deviation, 1)
+    columns = ("everywhere", "centre", "scale", *(f"input {k}" for k in range(10)))
+    kept, names = jnp.ones(N, bool), ("0", "1")
+    in_memory = table(seen.ranks.normal, along, kept, 0.05, names, columns)
+    streamed = test.result(whole).table
+    assert (streamed.rows, streamed.columns) == (in_memory.rows, columns)
+    np.testing.assert_allclose(streamed.effect, in_memory.effect, rtol=1e-7, atol=1e-12)
+    widths, wanted = (np.asarray(of.high) - np.asarray(of.low) for of in (streamed, in_memory))
+    np.testing.assert_allclose(widths[:2], wanted[:2], rtol=1e-7)  # of shifts
+    assert "what is off" not in str(test.result(whole))
+
+
+def test_without_trends_of_the_shift_limits_are_those_in_memory():
+    """Of skewed features, and scores whose spread varies with them."""
+    features = np.exp(RANDOM.normal(size=(3, N, 2)) / 2)
+    features -= features.mean(axis=1, keepdims=True)
+    features /= features.std(axis=1, keepdims=True)
+    normal = RANDOM.normal(size=(N, 2)) * np.exp(0.2 * features[0])
+    for k in range(2):
+        along = np.concatenate([np.ones((1, N)), features[:, :, k]]).T
+        normal[:, k] -= along @ np.linalg.lstsq(along, normal[:, k])[0]
+    arrays = jnp.asarray(normal), jnp.asarray(features), jnp.arange(N) < N
+    columns = ("everywhere", "a", "b", "c")
+    in_memory = table(*arrays, 0.05, ("0", "1"), columns)
+    sums = [np.asarray(part) for part in table_sums(*arrays)]
+    streamed = summed_table(*sums, 0.05, columns)
+    for name in ("effect", "low", "high", "p_value", "p_adjusted"):
+        values = getattr(in_memory, name)
+        np.testing.assert_allclose(getattr(streamed, name), values, rtol=1e-7, atol=1e-12)
+
+
+def test_a_streamed_table_says_where():
+    """Deviations that grow with the centre are claimed to be constant."""
+    ys = CENTERS + np.exp(0.5 * CENTERS) * (YS - CENTERS)
+    test = StreamedTest.calibration(0, forecasts(slice(0, 120)), ys[:120], n_draws=DRAWS)
+    result = test.result(test.update(test.empty(), forecasts(), ys))
+    assert result.table.sentences()[0].startswith("spread of ")
+    assert "too narrow" in result.table.sentences()[0]
+    assert "for each deviation of its claimed centre" in result.table.sentences()[0]
+    assert result.table.sentences()[0] in str(result)
+    few = test.result(test.update(test.empty(), forecasts(slice(0, 9)), ys[:9]))
+    assert few.table is None
 
 
 def test_signs_of_rows_are_independent():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxcal.ckce import compare
 from jaxcal.ckce.class_comparison import default_rank, pooled
@@ -15,6 +16,7 @@ from jaxcal.ckce.features import NystroemFeatures, pivots, primal_fit
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.probability import basis, n_components
 from jaxcal.kernels import Gaussian
+from jaxcal.streaming import StreamedTest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
@@ -48,6 +50,7 @@ class Config:
         ("skce", 200, (400,)),
         ("skce", 100, (2000,)),
         ("ckce", 100, (2000,)),
+        ("streamed", 200, (2000,)),
     )
     laws: tuple[str, ...] = (
         "calibrated_3",
@@ -78,7 +81,7 @@ class Config:
 
 
 QUICK = Config(
-    measures=(("probability", 4, (40,)), ("ckce", 4, (40,))),
+    measures=(("probability", 4, (40,)), ("ckce", 4, (40,)), ("streamed", 2, (1024,))),
     laws=("calibrated_3", "base_rate"),
     unseen=(),
     n_draws=19,
@@ -316,7 +319,8 @@ def averaged(q, right, width, *, n, m):
     return jnp.sum((f.T @ (right - q)) ** 2) / len(q) ** 2
 
 
-TRUTH = {"ckce": without_noise, "skce": averaged, "probability": regressed}
+TRUTH = {"ckce": without_noise, "skce": averaged}
+TRUTH |= dict.fromkeys(("probability", "streamed"), regressed)
 
 
 def true_values(measure, models, right, width, n):
@@ -348,6 +352,17 @@ def compared(keys, models, labels, width, *, n_draws, measure):
         return compare(*of, n_draws=n_draws, measure=measure, **options)
 
     return jax.lax.map(one, (keys, models, labels))
+
+
+def streamed(keys, models, labels, *, n_draws):
+    """The comparisons by "probability" of one pass, in batches of a quarter of the observations."""
+    size, results = labels.shape[1] // 4, []
+    for key, q, y in zip(keys, np.asarray(models), np.asarray(labels), strict=True):
+        test = StreamedTest.comparison(key, q, y, n_draws=n_draws)
+        cuts = range(0, len(y), size)
+        state = test.run((q[:, start : start + size], y[start : start + size]) for start in cuts)
+        results.append(test.result(state))
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
 
 
 @jax.jit
@@ -399,8 +414,11 @@ def make(config: Config) -> runner.Study:
         truth = jnp.asarray([0.0, jnp.inf]) if in_sample else values
         models, labels = drawn(jax.random.split(sets_key, cell["data_sets"]), law, n)
         keys = jax.random.split(test_key, cell["data_sets"])
-        options = {"n_draws": config.n_draws, "measure": cell["measure"]}
-        results = compared(keys, models, labels, width, **options)
+        if cell["measure"] == "streamed":
+            results = streamed(keys, models, labels, n_draws=config.n_draws)
+        else:
+            options = {"n_draws": config.n_draws, "measure": cell["measure"]}
+            results = compared(keys, models, labels, width, **options)
         *shares, width_of, largest = rates(results, truth)
         numbers = [jnp.mean(share) for share in shares] + [jnp.median(width_of), jnp.max(largest)]
         if in_sample:  # the truth of the fitted model is not computed

@@ -12,6 +12,7 @@ FOLDER = Path(__file__).parent
 NAMES = {
     "calibration": "calibration_test, 2 coordinates, 500 draws",
     "classes": "skce_test, 10 classes, 20 random features",
+    "comparison": "compare, 3 models of 10 classes",
     "table": "table of yes and no",
 }
 
@@ -20,7 +21,7 @@ def main() -> None:
     """One line per test; dashed from the largest number of rows that was measured."""
     rows = runner.read(FOLDER / "results.csv")
     figure, ax = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
-    for color, (test, name) in zip(("C0", "C1", "C2"), NAMES.items(), strict=True):
+    for color, (test, name) in zip(("C0", "C1", "C3", "C2"), NAMES.items(), strict=True):
         points = sorted(
             (int(row["rows"]), float(row["cpu_seconds"]))
             for row in rows

@@ -45,6 +45,7 @@ FULL = Config(
         ("calibration", 10**7, 1),
         *(("classes", n, w) for n, w in ((10**5, 1), (10**6, 1), (10**6, 2), (10**7, 1))),
         *(("table", n, w) for n, w in ((10**5, 1), (10**6, 1), (10**7, 1))),
+        *(("comparison", n, w) for n, w in ((10**5, 1), (10**6, 1), (10**6, 2))),
     )
 )
 QUICK = Config((("classes", 400, 2), ("table", 400, 1)), batch=100)
@@ -105,11 +106,16 @@ def worker(cell: Mapping[str, Any], folder: Path, rank: int) -> None:
         centers, noise = random.normal(size=(2, size, 2)).astype(np.float32)
         batch = jaxcal.Unnormalized(gaussian, centers), centers + noise
         test = StreamedTest.calibration(0, *batch)
-    elif cell["test"] == "classes":
+    elif cell["test"] in ("classes", "comparison"):
         p = random.dirichlet(np.ones(CLASSES), size).astype(np.float32)
         labels = (random.random(size)[:, None] > np.cumsum(p, 1)).sum(1).clip(max=CLASSES - 1)
         batch = p, labels
-        test = StreamedTest.skce(0, *batch, features=jaxcal.RandomFeatures(1, 20))
+        if cell["test"] == "comparison":
+            models = {"right": p, "hedging": 0.8 * p + 0.2 / CLASSES, "flat": 0 * p + 1 / CLASSES}
+            batch = models, labels
+            test = StreamedTest.comparison(0, *batch)
+        else:
+            test = StreamedTest.skce(0, *batch, features=jaxcal.RandomFeatures(1, 20))
     else:
         p = random.random(size)
         batch, test = (p, random.random(size) < p), None

@@ -55,24 +55,38 @@ class Basis(NamedTuple):
     mean: Float[Array, " m"]
     directions: Float[Array, "m s"]
 
+    @classmethod
+    def of(
+        cls,
+        total: Scalar,
+        mean: Float[Array, " m"],
+        covariance: Float[Array, "m m"],
+        components: int,
+        eps: float,
+    ) -> "Basis":
+        """Return that of predictions with these moments, in a type with this ``eps``.
+
+        Components with a standard deviation that rounding explains are 0.
+        """
+        variances, directions = jnp.linalg.eigh(covariance)
+        variances = variances[::-1][: components - 1]
+        some = variances > (100 * eps) ** 2
+        scale = jnp.where(some, 1 / jnp.sqrt(total * jnp.where(some, variances, 1)), 0)
+        directions = directions[:, ::-1][:, : components - 1] * scale[None]
+        return cls(1 / jnp.sqrt(total), mean, directions)
+
     def __call__(self, q: Float[Array, "n m"]) -> Float[Array, "n r"]:
         moving = (q - self.mean[None]) @ self.directions
         return jnp.concatenate([jnp.full((len(q), 1), self.constant), moving], axis=1)
 
 
 def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) -> Basis:
-    """Return a constant and the leading components of the predictions that have a weight.
-
-    Components with a standard deviation that rounding explains are 0.
-    """
+    """Return a constant and the leading components of the predictions that have a weight."""
     total = jnp.sum(weights)
     mean = weights @ q / total
     centred = (q - mean[None]) * weights[:, None]
-    variances, directions = jnp.linalg.eigh(centred.T @ centred / total)
-    variances = variances[::-1][: components - 1]
-    some = variances > (100 * jnp.finfo(q.dtype).eps) ** 2
-    scale = jnp.where(some, 1 / jnp.sqrt(total * jnp.where(some, variances, 1)), 0)
-    return Basis(1 / jnp.sqrt(total), mean, directions[:, ::-1][:, : components - 1] * scale[None])
+    covariance = centred.T @ centred / total
+    return Basis.of(total, mean, covariance, components, float(jnp.finfo(q.dtype).eps))
 
 
 class Probability(eqx.Module):
@@ -177,13 +191,23 @@ def says(q: Float[Array, "n m"], labels: Int[Array, " n"], weights: Float[Array,
     y = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype)
     mean, occurs = weights @ q / total, weights @ y / total
     variance = weights @ (q - mean[None]) ** 2 / total
-    some = variance > (100 * jnp.finfo(q.dtype).eps) ** 2
-    slope = (weights @ ((q - mean[None]) * (y - occurs[None])) / total) / jnp.where(
-        some, variance, 1
-    )
-    slope = jnp.where(some, slope, 0)
+    covariance = weights @ ((q - mean[None]) * (y - occurs[None])) / total
+    return said(mean, occurs, variance, covariance, float(jnp.finfo(q.dtype).eps))
+
+
+def said(
+    mean: Float[Array, " m"],
+    occurs: Float[Array, " m"],
+    variance: Float[Array, " m"],
+    covariance: Float[Array, " m"],
+    eps: float,
+) -> Says:
+    """Return the same from moments of each class: those of its probability, how often it occurs,
+    and their covariance, in a type with this ``eps``."""
+    some = variance > (100 * eps) ** 2
+    slope = jnp.where(some, covariance / jnp.where(some, variance, 1), 0)
     deviation = jnp.where(some, jnp.sqrt(at_least(variance, 0)), 0)
     ends = jnp.stack([-deviation, deviation], axis=1)
-    said = jnp.clip(mean[:, None] + ends, 0, 1)
-    true = jnp.clip(occurs[:, None] + slope[:, None] * (said - mean[:, None]), 0, 1)
-    return Says(said, true)
+    low_and_high = jnp.clip(mean[:, None] + ends, 0, 1)
+    true = jnp.clip(occurs[:, None] + slope[:, None] * (low_and_high - mean[:, None]), 0, 1)
+    return Says(low_and_high, true)

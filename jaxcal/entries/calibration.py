@@ -15,7 +15,7 @@ from jaxcal.engine.quadratic import ordered_pairs
 from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.evidence import Entries, log_evidence
 from jaxcal.entries.learned import varying
-from jaxcal.entries.moments import Frame, features_of, groups, standardized
+from jaxcal.entries.moments import Frame, groups
 from jaxcal.entries.ranks import Seen, seen
 from jaxcal.entries.table import table
 from jaxcal.fit.specification import range_over_iqr
@@ -29,7 +29,6 @@ from jaxcal.read.scores import is_distribution, score, signs_reversed, states_an
 from jaxcal.results import Parts, Table, TestResult, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Keys, Points, Predictions, Scalar
 
-MOST_COLUMNS = 10  # most inputs with a column in the table
 LEAST_ROWS = 10  # least number of observations for a table
 IMPROBABLE = 1e-6  # probability that any of n correct predictions has a target so far in its tail
 
@@ -280,7 +279,7 @@ def _one(
         contributions=outcome.contributions[0],
         coordinates=None,
         parts=parts,
-        table=_table(fit, inputs, level, names),
+        table=_table(fit, frame, inputs, level, names),
         ranks=jnp.where(fit.kept[:, None], fit.seen.ranks.shown, jnp.nan),
         test="calibration test",
         null=type(null).__name__,
@@ -304,18 +303,14 @@ def _about_data(
     }
 
 
-def _table(fit: Fit, inputs: Points | None, level: Scalar, names: tuple[str, ...]) -> Table | None:
+def _table(
+    fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, names: tuple[str, ...]
+) -> Table | None:
     """Return a table with columns for averages, claimed features and inputs."""
-    ranks = fit.seen.ranks
-    n, d = ranks.coordinates.shape
-    if n < LEAST_ROWS:
+    normal = fit.seen.ranks.normal
+    if len(normal) < LEAST_ROWS:
         return None
-    columns, along = ["everywhere", "centre", "scale"], [*features_of(fit.seen)]
-    if inputs is not None:
-        q = min(inputs.shape[1], MOST_COLUMNS)
-        along += [jnp.repeat(column[:, None], d, 1) for column in standardized(inputs[:, :q]).T]
-        columns += [f"input {k}" for k in range(q)]
-    return table(ranks.normal, jnp.stack(along), fit.kept, level, names, tuple(columns))
+    return table(normal, frame.along(fit.seen, inputs), fit.kept, level, names, frame.columns)
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:

@@ -17,7 +17,7 @@ from jaxcal.numerics import at_least, at_most, eliminated
 from jaxcal.typing import Points
 
 FARTHEST = 3.0  # largest deviations of a feature, so that no observation dominates
-MOST = 10  # most columns of a feature; of more, the leading principal components
+MOST = 10  # most columns of a feature; of more, the leading principal components, or the first
 SKETCHED = 200  # most columns for exact principal components
 MOST_ALONE = 512  # most products of a moment with single columns
 
@@ -129,6 +129,21 @@ class Frame(NamedTuple):
         if inputs is None or self.inputs is None:
             return claimed
         return [*claimed, self.inputs(inputs)]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the names of the columns of a table."""
+        count = 0 if self.inputs is None else min(len(self.inputs.columns.center), MOST)
+        return ("everywhere", "centre", "scale", *(f"input {k}" for k in range(count)))
+
+    def along(self, seen: Seen, inputs: Float[Array, "n q"] | None) -> Float[Array, "f n d"]:
+        """Return the features of these columns but the first, for each coordinate of a target."""
+        centers, deviations = seen.claims
+        each = [self.center.columns(centers), self.scale.columns(jnp.log(deviations))]
+        if inputs is not None and self.inputs is not None:
+            few = self.inputs.columns(inputs)[:, :MOST].T
+            each += [jnp.broadcast_to(column[:, None], centers.shape) for column in few]
+        return jnp.stack(each)
 
 
 def cosines(ranks: Float[Array, "n q"], order: int) -> Float[Array, "n q"]:

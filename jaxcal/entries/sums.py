@@ -10,12 +10,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.engine.signs import independent_signs
-from jaxcal.entries.calibration import IMPROBABLE, Fit
+from jaxcal.entries.calibration import IMPROBABLE, LEAST_ROWS, Fit
 from jaxcal.entries.evidence import log_evidence, side_by_side
 from jaxcal.entries.moments import Frame, Group, groups
+from jaxcal.entries.table import summed_table, table_sums
 from jaxcal.nulls.contract import p_value
 from jaxcal.read import Units
-from jaxcal.results import Parts
+from jaxcal.results import Parts, Table
 from jaxcal.typing import Key, Keys, Points, Predictions
 
 Layout = tuple[tuple[str, float, tuple[int, ...], int | None], ...]  # of groups, without entries
@@ -48,6 +49,8 @@ class EntriesFit(eqx.Module):
         c = sum(sum(sizes) for _, _, sizes, _ in self.layout)
         k = c + sum(alone or 0 for *_, alone in self.layout)
         shapes = {"entries": (k, 1 + self.n_draws), "products": (c, c), "squares": (k,)}
+        d, f = len(self.frame.center.columns.center), len(self.frame.columns) - 1
+        shapes |= {"cubes": (d, f + 2, f + 2, f + 2), "powers": (d, f, 5, 5)}
         return {name: np.zeros(shape) for name, shape in shapes.items()} | {
             name: np.zeros(()) for name in COUNTS
         }
@@ -64,6 +67,14 @@ class EntriesFit(eqx.Module):
         first that are ``done``."""
         high, low = (np.asarray(part, np.uint32) for part in np.divmod(rows, 2**32))
         return _sums(self, predictions, ys, inputs, (high, low), jnp.asarray(done))
+
+    def table(self, sums: dict[str, np.ndarray], level: float) -> Table | None:
+        """Return the shift and the spread of each coordinate; None of few observations."""
+        if sums["cubes"][0, 0, 0, 0] < LEAST_ROWS:
+            return None
+        with jax.enable_x64(True):
+            table = summed_table(sums["cubes"], sums["powers"], level, self.frame.columns)
+            return jax.tree.map(np.asarray, table)
 
     def judged(self, sums: dict[str, np.ndarray], n: int, least_rank: float) -> "Judged":
         """The test of sums over n observations."""
@@ -152,6 +163,9 @@ def _sums(
         "products": products,
         "squares": jnp.sum(values**2, axis=0),
     }
+    along = fitted.frame.along(fit.seen, inputs)
+    cubes, powers = table_sums(fit.seen.ranks.normal, along, kept)
+    sums |= {"cubes": cubes, "powers": powers}
     ranks = jnp.where(kept, fit.seen.ranks.at_most, 1)
     return sums | {name: jnp.sum(rows) for name, rows in counted.items()}, {
         "rank": jnp.min(ranks, initial=1)

@@ -6,8 +6,11 @@ claimed deviations. Means of :math:`\nu`, of :math:`\nu^2`, and their slopes alo
 therefore measure errors in units of the prediction, with tests exact up to the normality of means.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.moments.marginal_means import student_p_value, student_quantile
@@ -66,6 +69,18 @@ def table(
         jnp.concatenate([first[None], others]).reshape(len(features) + 1, -1).T
         for first, others in ((everywhere, slopes), (its_error, slope_errors))
     )
+    return with_limits(effect, error, count, level, names, columns)
+
+
+def with_limits(
+    effect: Float[Array, "r c"],
+    error: Float[Array, "r c"],
+    count: Scalar,
+    level: Scalar | float,
+    names: tuple[str, ...],
+    columns: tuple[str, ...],
+) -> Table:
+    """Return a table of effects with these errors, of so many observations."""
     degrees = count - 2
     p = student_p_value(effect, error, degrees)
     there = jnp.isfinite(effect) & jnp.isfinite(error)
@@ -74,3 +89,95 @@ def table(
     reach = student_quantile(1 - level / 2, degrees) * error
     labels = tuple(f"{kind} of {name}" for kind in ("shift", "spread") for name in names)
     return Table(labels, columns, effect, effect - reach, effect + reach, p, adjusted)
+
+
+def table_sums(
+    normal: Float[Array, "n d"], features: Float[Array, "f n d"], kept: Bool[Array, " n"]
+) -> tuple[Float[Array, "d s s s"], Float[Array, "d f 5 5"]]:
+    """Return sums from which `summed_table` takes a table: of products of three of 1, the normal
+    score and the features; and of powers 0 to 4 of each feature times those of the score."""
+    numbers = jnp.concatenate([jnp.ones_like(normal)[None], normal[None], features])
+    u = jnp.where(kept[None, :, None], numbers, 0).transpose(2, 1, 0)
+    d, n, s = u.shape
+    pairs = (u[:, :, :, None] * u[:, :, None]).reshape(d, n, s * s)
+    weight, score, along = u[:, :, :1], u[:, :, 1:2], u[:, :, 2:]
+    scores = jnp.concatenate([weight * score**k for k in range(5)], axis=2)
+    powers = jnp.stack([along**k for k in range(5)], axis=3).reshape(d, n, -1)
+    with jax.default_matmul_precision("highest"):
+        cubes, products = (jnp.swapaxes(a, 1, 2) @ b for a, b in ((pairs, u), (powers, scores)))
+    return cubes.reshape(d, s, s, s), products.reshape(d, s - 2, 5, 5)
+
+
+def summed_table(
+    cubes: Float[np.ndarray, "d s s s"],
+    powers: Float[np.ndarray, "d f 5 5"],
+    level: float,
+    columns: tuple[str, ...],
+) -> Table:
+    """Return the table of `table_sums`, with effects as by `table`; coordinates are called 0, 1, ..
+
+    Errors of the spread are taken before trends of the shift are removed, so that limits are wider
+    where these are strong.
+    """
+    each = [_effects(*of) for of in zip(cubes, powers, strict=True)]
+    both = np.stack(each, axis=2).reshape(2, -1, len(columns))
+    names = tuple(map(str, range(len(cubes))))
+    effect, error, count = (jnp.asarray(part) for part in (*both, cubes[0, 0, 0, 0]))
+    return with_limits(effect, error, count, level, names, columns)
+
+
+def _effects(
+    cubes: Float[np.ndarray, "s s s"], powers: Float[np.ndarray, "f 5 5"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return effects and their errors, [2, 1 + f] each: of the shift, and of the spread."""
+    n, f, products = cubes[0, 0, 0], len(powers), cubes[0]
+    mean = products[0] / n
+    centred = np.eye(2 + f)
+    centred[1:, 0] = -mean[1:]
+    # what the features leave of the score, one after the other, as factors of 1, score, features
+    left = centred[1]
+    for axis in centred[2:]:
+        square = axis @ products @ axis
+        left = left - axis * (axis @ products @ left) / (square if square > 0 else 1)
+    spread, variance = (axis @ products @ axis / (n - 1) for axis in (left, centred[1]))
+    effect, error = np.full((2, 2, 1 + f), np.nan)
+    effect[:, 0] = -mean[1], -np.log(spread) / 2
+    error[0, 0] = np.sqrt(variance / n)
+    about = [_about(of) for of in mean[1:]]
+    for k, axis in enumerate(centred[2:]):
+        c = about[1 + k] @ powers[k] @ about[0].T
+        square, first, third, fourth = (c[a] / variance for a in ((0, 4), (1, 2), (3, 2), (2, 4)))
+        of_spread = (
+            (square / variance - 2 * c[0, 2] / variance + n) / 4,
+            first / 2,
+            (third - c[3, 0]) / 2,
+            (fourth / variance - 2 * c[2, 2] / variance + c[2, 0]) / 4,
+        )
+        error[1, 0] = np.sqrt(max(of_spread[0] / (n - 1), 0.5) / n)
+        if (size := c[2, 0]) > 0:
+            along = np.einsum("a,b,c,abc->", axis, left, left, cubes)
+            effect[:, 1 + k] = (
+                -c[1, 1] / np.sqrt(n * size),
+                -along / (2 * spread * np.sqrt(n * size)),
+            )
+            of_shift = c[0, 2], c[1, 1], c[3, 1], c[2, 2]
+            error[:, 1 + k] = [_error(n, size, c[4, 0], *of) for of in (of_shift, of_spread)]
+    return effect, error
+
+
+def _error(
+    n: float, size: float, quartic: float, square: float, first: float, third: float, fourth: float
+) -> float:
+    """Return the error of the slope of a moment m along a feature f of deviation 1, from sums of
+    f^2, f^4, m^2, m f, m f^3 and m^2 f^2."""
+    slope = first / size
+    plain = (square - slope * first) * size / n
+    varying = fourth - 2 * slope * third + slope**2 * quartic
+    return float(np.sqrt(max(varying, plain) / (n - 2) / size))
+
+
+def _about(mean: float) -> Float[np.ndarray, "5 5"]:
+    """Return the factors by which powers of x make powers of x - mean."""
+    return np.array(
+        [[math.comb(i, j) * (-mean) ** max(i - j, 0) for j in range(5)] for i in range(5)]
+    )

@@ -54,12 +54,13 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
     def logs(steps: Points) -> Float[Array, " n"]:
         return evaluate(_moved, predictions, targets, *place, steps)["moment"][:, 0]
 
-    here = logs(jnp.zeros((n, d), targets.dtype))
     lines = normals(key, (len(LENGTHS), n, d), targets.dtype)
     lines = lines / jnp.linalg.norm(lines, axis=-1, keepdims=True)
     lines = lines * jnp.asarray(LENGTHS, targets.dtype)[:, None, None]
     steps = jnp.stack([lines, -lines], axis=1).reshape(-1, n, d)  # shortest first
-    ends = jax.lax.map(lambda step: ~jnp.isfinite(logs(step)), steps) & jnp.isfinite(here)[None]
+    moved = jax.lax.map(logs, jnp.concatenate([jnp.zeros_like(steps[:1]), steps]))
+    here = moved[0]
+    ends = ~jnp.isfinite(moved[1:]) & jnp.isfinite(here)[None]
     crossed = jnp.any(ends, axis=0)
     step = steps[jnp.argmax(ends, axis=0), jnp.arange(n)]
 
@@ -74,7 +75,8 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
 
     start = jnp.zeros((), int), jnp.zeros_like(here), jnp.ones_like(here)
     _, _, edge = jax.lax.while_loop(unfinished, halve, start)
-    far, near = (logs((edge * (1 - share))[:, None] * step) for share in NEAR.tolist())
+    beside = edge[None] * (1 - jnp.asarray(NEAR, edge.dtype))[:, None]
+    far, near = jax.lax.map(lambda at: logs(at[:, None] * step), beside)
     slope = (far - near) / float(np.log(NEAR[0] / NEAR[1]))
     falls = jnp.isfinite(near) & ((slope >= SLOPE) | (here - near >= DROP))
     placed = edge > 2.0**-4  # an edge closer to its target is not located precisely enough

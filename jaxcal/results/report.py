@@ -120,7 +120,7 @@ def report(result: Any) -> list[str]:
     if result.parts is not None:
         lines += _parts(result.parts)
     if result.table is not None:
-        lines += _table(result.table, result.verdict, result.level)
+        lines += strongest_cells(result.table, result.verdict, result.level)
     if result.coordinates is not None:
         lines += _coordinates(result.coordinates, result.level)
     return lines
@@ -175,7 +175,7 @@ def _parts(parts: Parts) -> list[str]:
     ]
 
 
-def _table(table: Table, verdict: str, level: float) -> list[str]:
+def strongest_cells(table: Table, verdict: str, level: float) -> list[str]:
     """Return the ten most significant cells."""
     cells = table.sentences(level) if verdict == "rejected" else []
     more = [f"  .. and {len(cells) - 10} more in result.table"] if len(cells) > 10 else []

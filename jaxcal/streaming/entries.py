@@ -10,7 +10,8 @@ from jaxtyping import Array, Float, PyTree
 from jaxcal.entries.calibration import observed
 from jaxcal.entries.sums import EntriesFit
 from jaxcal.read import checks
-from jaxcal.results import JudgedResult, Parts, Sentences, in_words, sentences, too_few
+from jaxcal.results import JudgedResult, Parts, Sentences, Table, in_words, sentences, too_few
+from jaxcal.results.report import strongest_cells
 from jaxcal.streaming.state import StreamState
 from jaxcal.typing import ArrayLike, Key, Predictions
 
@@ -25,6 +26,8 @@ class StreamedCalibration(JudgedResult):
         parts: The named alternatives, each with its p-value.
         n: Observations.
         n_first: Observations of the first sample, which fixed units and features.
+        table: The shift and the spread of each coordinate, on average and along each feature; None
+            of few observations.
         counts: Of observations: "impossible" where the density is 0 at the target, "lost" with a
             density or score that is not finite, "nonfinite" targets, "ended" where a density that
             ends was first seen after the fit.
@@ -37,6 +40,7 @@ class StreamedCalibration(JudgedResult):
     p_value: float
     null_samples: Float[np.ndarray, " b"]
     parts: Parts
+    table: Table | None
     n: int
     n_first: int
     counts: dict[str, int]
@@ -77,6 +81,7 @@ class StreamedCalibration(JudgedResult):
             f"  p-value    {self.p_value:.4g}   ({len(self.null_samples)} draws of signs)",
             f"  verdict    {in_words(self)}",
             f"  fixed by   the first {self.n_first} observations: units and features",
+            *([] if self.table is None else strongest_cells(self.table, self.verdict, self.level)),
         ]
 
 
@@ -136,6 +141,7 @@ class EntriesStream(eqx.Module):
             p,
             judged.null_samples,
             judged.parts,
+            self.fit.table(state.sums, level),
             state.n,
             n_first,
             counts,

@@ -25,11 +25,12 @@ from jaxcal.read import checks
 from jaxcal.results import Result
 from jaxcal.skce.specification import mean_specification
 from jaxcal.streaming.batches import remaining
+from jaxcal.streaming.comparison import ComparisonSums
 from jaxcal.streaming.counts import RankCounts, TableSums
 from jaxcal.streaming.entries import EntriesStream
 from jaxcal.streaming.linear import LinearFit
 from jaxcal.streaming.state import StreamState, Sums, same_test
-from jaxcal.typing import ArrayLike, KeyLike, Predictions, PredictionsLike
+from jaxcal.typing import ArrayLike, KeyLike, Models, Predictions, PredictionsLike
 
 PATIENCE = 3.0  # seconds without a bar
 
@@ -49,8 +50,8 @@ class StreamedTest(eqx.Module):
     on from 0; where several workers add to one test, each says by ``first`` which number its first
     row has, and neither order nor shares change a draw. Rows that come twice are refused.
 
-    Made by `calibration`, `kccsd`, `kcsd`, `skce`, `coverage` or `table`, in every process of
-    `jax.distributed` where there are several.
+    Made by `calibration`, `kccsd`, `kcsd`, `skce`, `comparison`, `coverage` or `table`, in every
+    process of `jax.distributed` where there are several.
 
     Attributes:
         fit: What the first sample fixes, and the sums that are added up.
@@ -96,7 +97,7 @@ class StreamedTest(eqx.Module):
             inputs: Its inputs, or None; with these, batches are triples.
             n_draws: Draws of signs.
 
-        Cost: for each batch that of `jaxcal.calibration_test` without a table.
+        Cost: for each batch that of `jaxcal.calibration_test`.
         """
         ys, key = checks.targets(targets), checks.key(key)
         n_draws = checks.integer(n_draws, "n_draws")
@@ -154,6 +155,31 @@ class StreamedTest(eqx.Module):
         drawn = MeanResidual(options.get("n_draws"))
         spec = eqx.tree_at(lambda chosen: chosen.residual, spec, drawn)
         return cls._fit(key, predictions, ys, spec, features, "SKCE test", "skce")
+
+    @classmethod
+    def comparison(
+        cls, key: KeyLike, models: Models, targets: ArrayLike, *, n_draws: int = 999
+    ) -> "StreamedTest":
+        """`jaxcal.compare` of class probabilities in units of probability, to first order.
+
+        Its batches are pairs of models, by the same names, and classes; its result is a
+        `Comparison` of 1,024 observations or more. The factors of the leave-one-out estimate are
+        the same for all observations, as `jaxcal.streaming.comparison` says with their error.
+
+        Args:
+            key: Random key: typed, legacy or an integer seed.
+            models: Class probabilities of the first sample, as in `jaxcal.compare`. It fixes names
+                and classes, and of more than 30 classes the components that are looked at.
+            targets: Its classes.
+            n_draws: Draws of the test.
+
+        Cost: for each batch of n rows M n m^2 multiplications of M models and m classes; 32 M m^2
+        kB for sums of up to 30 classes.
+        """
+        n_draws = checks.integer(n_draws, "n_draws")
+        sums = ComparisonSums.of(checks.key(key), models, targets, n_draws)
+        name = f"comparison of {', '.join(sums.names)}, {sums.m} classes, {n_draws} draws"
+        return cls.of_sums(sums, np.shape(targets)[0], name)
 
     @classmethod
     def coverage(cls, n_draws: int) -> "StreamedTest":
@@ -302,7 +328,8 @@ class StreamedTest(eqx.Module):
 
         Returns:
             `jaxcal.streaming.linear.StreamResult`, with an estimate, or of a calibration test
-            `jaxcal.streaming.entries.StreamedCalibration`, a `Coverage` or a `jaxcal.dce.Table`.
+            `jaxcal.streaming.entries.StreamedCalibration`, a `Comparison`, a `Coverage` or a
+            `jaxcal.dce.Table`.
 
         Raises:
             ValueError: fewer than 2 observations, rows that are missing, which are named, or the

@@ -1,0 +1,203 @@
+"""Comparisons in one pass: those in memory but for leverages, in any order, merged and resumed."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+from jaxcal import compare
+from jaxcal.ckce.expansion import Noise
+from jaxcal.ckce.probability import Probability, by_regression
+from jaxcal.streaming import StreamedTest, StreamState
+from jaxcal.streaming.comparison import ComparisonSums, Dealt, Sums, _errors
+
+RANDOM = np.random.default_rng(0)
+N, M = 3000, 3
+TRUTH = RANDOM.dirichlet(np.full(M, 0.6), N)
+LABELS = (RANDOM.random(N)[:, None] > np.cumsum(TRUTH, 1)[:, :-1]).sum(1)
+
+
+def powered(power):
+    values = TRUTH**power
+    return values / values.sum(1, keepdims=True)
+
+
+MODELS = {"true": TRUTH, "over": powered(1.4), "under": powered(0.7)}
+
+
+def part(rows):
+    return {name: q[rows] for name, q in MODELS.items()}, LABELS[rows]
+
+
+def batches(size):
+    return [part(slice(start, start + size)) for start in range(0, N, size)]
+
+
+@pytest.fixture(scope="module")
+def test():
+    return StreamedTest.comparison(1, *part(slice(0, 50)), n_draws=199)
+
+
+@pytest.fixture(scope="module")
+def whole(test):
+    return test.run(batches(700))
+
+
+def same(one, other):
+    assert (one.n, one.rows) == (other.n, other.rows)
+    for name, total in one.sums.items():
+        np.testing.assert_allclose(total, other.sums[name], rtol=1e-10, atol=1e-9, err_msg=name)
+
+
+def test_it_is_the_comparison_in_memory(test, whole):
+    """Values but for leverages, which are 3 / 3,000 on average; the draws are others."""
+    streamed, in_memory = test.result(whole, level=0.1), compare(1, MODELS, LABELS, level=0.1)
+    for name in ("estimate", "corrected"):
+        values = getattr(in_memory, name)
+        np.testing.assert_allclose(getattr(streamed, name), values, rtol=M / N, atol=1e-7)
+    gap = np.abs(streamed.corrected - in_memory.corrected)
+    assert np.all(gap < 0.01 * (in_memory.high - in_memory.low))
+    for name in ("low", "high"):
+        values = getattr(in_memory, name)
+        np.testing.assert_allclose(getattr(streamed, name), values, rtol=0.15, atol=1e-4)
+    assert list(streamed.skill) == list(in_memory.skill)
+    for name, values in in_memory.skill.items():
+        np.testing.assert_allclose(streamed.skill[name], values, rtol=1e-5, err_msg=name)
+    np.testing.assert_allclose(streamed.says.said, in_memory.says.said, atol=1e-5)
+    np.testing.assert_allclose(streamed.says.true, in_memory.says.true, atol=1e-5)
+    assert (streamed.best(), streamed.ranking()) == (in_memory.best(), in_memory.ranking())
+    assert (streamed.n, streamed.level, streamed.names) == (N, 0.1, tuple(MODELS))
+    lines, wanted = str(streamed).splitlines(), str(in_memory).splitlines()
+    assert [line.split()[:2] for line in lines[:3]] == [line.split()[:2] for line in wanted[:3]]
+
+
+def test_the_value_is_the_equation(test, whole):
+    """By least squares of all rows, with the leverages' mean in the factor."""
+    for q, value in zip(MODELS.values(), test.result(whole).corrected, strict=True):
+        d = np.eye(M)[LABELS] - q
+        f = np.linalg.qr(np.concatenate([np.ones((N, 1)), q[:, 1:]], axis=1))[0]
+        alone = np.sum(np.sum(f**2, axis=1) * np.sum(d**2, axis=1))
+        expected = (np.sum((f.T @ d) ** 2) - alone) / (2 * (N - M))
+        np.testing.assert_allclose(value, max(expected, 0), rtol=1e-6, atol=1e-12)
+
+
+def errors(fit, sums, n, n_draws):
+    """Errors of what a stream has added up, and the keys of their draws."""
+    keys = jax.random.key(3), jax.random.key(4)
+    of_all = Sums(*(jnp.asarray(sums[name]) for name in Sums._fields))
+    return _errors(keys, of_all, jnp.asarray(float(n)), rank=fit.m, n_draws=n_draws)[0], keys
+
+
+def test_with_equal_leverages_it_is_the_expansion_in_memory():
+    """Three predictions of 200 rows each: every row has the same leverage, and its own group."""
+    n, key = 600, jax.random.key(5)
+    q = np.repeat(RANDOM.dirichlet(np.ones(M), 3), 200, axis=0)
+    y = RANDOM.integers(0, M, n)
+    fit = ComparisonSums.of(key, {"a": q, "b": q}, y, 99)
+    dealt = Dealt.of(np.asarray(jax.random.key_data(key)), 0, n, 0)
+    share = np.sqrt(4 / (n + 4))
+    added = np.eye(M)[(dealt.uniforms[:, 1] * M).astype(int)] - 1 / M
+    both, keys = errors(fit, fit.of_batch(({"a": q, "b": q}, y), 0, 0)[1], n, 99)
+    streamed = jax.tree.map(lambda part: np.asarray(part[0]), both)
+    d, weights = jnp.asarray(np.eye(M)[y] - q), jnp.ones(n)
+    noise = Noise(jnp.asarray(share * added), lambda key: d)
+    three = keys[1], keys[0], keys[1]
+    in_memory = by_regression(three, jnp.asarray(q), weights, d, noise, 1 / M, M, 99)
+    there = dealt.real[0]
+    rows = dealt.places[0][there]
+    close = partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-14)
+    close(streamed.value, in_memory.value)
+    close(streamed.estimate, in_memory.estimate)
+    close(streamed.first[there], in_memory.first[rows])
+    close(streamed.second[np.ix_(there, there)], in_memory.second[np.ix_(rows, rows)])
+    # without products of added residuals and others, which are 0 on average
+    close(streamed.slope, in_memory.slope, rtol=2 * share * n**-0.5)
+
+
+def test_draws_of_a_calibrated_model_spread_as_those_in_memory(test, whole):
+    streamed, keys = errors(test.fit, whole.sums, N, 1999)
+    for k, q in enumerate(MODELS.values()):
+        labels = jnp.asarray(LABELS)
+        in_memory, _ = Probability(M)(*keys, jnp.asarray(q), jnp.ones(N), labels, 1999)
+        np.testing.assert_allclose(np.std(streamed.null[k]), np.std(in_memory.null), rtol=0.15)
+
+
+def test_a_result_has_the_type_of_its_caller(test, whole):
+    with jax.enable_x64(False):
+        result = test.result(whole)
+    assert {leaf.dtype.itemsize for leaf in jax.tree.leaves(result)} <= {1, 4}
+
+
+def test_no_order_share_or_size_changes_a_draw(test, whole):
+    backward, parts = test.empty(), batches(450)
+    for k in reversed(range(len(parts))):
+        backward = test.update(backward, *parts[k], first=k * 450)
+    same(backward, whole)
+    shares = [test.run(parts[:3]), test.run(parts[3:], first=1350)]
+    same(shares[1].merge(shares[0]), whole)
+    results = [test.result(state, rows=N) for state in (whole, backward)]
+    np.testing.assert_allclose(results[0].low, results[1].low, rtol=1e-6)
+    np.testing.assert_allclose(results[0].p_calibrated, results[1].p_calibrated)
+    with pytest.raises(ValueError, match="rows 1350 to 2999 of 3000 are missing"):
+        test.result(shares[0], rows=N)
+
+
+def test_a_pass_goes_on_in_the_middle_of_a_batch(test, whole, tmp_path):
+    file = tmp_path / "state.npz"
+    test.run(batches(500)[:3]).save(file)
+    same(test.run(batches(400), state=StreamState.load(file)), whole)
+    same(test.run(batches(400), checkpoint=file), whole)
+    same(StreamState.load(file), whole)
+
+
+def test_groups_are_dealt_by_numbers(whole):
+    """Each run of 1,024 rows gives every group one."""
+    sizes = whole.sums["groups"][:, :, 0, 0]
+    assert sizes.sum(1).tolist() == [N] * 3
+    assert (sizes.min(), sizes.max()) == (2, 3)
+
+
+def test_models_are_told_by_name_and_classes_by_column(test, whole):
+    names = list(reversed(MODELS))
+    frames = {name: pd.DataFrame(MODELS[name], columns=["0", "1", "2"]) for name in names}
+    frames["true"] = frames["true"][["2", "0", "1"]]
+    same(test.update(test.empty(), frames, LABELS), whole)
+
+
+def test_yes_and_no_need_one_number():
+    models = {name: q[:, 0] for name, q in MODELS.items()}
+    first = {name: p[:9] for name, p in models.items()}
+    test = StreamedTest.comparison(0, first, LABELS[:9] == 0, n_draws=99)
+    streamed = test.result(test.update(test.empty(), models, LABELS == 0))
+    in_memory = compare(0, models, LABELS == 0, n_draws=99)
+    np.testing.assert_allclose(streamed.corrected, in_memory.corrected, rtol=1e-3, atol=1e-7)
+
+
+def test_many_classes_have_the_components_of_the_first_sample():
+    """Exact where all predictions lie in so few dimensions."""
+    classes = 40
+    q = RANDOM.dirichlet(np.ones(5), 2000) @ RANDOM.dirichlet(np.full(classes, 0.1), 5)
+    y = (RANDOM.random(2000)[:, None] > np.cumsum(q, 1)[:, :-1]).sum(1)
+    models = {"true": q, "flat": 0.8 * q + 0.2 / classes}
+    first = {name: p[:200] for name, p in models.items()}
+    test = StreamedTest.comparison(0, first, y[:200], n_draws=99)
+    state = test.update(test.empty(), models, y)
+    assert state.sums["groups"].shape == (2, 1024, 30, 30 + 3 * classes + 1)
+    in_memory = compare(0, models, y, n_draws=99)
+    np.testing.assert_allclose(test.result(state).corrected, in_memory.corrected, rtol=0.01)
+
+
+def test_what_cannot_be_compared_is_said(test, whole):
+    with pytest.raises(ValueError, match=r"at least 1024 observations, got 50: `jaxcal.compare`"):
+        test.result(test.update(test.empty(), *part(slice(0, 50))))
+    with pytest.raises(ValueError, match="models: wanted true, over, under, got true, other"):
+        test.update(test.empty(), {"true": TRUTH, "other": TRUTH}, LABELS)
+    with pytest.raises(ValueError, match="the first sample had 3 classes, the batch has 2"):
+        test.update(test.empty(), {name: q[:, 0] for name, q in MODELS.items()}, LABELS > 0)
+    with pytest.raises(ValueError, match="rows 0 to 49 are in both states"):
+        test.update(test.update(test.empty(), *part(slice(0, 50))), *part(slice(0, 50)), first=0)
+    with pytest.raises(ValueError, match="a state of another test"):
+        StreamedTest.comparison(1, *part(slice(0, 50)), n_draws=99).result(whole)
