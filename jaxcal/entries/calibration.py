@@ -16,7 +16,7 @@ from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.evidence import Entries, log_evidence
 from jaxcal.entries.learned import varying
 from jaxcal.entries.moments import Frame, features_of, groups, standardized
-from jaxcal.entries.ranks import Seen, seen
+from jaxcal.entries.ranks import Seen, normal, seen
 from jaxcal.entries.table import table
 from jaxcal.fit.specification import range_over_iqr
 from jaxcal.nulls import DependentWild, HadamardWild, Null, Wild
@@ -315,7 +315,8 @@ def _table(fit: Fit, inputs: Points | None, level: Scalar, names: tuple[str, ...
         q = min(inputs.shape[1], MOST_COLUMNS)
         along += [jnp.repeat(column[:, None], d, 1) for column in standardized(inputs[:, :q]).T]
         columns += [f"input {k}" for k in range(q)]
-    return table(ranks.normal, jnp.stack(along), fit.kept, level, names, tuple(columns))
+    scores = ranks.normal, normal(ranks.resolved)
+    return table(*scores, jnp.stack(along), fit.kept, level, names, tuple(columns))
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:

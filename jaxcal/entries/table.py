@@ -19,6 +19,7 @@ from jaxcal.typing import Scalar
 
 def table(
     normal: Float[Array, "n d"],
+    resolved: Float[Array, "n d"],
     features: Float[Array, "f n d"],
     kept: Bool[Array, " n"],
     level: Scalar | float,
@@ -29,8 +30,26 @@ def table(
     each of f standardized features, which has its own values for each coordinate.
 
     Limits and p-values by Student's t, with the larger of the usual errors and those robust to a
-    spread that varies along the feature.
+    spread that varies along the feature. p-values are the larger ones of two: of ``normal`` scores,
+    and of ``resolved`` ones, on which an error of another coordinate has hardly any influence.
     """
+    both = jax.vmap(lambda scores: _effects(scores, features, kept))(jnp.stack([normal, resolved]))
+    degrees = jnp.sum(kept).astype(normal.dtype) - 2
+    p = jnp.max(student_p_value(*both, degrees), axis=0)
+    effect, error = (part[0] for part in both)
+    there = jnp.isfinite(effect) & jnp.isfinite(error)
+    order = jnp.where(there, p, 1).reshape(-1)
+    adjusted = jnp.where(there, holm(order).reshape(p.shape), jnp.nan)
+    reach = student_quantile(1 - level / 2, degrees) * error
+    labels = tuple(f"{kind} of {name}" for kind in ("shift", "spread") for name in names)
+    return Table(labels, columns, effect, effect - reach, effect + reach, p, adjusted)
+
+
+def _effects(
+    normal: Float[Array, "n d"], features: Float[Array, "f n d"], kept: Bool[Array, " n"]
+) -> tuple[Float[Array, "r c"], Float[Array, "r c"]]:
+    """Return shifts and spreads of normal scores on average, and their slopes along features, with
+    standard errors."""
     weight = kept[:, None].astype(normal.dtype)
     count = jnp.sum(weight)
     mean = jnp.sum(weight * normal, axis=0) / count
@@ -66,11 +85,4 @@ def table(
         jnp.concatenate([first[None], others]).reshape(len(features) + 1, -1).T
         for first, others in ((everywhere, slopes), (its_error, slope_errors))
     )
-    degrees = count - 2
-    p = student_p_value(effect, error, degrees)
-    there = jnp.isfinite(effect) & jnp.isfinite(error)
-    order = jnp.where(there, p, 1).reshape(-1)
-    adjusted = jnp.where(there, holm(order).reshape(p.shape), jnp.nan)
-    reach = student_quantile(1 - level / 2, degrees) * error
-    labels = tuple(f"{kind} of {name}" for kind in ("shift", "spread") for name in names)
-    return Table(labels, columns, effect, effect - reach, effect + reach, p, adjusted)
+    return effect, error

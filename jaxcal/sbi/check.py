@@ -19,7 +19,7 @@ from jaxcal.read.standardized import Units
 from jaxcal.results import TestResult, recorded
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, scored_pairs
-from jaxcal.sbi.ranks import MOST_FEATURES, diagnosed, ranks_of
+from jaxcal.sbi.ranks import MOST_FEATURES, also_by, diagnosed, ranks_of
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.sbi.suspicions import exchange_evidence
 from jaxcal.typing import (
@@ -277,6 +277,7 @@ def _tested(
     if conditional and result.ranks is not None:
         searched = pairs.features if pairs.features.shape[1] <= MOST_FEATURES else None
         by_ranks = diagnosed(split_key, result.ranks[:, 1:], searched, level)
+        by_ranks = by_ranks if result.table is None else also_by(result.table, by_ranks)
     return PosteriorResult(
         result,
         _diagnose(split_key, pairs, level, conditional=conditional),
