@@ -69,8 +69,24 @@ def test_ranks_are_uniform_wherever_the_points_lie(off, key):
     points = near(key, Unnormalized(modes, x), ys)
     np.testing.assert_allclose(jnp.sum(points.weights, axis=1), 1, rtol=1e-5)
     ranks = ranked(key, points)
-    for u in (ranks.density, ranks.coordinates[:, 0]):
+    for u in (ranks.density, ranks.coordinates[:, 0], ranks.resolved[:, 0]):
         assert scipy.stats.kstest(np.asarray(u), "uniform").pvalue > 1e-3
+
+
+def test_a_right_coordinate_has_right_ranks_beside_a_wrong_one(key):
+    """Coordinate 0 is claimed to lie above x, so that half of the targets have no weight: their
+    ranks in coordinate 1, which is right, are 0 or 1 too often, as if it were too narrow."""
+    n = 8000
+    x, noise = jax.random.normal(key, (2, n, 2))
+
+    def claimed(x, y):
+        return -jnp.sum((y - x) ** 2) / 2 - jnp.where(y[0] < x[0], 40.0, 0.0)
+
+    ranks = ranked(key, near(key, Unnormalized(claimed, x), x + noise))
+    error = (2 / n) ** 0.5
+    assert float(jnp.var(ranks.normal[:, 1])) > 1 + 5 * error
+    assert float(jnp.var(standing.normal(ranks.resolved)[:, 1])) < 1 + 3 * error
+    assert scipy.stats.kstest(np.asarray(ranks.resolved[:, 1]), "uniform").pvalue > 1e-3
 
 
 def test_no_prediction_is_landed_on_with_a_look_at_its_target(key):
@@ -247,7 +263,7 @@ def test_the_table_is_that_of_least_squares(key):
     f = (f - f.mean()) / f.std()
     nu = nu + 0.3 * f
     features, kept = jnp.asarray(f)[None], jnp.ones(300, bool)
-    got = table(jnp.asarray(nu), features, kept, 0.05, ("a",), ("all", "f"))
+    got = table(jnp.asarray(nu), jnp.asarray(nu), features, kept, 0.05, ("a",), ("all", "f"))
     x = np.stack([np.ones(300), f[:, 0]], axis=1)
     slope, *_ = np.linalg.lstsq(x, nu[:, 0], rcond=None)
     left = nu[:, 0] - x @ slope

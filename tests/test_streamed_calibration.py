@@ -11,6 +11,7 @@ import jaxcal
 from jaxcal.entries.calibration import Fit
 from jaxcal.entries.evidence import Entries, log_evidence
 from jaxcal.entries.moments import groups
+from jaxcal.entries.ranks import normal
 from jaxcal.entries.sums import EntriesFit, _judged, _sums, row_keys, row_signs
 from jaxcal.entries.table import summed_table, table, table_sums
 from jaxcal.nulls.contract import p_value
@@ -114,7 +115,8 @@ def test_its_table_is_that_of_all_observations(test, whole):
     along = centred / jnp.where(deviation > 0, deviation, 1)
     columns = ("everywhere", "centre", "scale", *(f"input {k}" for k in range(10)))
     kept, names = jnp.ones(N, bool), ("0", "1")
-    in_memory = table(seen.ranks.normal, along, kept, 0.05, names, columns)
+    scores = seen.ranks.normal, normal(seen.ranks.resolved)
+    in_memory = table(*scores, along, kept, 0.05, names, columns)
     streamed = test.result(whole).table
     assert (streamed.rows, streamed.columns) == (in_memory.rows, columns)
     np.testing.assert_allclose(streamed.effect, in_memory.effect, rtol=1e-7, atol=1e-12)
@@ -134,8 +136,8 @@ def test_without_trends_of_the_shift_limits_are_those_in_memory():
         normal[:, k] -= along @ np.linalg.lstsq(along, normal[:, k])[0]
     arrays = jnp.asarray(normal), jnp.asarray(features), jnp.arange(N) < N
     columns = ("everywhere", "a", "b", "c")
-    in_memory = table(*arrays, 0.05, ("0", "1"), columns)
-    sums = [np.asarray(part) for part in table_sums(*arrays)]
+    in_memory = table(arrays[0], *arrays, 0.05, ("0", "1"), columns)
+    sums = [np.stack([part, part]) for part in table_sums(*arrays)]
     streamed = summed_table(*sums, 0.05, columns)
     for name in ("effect", "low", "high", "p_value", "p_adjusted"):
         values = getattr(in_memory, name)

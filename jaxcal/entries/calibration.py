@@ -16,7 +16,7 @@ from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.evidence import Entries, log_evidence
 from jaxcal.entries.learned import varying
 from jaxcal.entries.moments import Frame, groups
-from jaxcal.entries.ranks import Seen, seen
+from jaxcal.entries.ranks import Seen, normal, seen
 from jaxcal.entries.table import table
 from jaxcal.fit.specification import range_over_iqr
 from jaxcal.nulls import DependentWild, HadamardWild, Null, Wild
@@ -307,10 +307,12 @@ def _table(
     fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, names: tuple[str, ...]
 ) -> Table | None:
     """Return a table with columns for averages, claimed features and inputs."""
-    normal = fit.seen.ranks.normal
-    if len(normal) < LEAST_ROWS:
+    ranks = fit.seen.ranks
+    if len(ranks.coordinates) < LEAST_ROWS:
         return None
-    return table(normal, frame.along(fit.seen, inputs), fit.kept, level, names, frame.columns)
+    scores = ranks.normal, normal(ranks.resolved)
+    along = frame.along(fit.seen, inputs)
+    return table(*scores, along, fit.kept, level, names, frame.columns)
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:

@@ -20,12 +20,18 @@ BLOCK = 4096  # observations whose points are in memory at once
 class Ranked(NamedTuple):
     """Ranks of each target, uniform given its prediction: of its log density, [n], of each
     coordinate, [n, d], and of the product of each pair of coordinates, [n, d (d - 1) / 2].
-    ``at_most`` [n]: upper end of the randomized rank of the log density."""
+    ``at_most`` [n]: upper end of the randomized rank of the log density. ``resolved`` [n, d]: ranks
+    of coordinates that are drawn anew, uniformly, below the least rank that the points resolve, and
+    above the greatest one. A target has next to no weight where its prediction is wrong in one
+    coordinate, so that its rank in any other, right one is 0 or 1 too often; that of ``resolved``
+    is not, but says less on tails.
+    """
 
     density: Float[Array, " n"]
     at_most: Float[Array, " n"]
     coordinates: Float[Array, "n d"]
     products: Float[Array, "n q"]
+    resolved: Float[Array, "n d"]
 
     @property
     def shown(self) -> Float[Array, "n d1"]:
@@ -158,10 +164,15 @@ def ranked(key: Key, near: Landed) -> Ranked:
     at_targets = values[:, :1]
     below = jnp.sum(jnp.where(values < at_targets, w[:, :, None], 0), axis=1)
     ties = jnp.sum(jnp.where(values == at_targets, w[:, :, None], 0), axis=1)
-    (fallen,) = uniforms([key], [ties.shape], ties.dtype)
+    keys = [key, jax.random.fold_in(key, 1)]
+    fallen, again = uniforms(keys, [ties.shape, (len(w), d)], ties.dtype)
     u = below + fallen * ties
     u = jnp.clip(u, 0, 1)
-    return Ranked(u[:, 0], below[:, 0] + ties[:, 0], u[:, 1 : d + 1], u[:, d + 1 :])
+    coordinates = u[:, 1 : d + 1]
+    least = 1 / (2 + 1 / jnp.sum(w**2, axis=1, keepdims=True))
+    low, high = coordinates < least, coordinates > 1 - least
+    resolved = jnp.where(low, least * again, jnp.where(high, 1 - least * again, coordinates))
+    return Ranked(u[:, 0], below[:, 0] + ties[:, 0], coordinates, u[:, d + 1 :], resolved)
 
 
 def normal(ranks: Float[Array, "n q"]) -> Float[Array, "n q"]:

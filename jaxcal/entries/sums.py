@@ -13,6 +13,7 @@ from jaxcal.engine.signs import independent_signs
 from jaxcal.entries.calibration import IMPROBABLE, LEAST_ROWS, Fit
 from jaxcal.entries.evidence import log_evidence, side_by_side
 from jaxcal.entries.moments import Frame, Group, groups
+from jaxcal.entries.ranks import normal
 from jaxcal.entries.table import summed_table, table_sums
 from jaxcal.nulls.contract import p_value
 from jaxcal.read import Units
@@ -50,7 +51,7 @@ class EntriesFit(eqx.Module):
         k = c + sum(alone or 0 for *_, alone in self.layout)
         shapes = {"entries": (k, 1 + self.n_draws), "products": (c, c), "squares": (k,)}
         d, f = len(self.frame.center.columns.center), len(self.frame.columns) - 1
-        shapes |= {"cubes": (d, f + 2, f + 2, f + 2), "powers": (d, f, 5, 5)}
+        shapes |= {"cubes": (2, d, f + 2, f + 2, f + 2), "powers": (2, d, f, 5, 5)}
         return {name: np.zeros(shape) for name, shape in shapes.items()} | {
             name: np.zeros(()) for name in COUNTS
         }
@@ -70,7 +71,7 @@ class EntriesFit(eqx.Module):
 
     def table(self, sums: dict[str, np.ndarray], level: float) -> Table | None:
         """Return the shift and the spread of each coordinate; None of few observations."""
-        if sums["cubes"][0, 0, 0, 0] < LEAST_ROWS:
+        if sums["cubes"][0, 0, 0, 0, 0] < LEAST_ROWS:
             return None
         with jax.enable_x64(True):
             table = summed_table(sums["cubes"], sums["powers"], level, self.frame.columns)
@@ -164,7 +165,8 @@ def _sums(
         "squares": jnp.sum(values**2, axis=0),
     }
     along = fitted.frame.along(fit.seen, inputs)
-    cubes, powers = table_sums(fit.seen.ranks.normal, along, kept)
+    scores = jnp.stack([fit.seen.ranks.normal, normal(fit.seen.ranks.resolved)])
+    cubes, powers = jax.vmap(lambda of: table_sums(of, along, kept))(scores)
     sums |= {"cubes": cubes, "powers": powers}
     ranks = jnp.where(kept, fit.seen.ranks.at_most, 1)
     return sums | {name: jnp.sum(rows) for name, rows in counted.items()}, {

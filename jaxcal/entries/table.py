@@ -22,6 +22,7 @@ from jaxcal.typing import Scalar
 
 def table(
     normal: Float[Array, "n d"],
+    resolved: Float[Array, "n d"],
     features: Float[Array, "f n d"],
     kept: Bool[Array, " n"],
     level: Scalar | float,
@@ -32,8 +33,20 @@ def table(
     each of f standardized features, which has its own values for each coordinate.
 
     Limits and p-values by Student's t, with the larger of the usual errors and those robust to a
-    spread that varies along the feature.
+    spread that varies along the feature. p-values are the larger ones of two: of ``normal`` scores,
+    and of ``resolved`` ones, on which an error of another coordinate has hardly any influence.
     """
+    scores = jnp.stack([normal, resolved])
+    effects, errors = jax.vmap(lambda normal: _of_rows(normal, features, kept))(scores)
+    count = jnp.sum(kept).astype(normal.dtype)
+    return with_limits(effects, errors, count, level, names, columns)
+
+
+def _of_rows(
+    normal: Float[Array, "n d"], features: Float[Array, "f n d"], kept: Bool[Array, " n"]
+) -> tuple[Float[Array, "r c"], Float[Array, "r c"]]:
+    """Return shifts and spreads of normal scores on average, and their slopes along features, with
+    standard errors."""
     weight = kept[:, None].astype(normal.dtype)
     count = jnp.sum(weight)
     mean = jnp.sum(weight * normal, axis=0) / count
@@ -69,20 +82,22 @@ def table(
         jnp.concatenate([first[None], others]).reshape(len(features) + 1, -1).T
         for first, others in ((everywhere, slopes), (its_error, slope_errors))
     )
-    return with_limits(effect, error, count, level, names, columns)
+    return effect, error
 
 
 def with_limits(
-    effect: Float[Array, "r c"],
-    error: Float[Array, "r c"],
+    effects: Float[Array, "2 r c"],
+    errors: Float[Array, "2 r c"],
     count: Scalar,
     level: Scalar | float,
     names: tuple[str, ...],
     columns: tuple[str, ...],
 ) -> Table:
-    """Return a table of effects with these errors, of so many observations."""
+    """Return a table of effects with these errors, of so many observations: effects and limits are
+    the first, of normal scores; p-values the larger ones of these and of resolved scores."""
     degrees = count - 2
-    p = student_p_value(effect, error, degrees)
+    p = jnp.max(student_p_value(effects, errors, degrees), axis=0)
+    effect, error = effects[0], errors[0]
     there = jnp.isfinite(effect) & jnp.isfinite(error)
     order = jnp.where(there, p, 1).reshape(-1)
     adjusted = jnp.where(there, holm(order).reshape(p.shape), jnp.nan)
@@ -109,24 +124,26 @@ def table_sums(
 
 
 def summed_table(
-    cubes: Float[np.ndarray, "d s s s"],
-    powers: Float[np.ndarray, "d f 5 5"],
+    cubes: Float[np.ndarray, "2 d s s s"],
+    powers: Float[np.ndarray, "2 d f 5 5"],
     level: float,
     columns: tuple[str, ...],
 ) -> Table:
-    """Return the table of `table_sums`, with effects as by `table`; coordinates are called 0, 1, ..
+    """Return the table of `table_sums` of normal and of resolved scores, with effects as by
+    `table`; coordinates are called 0, 1, ..
 
     Errors of the spread are taken before trends of the shift are removed, so that limits are wider
     where these are strong.
     """
-    each = [_effects(*of) for of in zip(cubes, powers, strict=True)]
-    both = np.stack(each, axis=2).reshape(2, -1, len(columns))
-    names = tuple(map(str, range(len(cubes))))
-    effect, error, count = (jnp.asarray(part) for part in (*both, cubes[0, 0, 0, 0]))
-    return with_limits(effect, error, count, level, names, columns)
+    d, f = powers.shape[1:3]
+    of_scores = zip(cubes.reshape(-1, *cubes.shape[2:]), powers.reshape(-1, f, 5, 5), strict=True)
+    each = np.stack([_of_sums(*of) for of in of_scores])  # [2 d, effects and errors, 2, 1 + f]
+    both = each.reshape(2, d, 2, 2, 1 + f).transpose(2, 0, 3, 1, 4).reshape(2, 2, 2 * d, 1 + f)
+    effects, errors, count = (jnp.asarray(part) for part in (*both, cubes[0, 0, 0, 0, 0]))
+    return with_limits(effects, errors, count, level, tuple(map(str, range(d))), columns)
 
 
-def _effects(
+def _of_sums(
     cubes: Float[np.ndarray, "s s s"], powers: Float[np.ndarray, "f 5 5"]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return effects and their errors, [2, 1 + f] each: of the shift, and of the spread."""

@@ -22,7 +22,7 @@ from jaxcal.results import TestResult, recorded
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.mixed import split
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, score_pairs
-from jaxcal.sbi.ranks import MOST_FEATURES, diagnosed, ranks_of
+from jaxcal.sbi.ranks import MOST_FEATURES, also_by, diagnosed, ranks_of
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.sbi.suspicions import exchange_evidence
 from jaxcal.typing import ArrayLike, Key, KeyLike, Observations, PosteriorLike
@@ -178,6 +178,7 @@ def _diagnosed(
     if conditional and result.ranks is not None:
         searched = pairs.features if pairs.features.shape[1] <= MOST_FEATURES else None
         by_ranks = diagnosed(key, result.ranks[:, 1:], searched, level)
+        by_ranks = by_ranks if result.table is None else also_by(result.table, by_ranks)
     return PosteriorResult(
         result,
         _diagnose(key, pairs, level, conditional=conditional),

@@ -22,8 +22,9 @@ from jaxcal.candidates import (
 from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.divergences.fisher import Fisher
+from jaxcal.nulls.contract import holm
 from jaxcal.read import Units, checks
-from jaxcal.results import Result, Sentences, recorded
+from jaxcal.results import Means, Result, Sentences, Table, recorded
 from jaxcal.sbi.adapters import paired
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs
@@ -260,6 +261,24 @@ def diagnosed(
     )
     # normal scores of dependent parameters are dependent; their correlations are not claimed
     return eqx.tree_at(lambda d: d.correlation, diagnosis, None, is_leaf=lambda leaf: leaf is None)
+
+
+def also_by(table: Table, of: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with p-values of shifts and spreads that are at least those of a table.
+
+    Ranks among weighted points say too often that a right parameter is too narrow where another one
+    is wrong; the table takes that into account.
+    """
+    everywhere = table.p_value[:, 0].reshape(2, -1)
+
+    def raised(means: Means | None, p: Array) -> Means | None:
+        if means is None:
+            return None
+        adjusted = jnp.maximum(means.p_adjusted, holm(p))
+        return means._replace(p_value=jnp.maximum(means.p_value, p), p_adjusted=adjusted)
+
+    shift, spread = map(raised, (of.shift, of.marginal_spread), everywhere)
+    return replace(of, shift=shift, marginal_spread=spread)
 
 
 @recorded

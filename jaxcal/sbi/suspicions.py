@@ -228,7 +228,8 @@ def exchange_evidence(
     predictions: Predictions, thetas: Float[Array, "n d"], space: Space
 ) -> Float[Array, "d d"] | None:
     r"""Return the log ratio of the density with parameters j < k exchanged in all rows to that of
-    the parameters as they are; -infinity elsewhere and where two bounds differ.
+    the parameters as they are; -infinity elsewhere, where two bounds differ, and where the exchange
+    does not raise the density of most rows: few that a density excludes would decide alone.
 
     An exchange keeps volumes, so the ratio has mean 1 under the right posterior, and exceeds
     :math:`1 / \alpha` with probability at most :math:`\alpha`. None beyond `MOST_EXCHANGED`.
@@ -256,6 +257,7 @@ def _exchanged(
         j, k = pair
         order = jnp.arange(thetas.shape[1]).at[j].set(k).at[k].set(j)
         gains = log_densities_at(predictions, thetas[:, order]) - here
-        return jnp.sum(jnp.where(jnp.isfinite(here), gains, 0.0))
+        gains = jnp.where(jnp.isfinite(here), gains, 0.0)
+        return jnp.where(jnp.median(gains) > 0, jnp.sum(gains), -jnp.inf)
 
     return jax.lax.map(gained, (first, second))
