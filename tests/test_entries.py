@@ -211,6 +211,61 @@ def test_an_ignored_statistic_is_found_among_many_inputs():
     assert int(jnp.sum(ignores <= 0.05)) >= 0.5 * b
 
 
+def test_ranks_of_a_statistic_are_uniform_and_say_what_it_asks():
+    """The prior is calibrated; the rank of the log likelihood of x says that it ignores x."""
+    n, b = 100, 200
+    thetas, noise = jax.random.normal(jax.random.key(3), (2, b, n, 1))
+    xs = thetas + noise
+
+    def log_likelihood(theta, x):
+        return -jnp.sum((theta - x) ** 2) / 2
+
+    @jax.jit
+    def tested(centers, variance):
+        def one(data):
+            center, theta, x = data
+            predictions = Unnormalized(normal, (center, jnp.full((n, 1, 1), variance**-0.5)))
+            result = calibration_test(
+                1, predictions, theta, inputs=x, statistics=log_likelihood, null=QUICK
+            )
+            return result.p_value, result.parts.p_values, result.ranks
+
+        return jax.lax.map(one, (centers, thetas, xs))
+
+    p, parts, ranks = tested(xs / 2, 1 / 2)
+    assert ranks.shape == (b, n, 3)  # log density, coordinate, statistic
+    assert scipy.stats.kstest(np.asarray(ranks[:, :, 2]).ravel(), "uniform").pvalue > 1e-3
+    for each in (p, parts[:, -2]):
+        assert scipy.stats.binom.ppf(1e-4, b, 0.05) <= int(jnp.sum(each <= 0.05))
+        assert int(jnp.sum(each <= 0.05)) <= scipy.stats.binom.ppf(0.9999, b, 0.05)
+    _, parts, ranks = tested(jnp.zeros_like(xs), 1.0)
+    assert float(jnp.mean(parts[:, -2] <= 0.05)) > 0.9
+    assert scipy.stats.kstest(np.asarray(ranks[:, :, 1]).ravel(), "uniform").pvalue > 1e-3
+
+
+def test_statistics_are_of_one_target_in_its_own_units_and_nan_is_least(as_users_run_it):
+    n = 60
+    ys = 1000 + 5 * jax.random.normal(jax.random.key(0), (n, 2))
+    centers = jnp.full((n, 2), 1000.0)
+    predictions = Unnormalized(normal, (centers, jnp.tile(0.2 * jnp.eye(2), (n, 1, 1))))
+
+    def both(y):
+        return jnp.stack([y[0], jnp.sqrt(y[1] - 1000)])
+
+    result = calibration_test(1, predictions, ys, statistics=both, null=QUICK)
+    assert result.parts.names[-2] == "statistics"
+    assert result.ranks.shape == (n, 5)
+    # up to ties with the target itself, which each rank breaks by itself
+    np.testing.assert_allclose(result.ranks[:, 3], result.ranks[:, 1], atol=0.05)
+    above = np.asarray(ys[:, 1]) > 1000
+    np.testing.assert_allclose(result.ranks[above, 4], result.ranks[above, 2], atol=0.05)
+    assert np.isfinite(np.asarray(result.ranks)).all()
+    with pytest.raises(
+        TypeError, match=r"statistics: wanted a function of a target \(and its inputs\)"
+    ):
+        calibration_test(1, predictions, ys, statistics=3)
+
+
 FAULTS = {
     "shift": {"shift": (0.4, 0.0)},
     "spread": {"spread": 1.35},

@@ -16,7 +16,7 @@ from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.evidence import Entries, log_evidence
 from jaxcal.entries.learned import varying
 from jaxcal.entries.moments import Frame, groups
-from jaxcal.entries.ranks import Seen, normal, seen
+from jaxcal.entries.ranks import Seen, Statistics, normal, seen
 from jaxcal.entries.table import table
 from jaxcal.fit.specification import range_over_iqr
 from jaxcal.nulls import DependentWild, HadamardWild, Null, Wild
@@ -41,6 +41,7 @@ def calibration_test(
     *,
     inputs: ArrayLike | None = None,
     names: Sequence[str] | None = None,
+    statistics: Statistics | None = None,
     null: Null = HadamardWild(),
     level: float = 0.05,
 ) -> TestResult:
@@ -63,6 +64,10 @@ def calibration_test(
             categories as columns of 0 and 1. Of more than 10 columns the leading principal
             components are tested together, and up to 200 columns one by one.
         names: Names of the d coordinates of a target; by default 0, 1, ...
+        statistics: A JAX function of one target that returns one or several numbers, or of one
+            target and its inputs if these are given. Their ranks are tested too: SBC of quantities
+            that you choose (Modrak et al., 2023), such as the log likelihood of the data, or the
+            score of a classifier that was trained on other observations. NaN counts as the least.
         null: `jaxcal.nulls.HadamardWild` or `Wild`, or `DependentWild` for observations in the
             order of time.
         level: Probability of rejecting calibrated predictions; it determines ``result.verdict``.
@@ -70,7 +75,8 @@ def calibration_test(
     Returns:
         `TestResult`. ``result.parts`` holds the alternatives, each with its p-value;
         ``result.table`` the shift and the spread of each coordinate, on average and along each
-        feature; ``result.ranks`` the ranks of the targets (`jaxcal.plots.where`). A target at which
+        feature; ``result.ranks`` the ranks of the targets by log density, by each coordinate and by
+        ``statistics`` (`jaxcal.plots.where`). A target at which
         its prediction has density 0, or so far in its tail that the probability of any such target
         among n is 1e-6, leads to rejection by itself. Scores are omitted if a density has a
         boundary.
@@ -103,7 +109,10 @@ def calibration_test(
     predictions, columns = observed(predictions, ys, inputs)
     d = ys[0].size
     called = checks.names(names, d, "coordinate") or tuple(map(str, range(d)))
-    result = _unjudged(key, predictions, ys, columns, null, jnp.asarray(level), names=called)
+    if statistics is not None:
+        statistics = checks.function(statistics, "statistics", "a target (and its inputs)")
+    options = {"names": called, "statistics": statistics}
+    result = _unjudged(key, predictions, ys, columns, null, jnp.asarray(level), **options)
     return result.at_level(level, null.least_p_value)
 
 
@@ -142,7 +151,7 @@ def _ours(null: object) -> bool:
     return type(null).__module__.startswith("jaxcal.")
 
 
-@partial(jax.jit, static_argnames="names")
+@partial(jax.jit, static_argnames=("names", "statistics"))
 def _unjudged(
     key: Key,
     predictions: Predictions,
@@ -152,9 +161,12 @@ def _unjudged(
     level: Scalar,
     *,
     names: tuple[str, ...],
+    statistics: Statistics | None,
 ) -> TestResult:
     """Return the result before it is compared with its level, on which only limits depend."""
-    return one_at_a_time(partial(_one, names))(key, predictions, targets, inputs, null, level)
+    return one_at_a_time(partial(_one, names, statistics))(
+        key, predictions, targets, inputs, null, level
+    )
 
 
 class Fit(NamedTuple):
@@ -178,6 +190,8 @@ class Fit(NamedTuple):
         predictions: Predictions,
         targets: Array,
         fixed: tuple[Units, Bool[Array, ""]] | None = None,
+        statistics: Statistics | None = None,
+        inputs: Points | None = None,
     ) -> "Fit":
         """That of these observations; ``fixed`` are units, and whether densities end, by others."""
         n = len(targets)
@@ -185,7 +199,8 @@ class Fit(NamedTuple):
         finite = jnp.all(jnp.isfinite(raw), axis=1)
         units = Units.of(raw) if fixed is None else fixed[0]
         ys = jnp.where(finite[:, None], units.points(raw), 0)
-        near = seen(key, Standardized(predictions, units, targets.shape[1:]), ys, targets)
+        of_units = Standardized(predictions, units, targets.shape[1:])
+        near = seen(key, of_units, ys, targets, statistics, inputs)
         nowhere = near.log_at_target == -jnp.inf
         lost = (nowhere & (not_finite(predictions) > 0)) | (near.log_at_target == jnp.inf)
         lost = finite & (lost | (~nowhere & ~near.usable))
@@ -223,6 +238,7 @@ def _digit(logs: Array) -> Array:
 
 def _one(
     names: tuple[str, ...],
+    statistics: Statistics | None,
     key: Key,
     predictions: Predictions,
     targets: Array,
@@ -232,7 +248,7 @@ def _one(
 ) -> TestResult:
     keys = jax.random.split(key, 3)
     n = len(targets)
-    fit = Fit.of(keys[0], predictions, targets)
+    fit = Fit.of(keys[0], predictions, targets, None, statistics, inputs)
     frame = Frame.of(fit.seen, inputs)
     alternatives = groups(frame, fit.seen, fit.scores, fit.ends, inputs)
     if not isinstance(null, DependentWild):  # what neighbours in time share would be learned

@@ -204,6 +204,10 @@ def groups(
             _alone(width, columns),
         ),
     ]
+    u = ranks.statistics
+    of_statistics = [-cosines(u, 1), normal(jnp.abs(2 * u - 1))]
+    of_statistics += [_crossed(of_statistics[0], f) for f in features]
+    named.append(Group("statistics", 0.2, of_statistics))
     return [group for group in named if group.blocks[0].shape[1] > 0]
 
 

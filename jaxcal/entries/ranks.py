@@ -1,7 +1,7 @@
 """Ranks of targets among points near their predictions, and summaries of these points."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jaxcal.numerics import uniforms
 from jaxcal.read import Standardized, Unnormalized
 from jaxcal.typing import Key, Keys, Points
 
+Statistics: TypeAlias = Callable[..., Array]  # of one target, and of its inputs if there are any
 BLOCK = 4096  # observations whose points are in memory at once
 
 
@@ -24,7 +25,7 @@ class Ranked(NamedTuple):
     of coordinates that are drawn anew, uniformly, below the least rank that the points resolve, and
     above the greatest one. A target has next to no weight where its prediction is wrong in one
     coordinate, so that its rank in any other, right one is 0 or 1 too often; that of ``resolved``
-    is not, but says less on tails.
+    is not, but says less on tails. ``statistics`` [n, s]: of functions of the target.
     """
 
     density: Float[Array, " n"]
@@ -32,11 +33,13 @@ class Ranked(NamedTuple):
     coordinates: Float[Array, "n d"]
     products: Float[Array, "n q"]
     resolved: Float[Array, "n d"]
+    statistics: Float[Array, "n s"]
 
     @property
-    def shown(self) -> Float[Array, "n d1"]:
-        """Return the ranks in results: of the log density, then of each coordinate."""
-        return jnp.concatenate([self.density[:, None], self.coordinates], axis=1)
+    def shown(self) -> Float[Array, "n r"]:
+        """Return the ranks in results: of the log density, each coordinate, and statistics."""
+        each = [self.density[:, None], self.coordinates, self.statistics]
+        return jnp.concatenate(each, axis=1)
 
     @property
     def normal(self) -> Float[Array, "n d"]:
@@ -70,12 +73,12 @@ class Seen(NamedTuple):
     flat: Bool[Array, " n"]
 
     @classmethod
-    def of(cls, key: Key, near: Landed) -> "Seen":
-        """Summarize the points."""
+    def of(cls, key: Key, near: Landed, values: Float[Array, "n k s"] | None = None) -> "Seen":
+        """Summarize the points; ``values`` are statistics of them."""
         weights, largest = near.weights, jnp.max(near.logs, axis=1)
         weighted = jnp.max(weights, axis=1) > jnp.min(weights, axis=1)
         return cls(
-            ranked(key, near),
+            ranked(key, near, values),
             near.centers,
             near.scales,
             near.claims,
@@ -88,7 +91,14 @@ class Seen(NamedTuple):
         )
 
 
-def seen(key: Key | Keys, predictions: Standardized, ys: Points, targets: Array) -> Seen:
+def seen(
+    key: Key | Keys,
+    predictions: Standardized,
+    ys: Points,
+    targets: Array,
+    statistics: Statistics | None = None,
+    inputs: Points | None = None,
+) -> Seen:
     """Return summaries of the points near each prediction. For log densities with rows of
     parameters, observations are processed in blocks, which bounds memory.
 
@@ -96,11 +106,17 @@ def seen(key: Key | Keys, predictions: Standardized, ys: Points, targets: Array)
     draw for all rows at once, by the first key.
     """
 
-    def of_block(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Seen:
+    def of_block(
+        key: Key, predictions: Standardized, ys: Points, targets: Array, inputs: Points | None
+    ) -> Seen:
         keys = jax.random.split(key)
-        return Seen.of(keys[1], landed(keys[0], predictions, ys, targets))
+        near = landed(keys[0], predictions, ys, targets)
+        if statistics is None:
+            return Seen.of(keys[1], near)
+        points = predictions.units.original(near.points).reshape(*near.logs.shape, *ys.shape[1:])
+        return Seen.of(keys[1], near, values_of(statistics, points, targets, inputs))
 
-    def of_rows(keys: Keys, predictions: Standardized, ys: Points, targets: Array) -> Seen:
+    def of_rows(keys: Keys, predictions: Standardized, ys: Points, targets: Array, _: None) -> Seen:
         densities = predictions.predictions
         assert isinstance(densities, Unnormalized)
 
@@ -109,15 +125,17 @@ def seen(key: Key | Keys, predictions: Standardized, ys: Points, targets: Array)
                 return jax.lax.dynamic_slice_in_dim(leaf, k, 1, axis)
 
             one = Standardized(densities.sliced(row), predictions.units, predictions.event)
-            return jax.tree.map(lambda leaf: leaf[0], of_block(key, one, row(ys), row(targets)))
+            return jax.tree.map(
+                lambda leaf: leaf[0], of_block(key, one, row(ys), row(targets), None)
+            )
 
         return jax.vmap(of_row)(keys, jnp.arange(len(ys)))
 
     if not key.ndim:
-        return _in_blocks(of_block, key, predictions, ys, targets)
+        return _in_blocks(of_block, key, predictions, ys, targets, inputs)
     if not isinstance(predictions.predictions, Unnormalized):
-        return of_block(key[0], predictions, ys, targets)
-    return _in_blocks(of_rows, key, predictions, ys, targets)
+        return of_block(key[0], predictions, ys, targets, inputs)
+    return _in_blocks(of_rows, key, predictions, ys, targets, None)
 
 
 def _in_blocks(
@@ -125,13 +143,13 @@ def _in_blocks(
     key: Key | Keys,
     predictions: Standardized,
     ys: Points,
-    targets: Array,
+    *arrays: Array | None,
 ) -> PyTree:
     """Apply to blocks of rows, each with a key of its own or with the keys of its rows; the overlap
     of the last block with the previous one is dropped."""
     n, densities = len(ys), predictions.predictions
     if n <= BLOCK or not isinstance(densities, Unnormalized):
-        return function(key, predictions, ys, targets)
+        return function(key, predictions, ys, *arrays)
     count = -(-n // BLOCK)
 
     def one(at: tuple[Key, Array]) -> PyTree:
@@ -141,7 +159,8 @@ def _in_blocks(
             return jax.lax.dynamic_slice_in_dim(leaf, start, BLOCK, axis)
 
         block = Standardized(densities.sliced(rows), predictions.units, predictions.event)
-        return function(rows(key) if key.ndim else block_key, block, rows(ys), rows(targets))
+        some = (array if array is None else rows(array) for array in arrays)
+        return function(rows(key) if key.ndim else block_key, block, rows(ys), *some)
 
     def joined(leaf: Array) -> Array:
         before = leaf[:-1].reshape((count - 1) * BLOCK, *leaf.shape[2:])
@@ -152,15 +171,30 @@ def _in_blocks(
     return jax.tree.map(joined, jax.lax.map(one, (keys, starts)))
 
 
-def ranked(key: Key, near: Landed) -> Ranked:
+def values_of(
+    statistics: Statistics,
+    points: Float[Array, "n k *event"],
+    targets: Float[Array, "n *event"],
+    inputs: Points | None,
+) -> Float[Array, "n k s"]:
+    """Return statistics of points, of the targets first; NaN counts as -infinity."""
+    points = points.reshape(*points.shape[:2], *targets.shape[1:]).at[:, 0].set(targets)
+
+    def of_row(members: Array, x: Array | None) -> Array:
+        return jax.vmap(lambda y: jnp.ravel(statistics(*((y,) if x is None else (y, x)))))(members)
+
+    values = jax.vmap(of_row, in_axes=(0, None if inputs is None else 0))(points, inputs)
+    return jnp.where(jnp.isnan(values), -jnp.inf, values).astype(points.dtype)
+
+
+def ranked(key: Key, near: Landed, statistics: Float[Array, "n k s"] | None = None) -> Ranked:
     """Return weighted, randomized ranks; ties are broken independently for each statistic."""
     w, d = near.weights, near.points.shape[2]
     middle = jnp.sum(w[:, :, None] * near.points, axis=1, keepdims=True)
     gaps = near.points - middle
     i, j = np.triu_indices(d, 1)
-    values = jnp.concatenate(
-        [near.logs[:, :, None], near.points, gaps[:, :, i] * gaps[:, :, j]], axis=2
-    )
+    each = [near.logs[:, :, None], near.points, gaps[:, :, i] * gaps[:, :, j]]
+    values = jnp.concatenate(each if statistics is None else [*each, statistics], axis=2)
     at_targets = values[:, :1]
     below = jnp.sum(jnp.where(values < at_targets, w[:, :, None], 0), axis=1)
     ties = jnp.sum(jnp.where(values == at_targets, w[:, :, None], 0), axis=1)
@@ -172,7 +206,9 @@ def ranked(key: Key, near: Landed) -> Ranked:
     least = 1 / (2 + 1 / jnp.sum(w**2, axis=1, keepdims=True))
     low, high = coordinates < least, coordinates > 1 - least
     resolved = jnp.where(low, least * again, jnp.where(high, 1 - least * again, coordinates))
-    return Ranked(u[:, 0], below[:, 0] + ties[:, 0], coordinates, u[:, d + 1 :], resolved)
+    products, of_statistics = jnp.split(u[:, d + 1 :], [len(i)], axis=1)
+    at_most = below[:, 0] + ties[:, 0]
+    return Ranked(u[:, 0], at_most, coordinates, products, resolved, of_statistics)
 
 
 def normal(ranks: Float[Array, "n q"]) -> Float[Array, "n q"]:
