@@ -6,7 +6,7 @@ from test_api import public
 
 import jaxcal
 
-FILES, LINES, NAMES = 230, 41_297, 167
+FILES, LINES, NAMES = 230, 41_284, 167
 
 
 def test_the_library_is_no_heavier_than_it_was():
