@@ -29,16 +29,6 @@ class Binary(NamedTuple):
     w: Vector
     labels: Vector | None = None
 
-    @property
-    def rho(self) -> Vector:
-        """Return residuals w (y - v)."""
-        return self.w * (self.y - self.v)
-
-    @property
-    def squares(self) -> Vector:
-        """Sums of the squared weights of the labels of each prediction."""
-        return squares(self.w, self.labels)
-
 
 class Ordered(NamedTuple):
     """`Binary` data in ascending order of ``v``; ``order`` [n]: index of each observation."""

@@ -38,22 +38,22 @@ CELLS = 8192  # cells of predictions whose labels are drawn together
 FEW = 10  # most observations for which all labels are enumerated
 
 
-def drawable(data: Ordered, *, equal: bool, null: Null) -> Binary:
-    """Return what a test draws, ascending: cells or different predictions if labels of ``equal``
-    weights can be drawn together, single observations otherwise."""
+def drawable(data: Ordered, *, equal: bool, null: Null) -> Ordered:
+    """Return what a test draws: cells or different predictions if labels of ``equal`` weights can
+    be drawn together, single observations otherwise."""
     n = data.v.size
     if equal and null == "redraw":
         if not isinstance(data.v, Tracer):
             distribution, atom = merged(data)
-            if atom is not None and distribution.v.size <= CELLS:
-                return distribution
+            if atom is not None and (m := distribution.v.size) <= CELLS:
+                return Ordered(*distribution[:3], jnp.arange(m), distribution.labels)
         if n > CELLS:
             return _cells(data)
-    return Binary(data.v, data.y, data.w, data.labels)
+    return data
 
 
 @jax.jit
-def _cells(data: Ordered) -> Binary:
+def _cells(data: Ordered) -> Ordered:
     cell = jnp.clip(jnp.nan_to_num(data.v) * CELLS, 0, CELLS - 1).astype(jnp.int32)
     one = jnp.ones_like(data.v) if data.labels is None else data.labels
     parts = one, one * data.v, one * data.y
@@ -61,7 +61,7 @@ def _cells(data: Ordered) -> Binary:
     some = at_least(count, 1)
     middle = (jnp.arange(CELLS, dtype=v.dtype) + 0.5) / CELLS
     v = jnp.where(count > 0, v / some, middle)
-    return Binary(v, y / some, count / jnp.sum(count), count)
+    return Ordered(v, y / some, count / jnp.sum(count), jnp.arange(CELLS), count)
 
 
 def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
@@ -94,10 +94,10 @@ def suitable_null(null: object, data: Binary) -> Null:
 
 
 def null_draws(
-    key: Key, data: Binary, *, statistic: Any, n_draws: int, null: Null = "redraw"
+    key: Key, data: Ordered, *, statistic: Any, n_draws: int, null: Null = "redraw"
 ) -> Float[Array, " b"]:
     """Draws of a statistic of (v, residuals) if the predictions were calibrated."""
-    v, y, w, labels = data
+    v, y, w, _, labels = data
 
     def one(key: Key) -> Scalar:
         if labels is None:
@@ -187,7 +187,7 @@ def no_verdict(result: Any) -> Sentences:
 
 @partial(jax.jit, static_argnames=("statistic", "n_draws", "null"))
 def resampling_test(
-    key: Key, data: Binary, *, statistic: Any, n_draws: int, null: Null
+    key: Key, data: Ordered, *, statistic: Any, n_draws: int, null: Null
 ) -> CalibrationTest:
     """Compare a statistic with its draws under calibration; the data count as one draw."""
     value = statistic(data.v, data.rho)

@@ -39,11 +39,11 @@ class BlockNormal(eqx.Module):
         'rejected'
     """
 
-    size: int | None = eqx.field(default=None, static=True)
-
-    def __check_init__(self):
-        if self.size is not None:
-            convert.integer(self.size, "size", least=2)
+    size: int | None = eqx.field(
+        default=None,
+        static=True,
+        converter=lambda value: None if value is None else convert.integer(value, "size", least=2),
+    )
 
     def needs(self, key: Key, features: Features) -> Needs:
         n = count(features)

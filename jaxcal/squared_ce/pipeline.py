@@ -23,7 +23,7 @@ from jaxcal.squared_ce.leave_one_out import leave_one_out
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.report import Report
 from jaxcal.squared_ce.tuning import join, tune
-from jaxcal.typing import ArrayLike, Folds, Key, KeyLike
+from jaxcal.typing import ArrayLike, Folds, KeyLike
 
 FEWEST = 30  # test observations for a normal interval
 SCALAR_RANK, VECTOR_RANK = 64, 512  # where exact factorisations get slow
@@ -120,57 +120,44 @@ def calibration_error(
         >>> report.selected in report.estimators
         True
     """
+    key, level, keep = checks.key(key), checks.level(level), checks.flag(keep, "keep")
     with jax.enable_x64(True):
         p = checks.probabilities(predictions, "predictions", binary=True)
         problem = _double(reductions.reduce(p, targets, notion))
         classes = np.asarray(checks.labels(targets, p.shape[0], p.shape[1], "targets"))
-        return _run(checks.key(key), problem, classes, estimators, folds, test, level, keep)
-
-
-def _run(
-    key: Key,
-    problem: Reduced,
-    targets: np.ndarray,
-    estimators: Asked,
-    folds: Folds,
-    test: ArrayLike,
-    level: float,
-    keep: bool,
-) -> Report:
-    level, keep = checks.level(level), checks.flag(keep, "keep")
-    rows, outcomes = (
-        np.moveaxis(np.asarray(part), -2, 0).reshape(problem.n, -1)
-        for part in (problem.inputs, problem.outcomes)
-    )
-    tuning, tested = splits.hold_out(key, test, rows, outcomes, targets)
-    opt, final = problem.take(tuning), problem.take(tested)
-    pairs = splits.folds(folds, rows[tuning], targets[tuning])
-    largest = opt.take(max((train for train, _ in pairs), key=len))
-    if isinstance(estimators, str) and estimators == "paper":
-        estimators = default_estimators(largest)
-    chosen = _named(estimators)
-    parts = [
-        tune(one, last, pairs, chosen, keep)
-        for one, last in zip(opt.problems(), final.problems(), strict=True)
-        if chosen
-    ]
-    # of two distributions, and so of the conditional means of their classes: |p - q|^2 <= 2
-    largest = 2.0 if problem.notion in ("canonical", "class-wise") else 1.0
-    tuned = {
-        name: join(name, [part[name] for part in parts], level, keep, largest) for name in chosen
-    }
-    risks = {name: np.nan_to_num(each.risk, nan=np.inf) for name, each in tuned.items()}
-    return Report(
-        notion=problem.notion,
-        estimators=tuned,
-        selected=min(risks, key=lambda name: risks[name], default=""),
-        brier=float(jnp.sum(final.brier)),
-        n_tuning=len(tuning),
-        n_test=len(tested),
-        n_folds=len(pairs),
-        notes=_notes(problem, targets, tuning, pairs, len(tested) if chosen else None),
-        every_row=leave_one_out(problem, level=level),
-    )
+        rows, outcomes = (
+            np.moveaxis(np.asarray(part), -2, 0).reshape(problem.n, -1)
+            for part in (problem.inputs, problem.outcomes)
+        )
+        tuning, tested = splits.hold_out(key, test, rows, outcomes, classes)
+        opt, final = problem.take(tuning), problem.take(tested)
+        pairs = splits.folds(folds, rows[tuning], classes[tuning])
+        largest = opt.take(max((train for train, _ in pairs), key=len))
+        if isinstance(estimators, str) and estimators == "paper":
+            estimators = default_estimators(largest)
+        chosen = _named(estimators)
+        parts = [
+            tune(one, last, pairs, chosen, keep)
+            for one, last in zip(opt.problems(), final.problems(), strict=True)
+            if chosen
+        ]
+        # of two distributions, and so of the conditional means of their classes: |p - q|^2 <= 2
+        most = 2.0 if problem.notion in ("canonical", "class-wise") else 1.0
+        tuned = {
+            name: join(name, [part[name] for part in parts], level, keep, most) for name in chosen
+        }
+        risks = {name: np.nan_to_num(each.risk, nan=np.inf) for name, each in tuned.items()}
+        return Report(
+            notion=problem.notion,
+            estimators=tuned,
+            selected=min(risks, key=lambda name: risks[name], default=""),
+            brier=float(jnp.sum(final.brier)),
+            n_tuning=len(tuning),
+            n_test=len(tested),
+            n_folds=len(pairs),
+            notes=_notes(problem, classes, tuning, pairs, len(tested) if chosen else None),
+            every_row=leave_one_out(problem, level=level),
+        )
 
 
 def _notes(
