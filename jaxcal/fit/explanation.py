@@ -24,8 +24,8 @@ STEPS = ("units", "nodes", "scores", "features", "bandwidths", "statistic")
 def explain(result: TestResult) -> None:
     """Print how a test was fitted, in six steps: choices, shapes, and the equation of each.
 
-    In the equations y_i are targets [d], p_i their predictions, and l is the target kernel. The last
-    lines hold the estimate, the null, and what limits the result.
+    In the equations y_i are targets [d], p_i their predictions, and l is the target kernel. The
+    last lines hold the estimate, the null, and what limits the result.
 
     Args:
         result: Result of a test over pairs of observations: `kccsd_test`, `kcsd_test`, `ksd_test`,
