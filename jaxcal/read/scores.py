@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
 from jaxcal.read.predictions import Scores, Unnormalized
 from jaxcal.read.standardized import Standardized, Units
@@ -39,7 +39,7 @@ def score(predictions: PredictionsLike, ys: Float[Array, "n *event"]) -> Float[A
     )
 
 
-def log_densities_at(predictions: Any, ys: Float[Array, "n *event"]) -> Float[Array, " n"]:
+def log_densities_at(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[Array, " n"]:
     """Return the log density of prediction i at ``ys[i]``, for each row, up to one constant each;
     not finite where the density is 0 or NaN."""
     if isinstance(predictions, Unnormalized):
