@@ -188,6 +188,8 @@ def test_many_classes_have_the_components_of_the_first_sample():
     assert state.sums["groups"].shape == (2, 1024, 30, 30 + 3 * classes + 1)
     in_memory = compare(0, models, y, n_draws=99)
     np.testing.assert_allclose(test.result(state).corrected, in_memory.corrected, rtol=0.01)
+    with pytest.raises(ValueError, match="of 40 classes needs at least 30 observations, got 29"):
+        StreamedTest.comparison(0, {name: p[:29] for name, p in models.items()}, y[:29])
 
 
 def test_what_cannot_be_compared_is_said(test, whole):
