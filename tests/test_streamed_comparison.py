@@ -74,6 +74,20 @@ def test_it_is_the_comparison_in_memory(test, whole):
     assert [line.split()[:2] for line in lines[:3]] == [line.split()[:2] for line in wanted[:3]]
 
 
+@pytest.mark.parametrize(("classes", "weight"), [(10, 1.0), (30, 0.05)])
+def test_leverages_move_values_by_less_than_a_twentieth_of_their_error(classes, weight):
+    random = np.random.default_rng(1)
+    q = random.dirichlet(np.full(classes, weight), 1024) + 1e-12
+    q = q / q.sum(1, keepdims=True)
+    y = (random.random(1024)[:, None] > np.cumsum(q, 1)[:, :-1]).sum(1)
+    models = {str(power): q**power / np.sum(q**power, 1, keepdims=True) for power in (1, 2, 0.6)}
+    in_memory = compare(0, models, y, n_draws=199)
+    test = StreamedTest.comparison(0, models, y, n_draws=199)
+    streamed = test.result(test.update(test.empty(), models, y))
+    error = (in_memory.high - in_memory.low) / 4
+    assert np.all(np.abs(streamed.corrected - in_memory.corrected) < error / 20)
+
+
 def test_the_value_is_the_equation(test, whole):
     """By least squares of all rows, with the leverages' mean in the factor."""
     for q, value in zip(MODELS.values(), test.result(whole).corrected, strict=True):
@@ -188,6 +202,8 @@ def test_many_classes_have_the_components_of_the_first_sample():
     assert state.sums["groups"].shape == (2, 1024, 30, 30 + 3 * classes + 1)
     in_memory = compare(0, models, y, n_draws=99)
     np.testing.assert_allclose(test.result(state).corrected, in_memory.corrected, rtol=0.01)
+    with pytest.raises(ValueError, match="of 40 classes needs at least 30 observations, got 29"):
+        StreamedTest.comparison(0, {name: p[:29] for name, p in models.items()}, y[:29])
 
 
 def test_what_cannot_be_compared_is_said(test, whole):

@@ -48,7 +48,7 @@ FULL = Config(
         *(("comparison", n, w) for n, w in ((10**5, 1), (10**6, 1), (10**6, 2))),
     )
 )
-QUICK = Config((("classes", 400, 2), ("table", 400, 1)), batch=100)
+QUICK = Config((("classes", 400, 2), ("comparison", 400, 1), ("table", 400, 1)), batch=100)
 
 
 def study(config: Config) -> runner.Study:

@@ -64,6 +64,11 @@ class ComparisonSums(eqx.Module):
         checks.labels(targets, n, m)
         directions = None
         if m > COMPONENTS:
+            if n < COMPONENTS:
+                raise ValueError(
+                    f"targets: a first sample of {m} classes needs at least {COMPONENTS} "
+                    f"observations, got {n}"
+                )
             centred = stack - jnp.mean(stack, axis=1, keepdims=True)
             *_, rows = jnp.linalg.svd(centred, full_matrices=False)
             directions = jnp.swapaxes(rows[:, : COMPONENTS - 1], 1, 2)
