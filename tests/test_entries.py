@@ -331,6 +331,20 @@ def test_the_table_is_that_of_least_squares(key):
     assert float(got.effect[1, 0]) == pytest.approx(-np.log(np.std(left, ddof=1)), abs=1e-3)
 
 
+def test_p_values_of_the_table_need_resolved_scores_to_agree(key):
+    """Every twentieth score is far out, as beside a wrong coordinate: sizes and limits show it."""
+    from jaxcal.entries.table import table
+
+    nu = jax.random.normal(key, (300, 1))
+    far = nu.at[::20].set(jnp.where(nu[::20] > 0, 5.0, -5.0))
+    rest = jnp.zeros((0, 300, 1)), jnp.ones(300, bool), 0.05, ("a",), ("all",)
+    shown, alone = table(far, nu, *rest), table(far, far, *rest)
+    np.testing.assert_allclose(shown.effect, alone.effect)
+    np.testing.assert_allclose(shown.high, alone.high)
+    assert float(alone.p_value[1, 0]) < 1e-3
+    np.testing.assert_allclose(shown.p_value[1], table(nu, nu, *rest).p_value[1])
+
+
 def test_pictures_show_the_evidence_and_the_table(results):
     for name in ("spread trend", ""):
         result = results[name]

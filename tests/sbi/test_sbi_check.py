@@ -18,8 +18,9 @@ from jaxcal.read import Scores
 from jaxcal.results import Means, Table, tells
 from jaxcal.sbi.diagnosis import cross_fitted_means, diagnose
 from jaxcal.sbi.posteriors import chunked_scores
-from jaxcal.sbi.ranks import rank_draws
+from jaxcal.sbi.ranks import also_by, rank_draws
 from jaxcal.sbi.report_text import sentences
+from jaxcal.sbi.suspicions import exchange_evidence
 
 N, D = 300, 2
 PRIOR = dist.Normal(jnp.zeros(D), 1.0).to_event(1)
@@ -645,7 +646,35 @@ def test_swapped_parameters_are_named(density, named):
     said = [text.split(":")[0] for text in report.findings() if "swapped" in text]
     assert said == (["a and b may be swapped"] if named else [])
     gains = jax.vmap(density)(thetas[:, ::-1], xs) - jax.vmap(density)(thetas, xs)
-    assert float(report.exchanged[0, 1]) == pytest.approx(float(gains.sum()))
+    total = float(gains.sum()) if jnp.median(gains) > 0 else -np.inf
+    assert float(report.exchanged[0, 1]) == pytest.approx(total)
+
+
+def test_few_pairs_that_are_excluded_do_not_look_swapped():
+    """A third of "a" has next to no density; there an exchange would raise it by 40, as b > 0."""
+    thetas, noise = jax.random.normal(jax.random.key(24), (2, 100, 2))
+    thetas = jnp.stack([thetas[:, 0] + 0.5, jnp.abs(thetas[:, 1])], axis=1)
+    xs = thetas + noise * jnp.asarray([[0.5, 0.8]])
+
+    def half(x, theta):
+        return two_noises(theta, x) - jnp.where(theta[0] < 0, 40.0, 0.0)
+
+    gains = jax.vmap(half)(xs, thetas[:, ::-1]) - jax.vmap(half)(xs, thetas)
+    assert float(gains.sum()) > 100
+    space = sbi.Space(jnp.full(2, -jnp.inf), jnp.full(2, jnp.inf))
+    evidence = exchange_evidence(jaxcal.Unnormalized(half, xs), thetas, space)
+    assert float(evidence[0, 1]) == -np.inf
+
+
+def test_findings_from_ranks_need_the_p_values_of_the_table(right):
+    """Those of the table do not depend on whether another parameter is wrong."""
+    table, diagnosis = right.conditional.test.table, right.conditional.diagnosis
+    assert float(table.p_value[0, 0]) > 0.02
+    certain = diagnosis.shift._replace(p_value=jnp.zeros(2), p_adjusted=jnp.zeros(2))
+    raised = also_by(table, replace(diagnosis, shift=certain)).shift
+    np.testing.assert_allclose(raised.p_value, table.p_value[:2, 0])
+    assert float(raised.p_adjusted[0]) >= float(raised.p_value[0])
+    assert also_by(table, replace(diagnosis, shift=None)).shift is None
 
 
 def one_of_two_modes(theta, x):
