@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from jaxcal.squared_ce import calibration_error
     from jaxcal.ucme import ucme_test
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {  # modules of functions and classes
     "Draws": "read",
