@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from test_api import public
+from api import public
 
 import jaxcal
 
-FILES, LINES, NAMES = 224, 41_350, 153
+FILES, LINES, NAMES = 224, 41_715, 153
 
 
 def test_the_library_is_no_heavier_than_it_was():

@@ -15,7 +15,7 @@ from jaxcal import kccsd
 from jaxcal.engine.quadratic import quadratic_sums
 from jaxcal.skce import skce
 
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 STUDIES = ["kccsd", "kccsd_mcmc", "level", "preconditioning", "precision"]
 COMMITTED = [
     *STUDIES,

@@ -1,15 +1,13 @@
 """Every public signature, as agreed: what changes for a user changes `api.txt` too."""
 
-import importlib
 import inspect
 from pathlib import Path
 
+from api import PACKAGES, public
+
 import jaxcal
 
-GOLDEN = Path(__file__).with_name("api.txt")
-PACKAGES = """candidates ckce coverage dce divergences kernel_means kernels mcmc measures
-moments nulls plots sbi simulators skce squared_ce streaming ucme whitening"""
-PLACES = ["jaxcal"] + [f"jaxcal.{place}" for place in PACKAGES.split()]
+GOLDEN = Path(__file__).parents[1] / "api.txt"
 # what a function takes by position: a key where it draws, predictions, targets; all else by name
 BY_POSITION = {"key", "predictions", "targets"}
 # other things than predictions and their targets, with the words of their part of the field
@@ -20,18 +18,6 @@ ALSO = {
     "jaxcal.ksd_test": {"model"},
     "jaxcal.compare": {"models"},
 }
-
-
-def public():
-    """Every public function and class that a user calls, by its first place."""
-    seen = {}
-    for place in PLACES:
-        module = importlib.import_module(place)
-        for name in module.__all__:
-            value = getattr(module, name)
-            if callable(value) and value not in seen.values():
-                seen[f"{place}.{name}"] = value
-    return seen
 
 
 def signature(value):

@@ -137,7 +137,7 @@ def test_the_launcher_tests_a_folder_of_shards(tmp_path):
         rows = slice(200 * k, 200 * k + 200)
         table = pa.table({"probabilities": list(p[rows]), "targets": np.zeros(200, int)})
         pq.write_table(table, tmp_path / f"{k}.parquet")
-    launcher = Path(__file__).parents[1] / "experiments" / "processes" / "stream.py"
+    launcher = Path(__file__).parents[3] / "experiments" / "processes" / "stream.py"
     program = f"""
     import runpy, sys
     jax.distributed.initialize = lambda *args, **options: None  # done above

@@ -8,7 +8,7 @@ import pytest
 from optional import with_packages
 from scripts import smoke
 
-NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 nbformat = pytest.importorskip("nbformat", reason="comparing notebooks needs jupytext")
 pytest.importorskip("jupytext")
 

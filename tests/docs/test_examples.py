@@ -7,10 +7,10 @@ import re
 
 import jax
 import pytest
+from api import public
 from optional import with_packages
 from public_names import RETURNED
 from quick import quick_first
-from test_api import public
 
 PUBLIC = public()
 QUICK = {

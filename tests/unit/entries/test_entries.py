@@ -260,9 +260,7 @@ def test_statistics_are_of_one_target_in_its_own_units_and_nan_is_least(as_users
     above = np.asarray(ys[:, 1]) > 1000
     np.testing.assert_allclose(result.ranks[above, 4], result.ranks[above, 2], atol=0.05)
     assert np.isfinite(np.asarray(result.ranks)).all()
-    with pytest.raises(
-        TypeError, match=r"statistics: wanted a function of a target \(and"
-    ):
+    with pytest.raises(TypeError, match=r"statistics: wanted a function of a target \(and"):
         calibration_test(1, predictions, ys, statistics=3)
 
 

@@ -13,7 +13,7 @@ from hatchling.builders.wheel import WheelBuilder
 
 import jaxcal
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PYTHONS = ["3.11", "3.12", "3.13"]
 LICENSES = ROOT / "jaxcal" / "data" / "LICENSES.md"

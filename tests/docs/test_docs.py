@@ -13,14 +13,14 @@ import evidence
 import jax
 import pages
 import pytest
+from api import public
 from optional import with_packages
 from public_names import PLACES, full_name, with_links
 from quick import quick_first
-from test_api import public
 
 from jaxcal.__main__ import main
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WRITTEN = sorted((ROOT / "notebooks/docs").glob("*.md"))
 PAGES = {path.relative_to(ROOT).as_posix(): path for path in (ROOT / "README.md", *WRITTEN)}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
