@@ -42,9 +42,9 @@ STRONG = {"narrow": 0.3, "wide": 2.5, "shifted": 2.0}  # of a, with b independen
 class Config:
     n: int = 200
     data_sets: int = 20
-    right: int = 60
-    dropped: int = 200  # data sets in which an innocent "b" stands beside a dropped half of "a"
-    beside: int = 40  # the same beside other strong faults
+    right: int = 40
+    dropped: int = 100  # data sets in which an innocent "b" stands beside a dropped half of "a"
+    beside: int = 20  # the same beside other strong faults
     simulators: tuple[str, ...] = faulty.SIMULATORS
     faults: tuple[str, ...] = tuple(NAMES)
     seed: int = 20261125
