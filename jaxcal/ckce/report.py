@@ -93,7 +93,11 @@ def _says_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
         where = f"says {high:.2f} where {often:.2f} comes true"
         if low < high:
             where += f", {low:.2f} where {rare:.2f} does"
-        fault = _fault(high - often, low - rare) if p[i] <= comparison.level else "not shown wrong"
+        fault = (
+            _fault(float(high - often), float(low - rare))
+            if p[i] <= comparison.level
+            else "not shown wrong"
+        )
         text.append(f"{name}class {k}: {where}; {fault} (p = {p[i]:.3g})")
     return text
 
