@@ -31,6 +31,9 @@ def explain(result: TestResult) -> None:
         result: Result of a test over pairs of observations: `kccsd_test`, `kcsd_test`, `ksd_test`,
             `skce_test`, `moment_test` or `ucme_test`. ValueError for others and for a batch.
 
+    Returns:
+        None: the steps are printed; ``result.steps`` holds their texts.
+
     Example:
         >>> import jax, jaxcal
         >>> import numpyro.distributions as dist

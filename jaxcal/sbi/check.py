@@ -27,6 +27,7 @@ from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.sbi.suspicions import exchange_evidence
 from jaxcal.typing import ArrayLike, Key, KeyLike, Observations, PosteriorLike
 
+STILL_WRONG = 0.01  # p-value of exchanged parameters up to which they are not called swapped
 SPLIT_UP_TO = 2000  # most pairs for which the statistic is split over parameters by default
 
 
@@ -128,13 +129,24 @@ def check_posterior(
     given_x = _given_x(key, pairs, null, level, coordinates)
     calibrated = _calibrated(key, pairs, null, level)
     ranks = ranks_of(jax.random.fold_in(key, 3), pairs, draws, n_draws, chains, level)
-    exchanged = (
-        None
-        if pairs.predictions is None
-        else exchange_evidence(pairs.predictions, pairs.thetas, pairs.space)
-    )
+    exchanged = _exchanged(jax.random.fold_in(key, 5), pairs, null, level)
     of_discrete = () if mixed is None else mixed.tests(jax.random.fold_in(key, 4), pairs, level)
     return PosteriorReport(calibrated, given_x, coverage, ranks, exchanged, of_discrete)
+
+
+def _exchanged(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> Array | None:
+    """Return `exchange_evidence`; none of it if the posterior is wrong with the two exchanged too,
+    as other errors may also raise its density there."""
+    if pairs.predictions is None:
+        return None
+    ratios = exchange_evidence(pairs.predictions, pairs.thetas, pairs.space)
+    if ratios is None or not jnp.nanmax(ratios) >= -jnp.log(level):
+        return ratios
+    j, k = jnp.unravel_index(jnp.nanargmax(ratios), ratios.shape)
+    order = jnp.arange(len(pairs.names)).at[j].set(k).at[k].set(j)
+    options = {"names": pairs.names, "null": null, "level": level}
+    test = calibration_test(key, pairs.predictions, pairs.thetas[:, order], **options)
+    return ratios if test.p_value > STILL_WRONG else jnp.full_like(ratios, -jnp.inf)
 
 
 def _calibrated(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> PosteriorResult:

@@ -130,7 +130,8 @@ class PosteriorReport(Result):
         coverage: A `jaxcal.coverage.Coverage` that was passed in, or None.
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
         exchanged: Log ratio of the density with two parameters exchanged to that as they are,
-            [d, d]; None without log densities and for more than 10 parameters.
+            [d, d], -infinity if the posterior is wrong with the two exchanged too; None without
+            log densities and for more than 10 parameters.
         discrete: `DiscreteParameter`, the tests of each discrete parameter given all others; the
             other fields concern the continuous parameters given the discrete ones.
     """

@@ -163,7 +163,8 @@ def exchanges(ratios: Array | None, names: tuple[str, ...], level: float) -> lis
         return []
     return [
         f"{names[j]} and {names[k]} may be swapped: with the two exchanged, the log density of all "
-        f"parameters is higher by {logs[j, k]:.0f} (of a right posterior, it is lower)"
+        f"parameters is higher by {logs[j, k]:.0f} (of a right posterior, it is lower), and no "
+        f"error is left"
     ]
 
 

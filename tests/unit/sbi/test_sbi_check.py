@@ -20,6 +20,7 @@ from jaxcal.sbi.diagnosis import cross_fitted_means, diagnose
 from jaxcal.sbi.posteriors import chunked_scores
 from jaxcal.sbi.ranks import also_by, rank_draws
 from jaxcal.sbi.report_text import sentences
+from jaxcal.sbi.space import Space
 from jaxcal.sbi.suspicions import exchange_evidence
 
 N, D = 300, 2
@@ -661,7 +662,7 @@ def test_few_pairs_that_are_excluded_do_not_look_swapped():
 
     gains = jax.vmap(half)(xs, thetas[:, ::-1]) - jax.vmap(half)(xs, thetas)
     assert float(gains.sum()) > 100
-    space = sbi.Space(jnp.full(2, -jnp.inf), jnp.full(2, jnp.inf))
+    space = Space(jnp.full(2, -jnp.inf), jnp.full(2, jnp.inf))
     evidence = exchange_evidence(jaxcal.Unnormalized(half, xs), thetas, space)
     assert float(evidence[0, 1]) == -np.inf
 
