@@ -191,7 +191,7 @@ class Fit(NamedTuple):
         targets: Array,
         fixed: tuple[Units, Bool[Array, ""]] | None = None,
         statistics: Statistics | None = None,
-        inputs: Points | None = None,
+        inputs: Float[Array, "n q"] | None = None,
     ) -> "Fit":
         """That of these observations; ``fixed`` are units, and whether densities end, by others."""
         n = len(targets)

@@ -97,7 +97,7 @@ def seen(
     ys: Points,
     targets: Array,
     statistics: Statistics | None = None,
-    inputs: Points | None = None,
+    inputs: Float[Array, "n q"] | None = None,
 ) -> Seen:
     """Return summaries of the points near each prediction. For log densities with rows of
     parameters, observations are processed in blocks, which bounds memory.
@@ -107,7 +107,11 @@ def seen(
     """
 
     def of_block(
-        key: Key, predictions: Standardized, ys: Points, targets: Array, inputs: Points | None
+        key: Key,
+        predictions: Standardized,
+        ys: Points,
+        targets: Array,
+        inputs: Float[Array, "n q"] | None,
     ) -> Seen:
         keys = jax.random.split(key)
         near = landed(keys[0], predictions, ys, targets)
@@ -175,7 +179,7 @@ def values_of(
     statistics: Statistics,
     points: Float[Array, "n k *event"],
     targets: Float[Array, "n *event"],
-    inputs: Points | None,
+    inputs: Float[Array, "n q"] | None,
 ) -> Float[Array, "n k s"]:
     """Return statistics of points, of the targets first; NaN counts as -infinity."""
     points = points.reshape(*points.shape[:2], *targets.shape[1:]).at[:, 0].set(targets)
