@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from optional import with_packages
 from scripts import smoke
 
 from jaxcal import kccsd
@@ -168,9 +169,15 @@ def test_a_study_needs_different_cells_of_the_same_names():
         make([{"n": 1}, {"m": 2}])
 
 
+def packages(script):
+    return ["sklearn"] if "\nfrom sklearn" in script.read_text() else []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "script", sorted(EXPERIMENTS.glob("*/run.py")), ids=lambda path: path.parent.name
+    "script",
+    with_packages(sorted(EXPERIMENTS.glob("*/run.py")), packages),
+    ids=lambda path: path.parent.name,
 )
 def test_every_study_runs_at_smoke_size(tmp_path, script):
     """As its README runs it, and drawn where its figure can be of a part of the study."""
