@@ -30,6 +30,7 @@ from jaxcal.results import Parts, Table, TestResult, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Keys, Points, Predictions, Scalar
 
 LEAST_ROWS = 10  # least number of observations for a table
+TAKES = "a target (and its inputs)"  # what statistics are functions of
 IMPROBABLE = 1e-6  # probability that any of n correct predictions has a target so far in its tail
 
 
@@ -110,10 +111,24 @@ def calibration_test(
     d = ys[0].size
     called = checks.names(names, d, "coordinate") or tuple(map(str, range(d)))
     if statistics is not None:
-        statistics = checks.function(statistics, "statistics", "a target (and its inputs)")
+        _returns_numbers(checks.function(statistics, "statistics", TAKES), ys, columns)
     options = {"names": called, "statistics": statistics}
     result = _unjudged(key, predictions, ys, columns, null, jnp.asarray(level), **options)
     return result.at_level(level, null.least_p_value)
+
+
+def _returns_numbers(statistics: Statistics, ys: Array, inputs: Points | None) -> None:
+    """Raise TypeError if a function of one target (and its inputs) does not return numbers."""
+    of_one = (ys[0],) if inputs is None else (ys[0], inputs[0])
+    shapes = " and ".join(str(jnp.shape(part)) for part in of_one)
+    try:
+        values = jax.eval_shape(statistics, *of_one)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"statistics: fails for {TAKES} of shape {shapes}: {error}") from error
+    if not isinstance(values, jax.ShapeDtypeStruct):
+        raise TypeError(
+            f"statistics: wanted an array of numbers for {TAKES}, got a {type(values).__name__}"
+        )
 
 
 def observed(

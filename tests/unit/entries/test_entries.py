@@ -262,6 +262,10 @@ def test_statistics_are_of_one_target_in_its_own_units_and_nan_is_least(as_users
     assert np.isfinite(np.asarray(result.ranks)).all()
     with pytest.raises(TypeError, match=r"statistics: wanted a function of a target \(and"):
         calibration_test(1, predictions, ys, statistics=3)
+    with pytest.raises(TypeError, match=r"statistics: wanted an array of numbers .* got a tuple"):
+        calibration_test(1, predictions, ys, statistics=lambda y: (y, y))
+    with pytest.raises(TypeError, match=r"statistics: fails for a target .* of shape .2,.: "):
+        calibration_test(1, predictions, ys, statistics=lambda y, x: y)
 
 
 FAULTS = {
