@@ -274,6 +274,7 @@ def also_by(table: Table, of: Diagnosis) -> Diagnosis:
     def raised(means: Means | None, p: Array) -> Means | None:
         if means is None:
             return None
+        p = p.astype(means.p_adjusted.dtype)
         adjusted = jnp.maximum(means.p_adjusted, holm(p))
         return means._replace(p_value=jnp.maximum(means.p_value, p), p_adjusted=adjusted)
 
