@@ -8,11 +8,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaincc, ndtr
-from jaxtyping import Array, Float
 
 from jaxcal.engine.quadratic import count, ordered_pairs
 from jaxcal.nulls import Needs, Outcome, Sums
-from jaxcal.nulls.locations import COLLINEAR, Judgement, hotelling
+from jaxcal.nulls.locations import F
 from jaxcal.nulls.resampling import float_type
 from jaxcal.numerics import at_least
 from jaxcal.read import convert
@@ -155,7 +154,7 @@ class Bound(eqx.Module):
         return math.exp(-(n // 2) / 2)
 
 
-class ChiSquared(eqx.Module):
+class ChiSquared(F):
     r"""The limit :math:`\chi^2_J` of Hotelling's statistic as the null of `jaxcal.ucme_test`.
 
     With 10 locations it needs hundreds of observations: in the paper's experiment it rejects 88 %
@@ -166,15 +165,5 @@ class ChiSquared(eqx.Module):
     def __call__(self, q: Scalar, n: int, j: int) -> Scalar:
         return gammaincc(jnp.asarray(j / 2, q.dtype), q / 2)
 
-    def judge(self, key: Key, z: Float[Array, "n j"]) -> Judgement:
-        q, condition = hotelling(z)
-        return Judgement(q, self(q, *z.shape), jnp.zeros(0, z.dtype), ~(condition < COLLINEAR))
-
-    def least(self, j: int) -> int:
-        return j + 1
-
     def enough(self, j: int) -> int:
         return 60 * j
-
-    def least_p_value(self, n: int) -> float:
-        return 0.0

@@ -69,6 +69,7 @@ def calibration_test(
             target and its inputs if these are given. Their ranks are tested too: SBC of quantities
             that you choose (Modrak et al., 2023), such as the log likelihood of the data, or the
             score of a classifier that was trained on other observations. NaN counts as the least.
+            It is compared by identity, as every new lambda compiles again.
         null: `jaxcal.nulls.HadamardWild` or `Wild`, or `DependentWild` for observations in the
             order of time.
         level: Probability of rejecting calibrated predictions; it determines ``result.verdict``.

@@ -85,7 +85,7 @@ def check_posterior(
 
     Cost per pair: about 380 log densities, n_nodes + 12 gradients and 10 d Hessian-vector products;
     n_draws log densities with gradients more, or 384 and 200 gradients for the chains, and 5 d
-    Hessian-vector products. Linear in n.
+    Hessian-vector products; of each discrete parameter one log density a value. Linear in n.
 
     Source: as of `jaxcal.calibration_test`, `candidates.exchangeability_test`; for scores Glaser et
     al. (2023), with the prior as base measure (Section 4.1).
@@ -118,7 +118,9 @@ def check_posterior(
     mixed = split(posterior, thetas, xs, discrete, options)
     if mixed is not None:
         if draws is not None:
-            raise ValueError("draws: ranks of discrete parameters among draws: sbi.check_draws")
+            raise ValueError(
+                "draws: not together with discrete: sbi.check_draws ranks discrete parameters, too"
+            )
         posterior, thetas, xs, options = mixed.continuous
     if isinstance(posterior, ScoredPairs):
         pairs = posterior

@@ -147,8 +147,8 @@ def _along(
     (p_along,) = p_value(_evidence(errors)[None], of_draws[None])
     each = jnp.abs(errors).ravel()
     p_errors = p_value(each, jnp.broadcast_to(largest, (len(each), draws))).reshape(errors.shape)
-    own = jnp.take_along_axis(probabilities, place[:, None], axis=1)
-    at_most = jnp.sum(jnp.where(probabilities <= own, probabilities, 0), axis=1)
+    of_place = jnp.take_along_axis(probabilities, place[:, None], axis=1)
+    at_most = jnp.sum(jnp.where(probabilities <= of_place, probabilities, 0), axis=1)
     return p_along, jnp.minimum(1.0, n * jnp.min(at_most)), errors, p_errors
 
 

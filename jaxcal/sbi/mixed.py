@@ -98,6 +98,13 @@ class Split(NamedTuple):
             zip(self.columns, self.names, self.values, strict=True)
         ):
             probabilities = _probabilities(predictions, thetas, jnp.asarray(values), column)
+            undefined = ~np.all(np.isfinite(np.asarray(probabilities)), axis=1)
+            if undefined.any():
+                raise ValueError(
+                    f"posterior: in {undefined.sum()} of {undefined.size} pairs (first row "
+                    f"{np.argmax(undefined)}) the log density is NaN at a value of {name}, "
+                    f"infinite, or -infinity at all of its values"
+                )
             place = jnp.searchsorted(jnp.asarray(values, thetas.dtype), thetas[:, column])
             tests.append(
                 of_probabilities(
@@ -233,12 +240,12 @@ def _drawn(prior: Callable[..., Any], places: Array, key: Key, m: int) -> Array:
     return checks.floats(prior(key, m), "prior")[:, places]
 
 
-@partial(jax.jit, static_argnames="column")
+@jax.jit
 def _probabilities(
     predictions: Unnormalized,
     thetas: Float[Array, "n d"],
     values: Float[Array, " k"],
-    column: int,
+    column: int | Array,
 ) -> Float[Array, "n k"]:
     """Return the probability of each value of one parameter given x and all other parameters."""
 

@@ -183,7 +183,7 @@ def check_continuous(thetas: Array, names: Sequence[str]) -> None:
     digits = np.spacing(np.abs(values)) <= 1 / 8
     discrete = np.all(~digits | (values == np.round(values)), axis=0) & (digits.sum(axis=0) > 10)
     if discrete.any():
-        whole = [name for name, found in zip(names, discrete, strict=True) if found]
+        whole = [names[int(k)] for k in np.flatnonzero(discrete)]
         listed, first = ", ".join(whole), whole[0]
         raise ValueError(
             f"thetas: all values of {listed} are whole numbers; a discrete parameter has no score: "

@@ -30,8 +30,8 @@ def log_prob(theta, x, weights=WEIGHTS, along=0.0, narrow=1.0):
     a, k, b = theta
     place = jnp.asarray(k, int)
     residuals = x - jnp.stack([0.3 * a + CENTERS[place], b])
-    own = -narrow * (a**2 + b**2 + jnp.sum(residuals**2)) / 2
-    return own + jnp.log(weights[place]) + along * k * x[1]
+    of_continuous = -narrow * (a**2 + b**2 + jnp.sum(residuals**2)) / 2
+    return of_continuous + jnp.log(weights[place]) + along * k * x[1]
 
 
 def wrong_weights(theta, x):
@@ -160,6 +160,17 @@ def test_what_is_no_list_of_values_is_refused(pairs, discrete, error, said):
         checked(log_prob, pairs, discrete=discrete)
 
 
+def undefined_at_two(theta, x):
+    return log_prob(theta, x) + jnp.where((theta[1] == 2) & (x[1] > 1.5), jnp.nan, 0.0)
+
+
+def test_densities_that_are_undefined_at_a_value_are_named(pairs):
+    rows = np.flatnonzero(np.asarray((pairs[1][:, 1] > 1.5) & (pairs[0][:, 1] != 2)))
+    some = tuple(part[pairs[0][:, 1] != 2] for part in pairs)  # defined at the parameters
+    with pytest.raises(ValueError, match=f"in {len(rows)} of .* is NaN at a value of k, infinite"):
+        checked(undefined_at_two, some)
+
+
 def test_bad_calls_name_the_remedy(pairs):
     thetas, xs = pairs
     joint = dist.Normal(jnp.zeros(3), 1.0).to_event(1)
@@ -167,7 +178,7 @@ def test_bad_calls_name_the_remedy(pairs):
         checked(log_prob, pairs, prior=joint)
     with pytest.raises(ValueError, match=r"check_posterior\(.., discrete={'theta_2': \[0, 1\]}\)"):
         sbi.check_posterior(1, log_prob, thetas, xs)
-    with pytest.raises(ValueError, match="ranks of discrete parameters among draws"):
+    with pytest.raises(ValueError, match="draws: not together with discrete"):
         checked(log_prob, pairs, draws=jnp.zeros((300, 9, 3)))
     with pytest.raises(ValueError, match=r"no parameter is continuous.*jaxcal\.check"):
         sbi.check_posterior(1, log_prob, thetas[:, 1:2], xs, discrete={0: [0, 1, 2]})

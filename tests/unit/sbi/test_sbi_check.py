@@ -651,6 +651,26 @@ def test_swapped_parameters_are_named(density, named):
     assert float(report.exchanged[0, 1]) == pytest.approx(total)
 
 
+def far_too_narrow_in_a(theta, x):
+    """Of theta ~ N(0, diag(9, .25)): with the two exchanged it is likelier, and still wrong."""
+    return -jnp.sum((theta / jnp.asarray([0.3, 1.0], theta.dtype)) ** 2) / 2
+
+
+def test_what_is_wrong_with_two_parameters_exchanged_too_is_not_called_swapped():
+    thetas = jax.random.normal(jax.random.key(25), (100, 2)) * jnp.asarray([[3.0, 0.5]])
+    xs = jax.random.normal(jax.random.key(26), (100, 2))
+    gains = jax.vmap(far_too_narrow_in_a)(thetas[:, ::-1], xs)
+    gains = gains - jax.vmap(far_too_narrow_in_a)(thetas, xs)
+    assert jnp.median(gains) > 0
+    assert float(gains.sum()) > 1000
+    report = sbi.check_posterior(
+        KEY, far_too_narrow_in_a, thetas, xs, prior=PRIOR, names=["a", "b"], chains=None
+    )
+    assert float(report.exchanged[0, 1]) == -np.inf
+    assert report.verdict().startswith("not calibrated")
+    assert not [text for text in report.findings() if "swapped" in text]
+
+
 def test_few_pairs_that_are_excluded_do_not_look_swapped():
     """A third of "a" has next to no density; there an exchange would raise it by 40, as b > 0."""
     thetas, noise = jax.random.normal(jax.random.key(24), (2, 100, 2))
