@@ -33,9 +33,9 @@ CENTRAL = 0.9  # probability of the intervals that the report counts targets in
 
 
 def ready(
-    names: tuple[str, ...], models: list[PredictionsLike], targets: ArrayLike
+    names: tuple[str, ...], models: list[PredictionsLike], targets: ArrayLike, *, least: int = 3
 ) -> tuple[list[PredictionsLike], Array]:
-    """Return checked models and targets, or an error that names the model."""
+    """Return checked models and targets, at least ``least``, or an error that names the model."""
     checked, ys = [], jnp.zeros(0)
     for name, model in zip(names, models, strict=True):
         try:
@@ -45,15 +45,15 @@ def ready(
                     'probability need: pass the density, or take measure="ckce"'
                 )
             if isinstance(model, Unnormalized):
-                ys = checks.targets(targets)
+                ys = checks.targets(targets, least=min(least, 2))
                 model = checks.predictions(model, ys)
             else:
-                model, ys = observations(model, targets)
+                model, ys = observations(model, targets, least=min(least, 2))
         except (TypeError, ValueError) as error:
             raise type(error)(f"models[{name}]: {error}") from None
         checked.append(model)
-    if len(ys) < 3:
-        raise ValueError(f"targets: comparing needs at least 3 observations, got n={len(ys)}")
+    if len(ys) < least:
+        raise ValueError(f"targets: comparing needs at least {least} observations, got n={len(ys)}")
     return checked, ys
 
 

@@ -160,25 +160,28 @@ class StreamedTest(eqx.Module):
     def comparison(
         cls, key: KeyLike, models: Models, targets: ArrayLike, *, n_draws: int = 999
     ) -> "StreamedTest":
-        """`jaxcal.compare` of class probabilities in units of probability, to first order.
+        """`jaxcal.compare` in units of probability, to first order.
 
-        Its batches are pairs of models, by the same names, and classes; its result is a
+        Its batches are pairs of models, by the same names, and targets; its result is a
         `Comparison` of 1,024 observations or more. The factors of the leave-one-out estimate are
         the same for all observations, as `jaxcal.streaming.comparison` says with their error.
 
         Args:
             key: Random key: typed, legacy or an integer seed.
-            models: Class probabilities of the first sample, as in `jaxcal.compare`. It fixes names
-                and classes, and of more than 30 classes the components that are looked at.
-            targets: Its classes.
+            models: Predictions of the first sample, as in `jaxcal.compare`. It fixes names and
+                classes, and of more than 30 classes the components that are looked at; of other
+                predictions than class probabilities the units, and what claimed centres and scales
+                are measured in. Distributions and draws break ties by batch, not by row.
+            targets: Its classes, or values [n] or [n, d].
             n_draws: Draws of the test.
 
-        Cost: for each batch of n rows M n m^2 multiplications of M models and m classes; 32 M m^2
-        kB for sums of up to 30 classes.
+        Cost: for each batch of n rows and each model n m^2 multiplications of m classes, or that of
+        `jaxcal.compare` and 60 n d^2 in d dimensions. Sums of each model take 32 m^2 kB of up to 30
+        classes, else about 500 d^2 kB.
         """
         n_draws = checks.integer(n_draws, "n_draws")
         sums = ComparisonSums.of(checks.key(key), models, targets, n_draws)
-        name = f"comparison of {', '.join(sums.names)}, {sums.m} classes, {n_draws} draws"
+        name = f"comparison of {', '.join(sums.names)}, {sums.kind.things}, {n_draws} draws"
         return cls.of_sums(sums, np.shape(targets)[0], name)
 
     @classmethod

@@ -5,14 +5,16 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 
-from jaxcal import compare
+from jaxcal import Draws, Scores, Unnormalized, compare
 from jaxcal.ckce.expansion import Noise
 from jaxcal.ckce.probability import Probability, by_regression
 from jaxcal.streaming import StreamedTest, StreamState
-from jaxcal.streaming.comparison import ComparisonSums, Dealt, Sums, _errors
+from jaxcal.streaming.comparison import ComparisonSums, Sums, _errors
+from jaxcal.streaming.rows import Dealt
 
 RANDOM = np.random.default_rng(0)
 N, M = 3000, 3
@@ -103,7 +105,8 @@ def errors(fit, sums, n, n_draws):
     """Errors of what a stream has added up, and the keys of their draws."""
     keys = jax.random.key(3), jax.random.key(4)
     of_all = Sums(*(jnp.asarray(sums[name]) for name in Sums._fields))
-    return _errors(keys, of_all, jnp.asarray(float(n)), rank=fit.m, n_draws=n_draws)[0], keys
+    added = jnp.asarray(1 - 1 / M), jnp.asarray(1 / M)
+    return _errors(keys, of_all, jnp.asarray(float(n)), added, rank=M, n_draws=n_draws), keys
 
 
 def test_with_equal_leverages_it_is_the_expansion_in_memory():
@@ -112,7 +115,7 @@ def test_with_equal_leverages_it_is_the_expansion_in_memory():
     q = np.repeat(RANDOM.dirichlet(np.ones(M), 3), 200, axis=0)
     y = RANDOM.integers(0, M, n)
     fit = ComparisonSums.of(key, {"a": q, "b": q}, y, 99)
-    dealt = Dealt.of(np.asarray(jax.random.key_data(key)), 0, n, 0)
+    dealt = Dealt.of(np.asarray(jax.random.key_data(key)), 0, n, 0, 2)
     share = np.sqrt(4 / (n + 4))
     added = np.eye(M)[(dealt.uniforms[:, 1] * M).astype(int)] - 1 / M
     both, keys = errors(fit, fit.of_batch(({"a": q, "b": q}, y), 0, 0)[1], n, 99)
@@ -205,6 +208,97 @@ def test_many_classes_have_the_components_of_the_first_sample():
     np.testing.assert_allclose(test.result(state).corrected, in_memory.corrected, rtol=0.01)
     with pytest.raises(ValueError, match="of 40 classes needs at least 30 observations, got 29"):
         StreamedTest.comparison(0, {name: p[:29] for name, p in models.items()}, y[:29])
+
+
+C = RANDOM.normal(size=(N, 2))
+Y = C + RANDOM.normal(size=(N, 2)) * (1 + (RANDOM.random((N, 1)) < 0.2))
+DRAWS = 1.3 * C[:, None] + RANDOM.normal(size=(N, 20, 2))
+
+
+def log_density(center, y):
+    return -jnp.sum((y - center) ** 2) / 2
+
+
+def any_kind(rows):
+    c = C[rows]
+    return {
+        "distribution": dist.Independent(dist.Normal(0.2 + c, 1.2), 1),
+        "density": Unnormalized(log_density, jnp.asarray(c)),
+        "draws": Draws(DRAWS[rows]),
+    }, Y[rows]
+
+
+@pytest.fixture(scope="module")
+def test_of_any():
+    return StreamedTest.comparison(0, *any_kind(slice(0, 200)), n_draws=199)
+
+
+@pytest.fixture(scope="module")
+def whole_of_any(test_of_any):
+    return test_of_any.run(any_kind(slice(k, k + 1000)) for k in range(0, N, 1000))
+
+
+def test_of_any_predictions_it_is_the_comparison_in_memory(test_of_any, whole_of_any):
+    """Points near predictions and ties are drawn anew: values agree within their errors."""
+    streamed = test_of_any.result(whole_of_any)
+    in_memory = compare(0, *any_kind(slice(0, N)), n_draws=199)
+    error = (in_memory.high - in_memory.low) / 4
+    assert np.all(np.abs(streamed.corrected - in_memory.corrected) < error / 2)
+    np.testing.assert_allclose(streamed.high - streamed.low, 4 * error, rtol=0.2)
+    np.testing.assert_allclose(streamed.covered.inside, in_memory.covered.inside, atol=0.02)
+    np.testing.assert_allclose(streamed.covered.below, in_memory.covered.below, atol=0.02)
+    np.testing.assert_allclose(streamed.skill["log"], in_memory.skill["log"], rtol=1e-4)
+    assert (streamed.best(), streamed.ranking()) == (in_memory.best(), in_memory.ranking())
+    lines, wanted = str(streamed).splitlines(), str(in_memory).splitlines()
+    assert [line.split()[:1] for line in lines[:8]] == [line.split()[:1] for line in wanted[:8]]
+
+
+def test_the_value_of_any_predictions_is_the_equation(test_of_any, whole_of_any):
+    """Normal claims, whose ranks are those of their distribution function: least squares of what
+    the ranks say on claimed centres, whose deviation is 1 without a unit."""
+    center = 0.2 + C
+    u = jax.scipy.stats.norm.cdf(Y, center, 1.2)
+    d = (np.asarray(u)[:, :, None] <= np.arange(0.05, 1, 0.1)) - np.arange(0.05, 1, 0.1)
+    d = d.reshape(N, -1) / np.sqrt(10)
+    first = 0.2 + C[:200]
+    x = np.clip((center - first.mean(0)) / first.std(0), -3, 3)
+    f = np.linalg.qr(np.concatenate([np.ones((N, 1)), x], axis=1))[0]
+    alone = np.sum(np.sum(f**2, axis=1) * np.sum(d**2, axis=1))
+    expected = (np.sum((f.T @ d) ** 2) - alone) / (2 * (N - 3))
+    value = test_of_any.result(whole_of_any).corrected[0]
+    # ranks are those among weighted points, with noise of their own
+    np.testing.assert_allclose(value, expected, rtol=0.1)
+
+
+def test_of_any_predictions_no_order_or_share_changes_a_draw(test_of_any):
+    """Densities have points of their own for each row; other predictions draw for a batch."""
+    parts = [any_kind(slice(k, k + 750)) for k in range(0, N, 750)]
+    forward, backward = test_of_any.run(parts), test_of_any.empty()
+    for k in reversed(range(4)):
+        backward = test_of_any.update(backward, *parts[k], first=750 * k)
+    same(backward, forward)
+    other = test_of_any.run(any_kind(slice(k, k + 500)) for k in range(0, N, 500))
+    for name, total in forward.sums.items():
+        of_density = np.asarray(other.sums[name])[1]
+        np.testing.assert_allclose(total[1], of_density, rtol=1e-6, atol=1e-5, err_msg=name)
+
+
+def test_a_model_that_is_not_finite_has_no_value(test_of_any):
+    models, y = any_kind(slice(0, 1100))
+    models["density"] = Unnormalized(log_density, jnp.asarray(C[:1100]).at[7].set(jnp.nan))
+    result = test_of_any.result(test_of_any.update(test_of_any.empty(), models, y))
+    assert np.isfinite(result.corrected).tolist() == [True, False, True]
+    assert result.nonfinite_predictions.tolist() == [0, 1, 0]
+    assert "left out of the others' ranking: 1 of its predictions are NaN" in str(result)
+
+
+def test_other_targets_than_those_of_the_fit_are_refused(test_of_any):
+    models = {name: dist.Normal(C[:30, 0], 1.0) for name in test_of_any.fit.names}
+    with pytest.raises(ValueError, match=r"first sample have shape \(2,\), those of the batch"):
+        test_of_any.update(test_of_any.empty(), models, Y[:30, 0])
+    scores = Scores(jnp.zeros((9, 2)), jnp.zeros((9, 2)))
+    with pytest.raises(TypeError, match=r"models\[a\]: scores alone give no ranks"):
+        StreamedTest.comparison(0, {"a": scores, "b": scores}, Y[:9])
 
 
 def test_what_cannot_be_compared_is_said(test, whole):

@@ -1,0 +1,309 @@
+r"""What rows of class probabilities, or of any other predictions, say in a comparison of one pass.
+
+`ClassRows` and `RankRows` turn a batch into features, residuals and random numbers of each row, and
+`Dealt` gives the rows to groups by their numbers.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from jaxcal.ckce import ranks
+from jaxcal.ckce.errors import BLOCKS
+from jaxcal.ckce.inputs import named, stacked
+from jaxcal.ckce.probability import COMPONENTS, said
+from jaxcal.ckce.results import Covered, Says
+from jaxcal.entries.moments import Scaling
+from jaxcal.entries.ranks import seen
+from jaxcal.entries.sums import row_keys
+from jaxcal.read import Standardized, Units, checks
+from jaxcal.read.scores import is_distribution
+from jaxcal.typing import ArrayLike, Contents, Key, Models, Points
+
+
+class Rows(NamedTuple):
+    """What n rows say of one model.
+
+    Attributes:
+        x: [n, s] Features of the predictions.
+        d: [n, p] Residuals.
+        drawn: [n, p] Residuals of a calibrated model.
+        added: [n, p] Residuals of uniform targets.
+        moments: [t, n, q] What is said of the model by its sum over the rows.
+        scores: [c, n] Scores of its skill.
+        lost: [n] Whether the row is not finite.
+    """
+
+    x: Float[np.ndarray, "n s"]
+    d: Float[np.ndarray, "n p"]
+    drawn: Float[np.ndarray, "n p"]
+    added: Float[np.ndarray, "n p"]
+    moments: Float[np.ndarray, "t n q"]
+    scores: Float[np.ndarray, "c n"]
+    lost: Float[np.ndarray, " n"]
+
+
+class Sizes(NamedTuple):
+    """How many columns rows have, and how large added residuals are.
+
+    Attributes:
+        features: Of x.
+        residuals: Of d.
+        moments: Shape of the moments.
+        scores: How many.
+        added: Mean squared length of added residuals.
+        along: Their variance along the direction to which most errors belong.
+        uniforms: Random numbers for each row.
+    """
+
+    features: int
+    residuals: int
+    moments: tuple[int, int]
+    scores: int
+    added: float
+    along: float
+    uniforms: int
+
+
+class Dealt(NamedTuple):
+    """Numbered rows, dealt to groups.
+
+    Attributes:
+        first: Number of the first row.
+        places: [k, BLOCKS] The row of a batch that each of k runs gives to each group.
+        real: [k, BLOCKS] Whether there is one.
+        uniforms: [n, u] Uniform numbers of each row.
+        new: [n] 1 of rows that count, 0 of others.
+    """
+
+    first: int
+    places: Int[np.ndarray, "k b"]
+    real: Float[np.ndarray, "k b"]
+    uniforms: Float[np.ndarray, "n u"]
+    new: Float[np.ndarray, " n"]
+
+    @classmethod
+    def of(cls, words: np.ndarray, first: int, n: int, done: int, count: int) -> "Dealt":
+        """Deal n rows that are counted from ``first``, with the bits of a random key, and draw
+        ``count`` uniform numbers for each."""
+        start = first // BLOCKS * BLOCKS
+        runs = range(start // BLOCKS, -(-(first + n) // BLOCKS))
+        places, uniforms = np.zeros((len(runs), BLOCKS), int), np.zeros((len(runs), BLOCKS, count))
+        for k, run in enumerate(runs):
+            random = np.random.default_rng([*words.tolist(), run])
+            places[k] = k * BLOCKS + start - first + random.permutation(BLOCKS)
+            uniforms[k] = random.random((BLOCKS, count))
+        there = (places >= 0) & (places < n)
+        mine = slice(first - start, first - start + n)
+        new = (np.arange(n) >= done).astype(float)
+        numbers = uniforms.reshape(-1, count)[mine]
+        return cls(first, np.clip(places, 0, n - 1), there, numbers, new)
+
+    def sums(self, of: Rows) -> dict[str, np.ndarray]:
+        """Sums of what the new rows say of one model."""
+        n, new = len(of.x), self.new
+        g = np.concatenate([np.ones((n, 1)), of.x], axis=1) * new[:, None]
+        square = np.sum(of.d**2, axis=1, keepdims=True)
+        right = np.concatenate([g, of.d, of.drawn, of.added, square], axis=1)
+        return {
+            "groups": self.products(g, right),
+            "sizes": (g * square).T @ g,
+            "moments": np.sum(of.moments * new[None, :, None], axis=1),
+            "scores": of.scores @ new,
+            "lost": of.lost @ new,
+        }
+
+    def products(
+        self, left: Float[np.ndarray, "n s"], right: Float[np.ndarray, "n t"]
+    ) -> Float[np.ndarray, "b s t"]:
+        """Sums of products over the rows of each group."""
+        of_group = (left[self.places] * self.real[:, :, None]).transpose(1, 2, 0)
+        return of_group @ right[self.places].transpose(1, 0, 2)
+
+
+class ClassRows(eqx.Module):
+    """Class probabilities, and their residuals: one-hot targets minus probabilities.
+
+    Attributes:
+        directions: [M, m, s] Of more than `COMPONENTS` classes, the leading components of each
+            model's first predictions, on which residuals are regressed; None for few classes.
+        m: Number of classes.
+    """
+
+    directions: Float[Array, "M m s"] | None
+    m: int = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, models: Models, targets: ArrayLike) -> tuple["ClassRows", tuple[str, ...]]:
+        """Those of checked predictions of a first sample, and the names of the models."""
+        names, stack = stacked(models)
+        _, n, m = stack.shape
+        checks.labels(targets, n, m)
+        if m <= COMPONENTS:
+            return cls(None, m), names
+        if n < COMPONENTS:
+            raise ValueError(
+                f"targets: a first sample of {m} classes needs at least {COMPONENTS} "
+                f"observations, got {n}"
+            )
+        centred = stack - jnp.mean(stack, axis=1, keepdims=True)
+        *_, rows = jnp.linalg.svd(centred, full_matrices=False)
+        return cls(jnp.swapaxes(rows[:, : COMPONENTS - 1], 1, 2), m), names
+
+    @property
+    def sizes(self) -> Sizes:
+        """How many columns there are, and how large added residuals."""
+        m = self.m
+        features = m if self.directions is None else self.directions.shape[2]
+        return Sizes(features, m, (4, m), 2, 1 - 1 / m, 1 / m, 2)
+
+    @property
+    def things(self) -> str:
+        """What is predicted, in words."""
+        return f"{self.m} classes"
+
+    def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
+        """Return names, predictions and targets of a batch, or an error."""
+        names, stack = stacked(models)
+        _, n, m = stack.shape
+        if m != self.m:
+            raise ValueError(f"models: the first sample had {self.m} classes, the batch has {m}")
+        return names, list(np.asarray(stack, np.float64)), np.asarray(checks.labels(targets, n, m))
+
+    def of_model(
+        self, k: int, q: Float[np.ndarray, "n m"], labels: Int[np.ndarray, " n"], dealt: Dealt
+    ) -> Rows:
+        """Return the rows of the k-th model."""
+        m, one_hot = self.m, np.eye(self.m)
+        of_class = np.sum(dealt.uniforms[:, :1] > np.cumsum(q, axis=1)[:, :-1], axis=1)
+        y = one_hot[labels]
+        with np.errstate(divide="ignore"):
+            log = -np.log(q[np.arange(len(q)), labels])
+        return Rows(
+            x=q if self.directions is None else q @ np.asarray(self.directions[k]),
+            d=y - q,
+            drawn=one_hot[of_class] - q,
+            added=one_hot[(dealt.uniforms[:, 1] * m).astype(int)] - 1 / m,
+            moments=np.stack([q, y, q**2, q * y]),
+            scores=np.stack([np.argmax(q, axis=1) == labels, log]),
+            lost=~np.all(np.isfinite(q), axis=1),
+        )
+
+    def told(self, moments: Float[Array, "M 4 m"], skill: Float[Array, "M 3"]) -> Contents:
+        """Return fields of a `Comparison` from means over all rows; ``skill`` holds the squared
+        length of residuals before the scores."""
+        eps = float(jnp.finfo(jnp.float32).eps)
+
+        def one(of: Float[Array, "4 m"]) -> Says:
+            q, y, squares, products = of
+            return said(q, y, squares - q**2, products - q * y, eps)
+
+        names = ("Brier", "accuracy", "log")
+        return {"says": jax.vmap(one)(moments), "skill": dict(zip(names, skill.T, strict=True))}
+
+
+class RankRows(eqx.Module):
+    """Any other predictions, and what the ranks of their targets say at ten levels
+    (`jaxcal.ckce.ranks`), in units that a first sample fixes.
+
+    Attributes:
+        key: Random key of points near the predictions, by the numbers of rows.
+        units: Those of the first targets.
+        scalings: For each model, what standardizes claimed centres and log scales.
+        event: Shape of one target.
+    """
+
+    key: Key
+    units: Units
+    scalings: tuple[tuple[Scaling, Scaling], ...]
+    event: tuple[int, ...] = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, key: Key, models: Models, targets: ArrayLike) -> tuple["RankRows", tuple[str, ...]]:
+        """Those of checked predictions of a first sample, and the names of the models."""
+        names, each = named(models)
+        checked, ys = ranks.ready(names, each, targets)
+        units = Units.of(ys.reshape(len(ys), -1))
+        numbers = _numbers(0, len(ys))
+        scalings = tuple(
+            jax.tree.map(Scaling.of, _claims_and_ranks(key, units, one, ys, numbers)[0])
+            for one in checked
+        )
+        return cls(key, units, scalings, ys.shape[1:]), names
+
+    @property
+    def sizes(self) -> Sizes:
+        """How many columns there are, and how large added residuals."""
+        d, levels = len(self.units.center), ranks.LEVELS
+        size = 2 * float(np.mean(levels * (1 - levels)))
+        return Sizes(2 * d, len(levels) * d, (2, d), 1, size, 2 / (np.pi**2 * d), 1 + d)
+
+    @property
+    def things(self) -> str:
+        """What is predicted, in words."""
+        return f"targets of shape {self.event}"
+
+    def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
+        """Return names, predictions and targets of a batch, or an error."""
+        names, each = named(models)
+        checked, ys = ranks.ready(names, each, targets, least=1)
+        if ys.shape[1:] != self.event:
+            raise ValueError(
+                f"targets: those of the first sample have shape {self.event}, those of the batch "
+                f"{ys.shape[1:]}"
+            )
+        return names, checked, ys
+
+    def of_model(self, k: int, predictions: PyTree, ys: Array, dealt: Dealt) -> Rows:
+        """Return the rows of the k-th model."""
+        numbers = _numbers(dealt.first, len(ys))
+        claims, of_targets = _claims_and_ranks(self.key, self.units, predictions, ys, numbers)
+        x = [scale(claim) for scale, claim in zip(self.scalings[k], claims, strict=True)]
+        d = np.asarray(ranks.residuals(of_targets), np.float64)
+        added = ranks.residuals(jnp.asarray(dealt.uniforms[:, 1:], of_targets.dtype))
+        of_targets = np.asarray(of_targets, np.float64)
+        log = np.full(len(ys), np.nan)
+        if is_distribution(predictions):
+            log = -np.asarray(predictions.log_prob(ys), np.float64)
+        finite = np.isfinite(of_targets) & np.isfinite(np.reshape(ys, of_targets.shape))
+        return Rows(
+            x=np.asarray(jnp.concatenate(x, axis=1), np.float64),
+            d=d,
+            drawn=np.where(dealt.uniforms[:, :1] < 0.5, -d, d),
+            added=np.asarray(added, np.float64),
+            moments=np.stack([np.abs(of_targets - 0.5) <= ranks.CENTRAL / 2, of_targets < 0.5]),
+            scores=log[None],
+            lost=~np.all(finite, axis=1),
+        )
+
+    def told(self, moments: Float[Array, "M 2 d"], skill: Float[Array, "M 2"]) -> Contents:
+        """Return fields of a `Comparison` from means over all rows; scores come last in
+        ``skill``."""
+        log = skill[:, -1]
+        known = bool(jnp.any(~jnp.isnan(log)))
+        return {
+            "covered": Covered(moments[:, 0], moments[:, 1]),
+            "skill": {"log": log} if known else {},
+        }
+
+
+def _numbers(first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the high and the low 32 bits of n row numbers."""
+    high, low = np.divmod(first + np.arange(n), 2**32)
+    return high.astype(np.uint32), low.astype(np.uint32)
+
+
+@jax.jit
+def _claims_and_ranks(
+    key: Key, units: Units, predictions: PyTree, ys: Array, numbers: tuple[Array, Array]
+) -> tuple[tuple[Points, Points], Float[Array, "n d"]]:
+    """Return claimed centres and log scales, and the ranks of the targets."""
+    points = units.points(ys.reshape(len(ys), -1))
+    standardized = Standardized(predictions, units, ys.shape[1:])
+    near = seen(row_keys(key, numbers), standardized, points, ys)
+    centers, deviations = near.claims
+    return (centers, jnp.log(deviations)), near.ranks.coordinates
