@@ -42,7 +42,9 @@ def compare(
     has 0, and so has one whose errors are no linear function of its predictions. Of distributions,
     draws and densities known up to a constant, the events are "at most the t-quantile" of each
     coordinate, for ten t, and the regression is on the claimed centre and log scale. So it means
-    the same of all kinds, which may be compared with each other.
+    the same of all kinds, which may be compared with each other. Half of the draws of a model are
+    ranked; what a finite number of them blurs is corrected, from 80 draws on to 2 % of the squared
+    error. With 40 draws a wrong model may look up to 7 % less wrong, with 24 up to 24 %.
     By the measure "ckce" it is the CKCE of Moskvichev and Sejdinovic, for predictions of any kind.
     By the measure "skce" it is the squared kernel calibration error of `jaxcal.skce_test`, also for
     any kind: the mean over pairs of observations of k(q, q') times the inner product of their

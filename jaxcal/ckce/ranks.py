@@ -9,8 +9,9 @@ error is again the root mean square error of the probabilities of events. Ranks 
 leave them exactly uniform. They make models of different kinds comparable.
 """
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +24,16 @@ from jaxcal.ckce.expansion import Noise
 from jaxcal.ckce.probability import by_regression, n_components
 from jaxcal.ckce.results import Covered
 from jaxcal.entries.moments import features_of
-from jaxcal.entries.ranks import seen
+from jaxcal.entries.ranks import Ranked, seen
 from jaxcal.read import Scores, Standardized, Units, Unnormalized, checks
 from jaxcal.read.observations import observations
 from jaxcal.typing import ArrayLike, Contents, Key, PredictionsLike
 
 LEVELS = np.arange(0.05, 1, 0.1)
 CENTRAL = 0.9  # probability of the intervals that the report counts targets in
+
+# what events say of ranks, [n, p], and the levels of their ends, [p]
+Events: TypeAlias = tuple[Float[Array, "n p"], Float[Array, " p"]]
 
 
 def ready(
@@ -93,8 +97,8 @@ def _error(
     near = seen(ranks_key, Standardized(predictions, units, ys.shape[1:]), units.points(raw), ys)
     ranks = near.ranks.coordinates
     lost = ~jnp.all(jnp.isfinite(raw) & jnp.isfinite(ranks), axis=1)
-    d = residuals(ranks)
-    uniform = residuals(jax.random.uniform(noise_key, ranks.shape, ranks.dtype))
+    d = extrapolated(residuals, near.ranks)
+    uniform, _ = residuals(jax.random.uniform(noise_key, ranks.shape, ranks.dtype))
 
     def signed(key: Key) -> Array:
         return jax.random.rademacher(key, (n, 1), dtype=d.dtype) * d
@@ -107,14 +111,42 @@ def _error(
     ones = jnp.ones(n, d.dtype)
     keys_of_draws = (deal_key, null_key, keys[1])
     error = by_regression(keys_of_draws, features, ones, d, noise, variance, rank, n_draws)
-    inside = jnp.mean(jnp.abs(ranks - 0.5) <= CENTRAL / 2, axis=0)
-    return error._replace(nonfinite=jnp.sum(lost)), Covered(inside, jnp.mean(ranks < 0.5, axis=0))
+    shares = (jnp.mean(extrapolated(event, near.ranks), axis=0) for event in (inside, below))
+    covered = Covered(*(jnp.clip(share, 0, 1) for share in shares))
+    return error._replace(nonfinite=jnp.sum(lost)), covered
 
 
-def residuals(ranks: Float[Array, "n d"]) -> Float[Array, "n p"]:
+def extrapolated(at: Callable[[Array], Events], ranks: Ranked) -> Float[Array, "n p"]:
+    """Return what events say of ranks among infinitely many points, up to O(m^-2).
+
+    Ranks among m points are blurred by O(1 / m), so that wrong predictions look less wrong: of 50
+    draws by up to 13 % of the squared error, of 96 by 7 %. Halves are blurred twice as much, which
+    tells how much, where they resolve the level of the event. All are uniform under calibration, so
+    that the mean there stays as it is.
+    """
+    plain, levels = at(ranks.coordinates)
+    halves = (at(ranks.halves[:, 0])[0] + at(ranks.halves[:, 1])[0]) / 2
+    fine = jnp.minimum(levels, 1 - levels)[None] >= 2 * ranks.grain[:, None]
+    return jnp.where(fine, 2 * plain - halves, plain)
+
+
+def inside(ranks: Float[Array, "n d"]) -> Events:
+    """Return 1 for ranks in the central interval, else 0."""
+    d = ranks.shape[1]
+    within = jnp.abs(ranks - 0.5) <= CENTRAL / 2
+    return within.astype(ranks.dtype), jnp.full(d, (1 - CENTRAL) / 2, ranks.dtype)
+
+
+def below(ranks: Float[Array, "n d"]) -> Events:
+    """Return 1 for ranks below the median, else 0."""
+    return (ranks < 0.5).astype(ranks.dtype), jnp.full(ranks.shape[1], 0.5, ranks.dtype)
+
+
+def residuals(ranks: Float[Array, "n d"]) -> Events:
     """Return what ranks say about each level, so that half the squared norm of their mean is the
     mean square error over levels and coordinates."""
     levels = jnp.asarray(LEVELS, ranks.dtype)[None, None]
     gaps = (ranks[:, :, None] <= levels).astype(ranks.dtype) - levels
     n, d = ranks.shape
-    return gaps.reshape(n, -1) * np.sqrt(2 / (levels.size * d))
+    scale = np.sqrt(2 / (levels.size * d))
+    return gaps.reshape(n, -1) * scale, jnp.tile(levels[0, 0], d)

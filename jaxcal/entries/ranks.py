@@ -25,7 +25,9 @@ class Ranked(NamedTuple):
     of coordinates that are drawn anew, uniformly, below the least rank that the points resolve, and
     above the greatest one. A target has next to no weight where its prediction is wrong in one
     coordinate, so that its rank in any other, right one is 0 or 1 too often; that of ``resolved``
-    is not, but says less on tails. ``statistics`` [n, s]: of functions of the target.
+    is not, but says less on tails. ``statistics`` [n, s]: of functions of the target. ``halves``
+    [n, 2, d]: ranks of coordinates among either half of the points. ``grain`` [n]: sum of squared
+    weights, one over the effective number of points.
     """
 
     density: Float[Array, " n"]
@@ -34,6 +36,8 @@ class Ranked(NamedTuple):
     products: Float[Array, "n q"]
     resolved: Float[Array, "n d"]
     statistics: Float[Array, "n s"]
+    halves: Float[Array, "n 2 d"]
+    grain: Float[Array, " n"]
 
     @property
     def shown(self) -> Float[Array, "n r"]:
@@ -207,12 +211,31 @@ def ranked(key: Key, near: Landed, statistics: Float[Array, "n k s"] | None = No
     u = below + fallen * ties
     u = jnp.clip(u, 0, 1)
     coordinates = u[:, 1 : d + 1]
-    least = 1 / (2 + 1 / jnp.sum(w**2, axis=1, keepdims=True))
+    grain = jnp.sum(w**2, axis=1)
+    least = 1 / (2 + 1 / grain[:, None])
     low, high = coordinates < least, coordinates > 1 - least
     resolved = jnp.where(low, least * again, jnp.where(high, 1 - least * again, coordinates))
     products, of_statistics = jnp.split(u[:, d + 1 :], [len(i)], axis=1)
     at_most = below[:, 0] + ties[:, 0]
-    return Ranked(u[:, 0], at_most, coordinates, products, resolved, of_statistics)
+    halves = _halves(jax.random.fold_in(key, 2), near)
+    return Ranked(u[:, 0], at_most, coordinates, products, resolved, of_statistics, halves, grain)
+
+
+def _halves(key: Key, near: Landed) -> Float[Array, "n 2 d"]:
+    """Return ranks of coordinates among either half of the points."""
+    n, k, d = near.points.shape
+    count = (k - 1) // 2
+    fallen = uniforms([key], [(2, n, d)], near.weights.dtype)[0]
+    target, weight = near.points[:, :1], near.weights[:, :1]
+
+    def half(start: int, fallen: Array) -> Array:
+        points, w = (a[:, start : start + count] for a in (near.points, near.weights))
+        total = weight + jnp.sum(w, axis=1, keepdims=True)
+        below = jnp.sum(jnp.where(points < target, w[:, :, None], 0), axis=1)
+        ties = weight + jnp.sum(jnp.where(points == target, w[:, :, None], 0), axis=1)
+        return jnp.clip((below + fallen * ties) / total, 0, 1)
+
+    return jnp.stack([half(1, fallen[0]), half(1 + count, fallen[1])], axis=1)
 
 
 def normal(ranks: Float[Array, "n q"]) -> Float[Array, "n q"]:

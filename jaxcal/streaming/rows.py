@@ -18,7 +18,7 @@ from jaxcal.ckce.inputs import named, stacked
 from jaxcal.ckce.probability import COMPONENTS, said
 from jaxcal.ckce.results import Covered, Says
 from jaxcal.entries.moments import Scaling
-from jaxcal.entries.ranks import seen
+from jaxcal.entries.ranks import Ranked, seen
 from jaxcal.entries.sums import row_keys
 from jaxcal.read import Standardized, Units, checks
 from jaxcal.read.scores import is_distribution
@@ -263,19 +263,19 @@ class RankRows(eqx.Module):
         numbers = _numbers(dealt.first, len(ys))
         claims, of_targets = _claims_and_ranks(self.key, self.units, predictions, ys, numbers)
         x = [scale(claim) for scale, claim in zip(self.scalings[k], claims, strict=True)]
-        d = np.asarray(ranks.residuals(of_targets), np.float64)
-        added = ranks.residuals(jnp.asarray(dealt.uniforms[:, 1:], of_targets.dtype))
-        of_targets = np.asarray(of_targets, np.float64)
+        events = ranks.residuals, ranks.inside, ranks.below
+        d, *shares = (np.asarray(ranks.extrapolated(f, of_targets), np.float64) for f in events)
+        added, _ = ranks.residuals(jnp.asarray(dealt.uniforms[:, 1:], ys.dtype))
         log = np.full(len(ys), np.nan)
         if is_distribution(predictions):
             log = -np.asarray(predictions.log_prob(ys), np.float64)
-        finite = np.isfinite(of_targets) & np.isfinite(np.reshape(ys, of_targets.shape))
+        finite = np.isfinite(of_targets.coordinates) & np.isfinite(np.reshape(ys, (len(ys), -1)))
         return Rows(
             x=np.asarray(jnp.concatenate(x, axis=1), np.float64),
             d=d,
             drawn=np.where(dealt.uniforms[:, :1] < 0.5, -d, d),
             added=np.asarray(added, np.float64),
-            moments=np.stack([np.abs(of_targets - 0.5) <= ranks.CENTRAL / 2, of_targets < 0.5]),
+            moments=np.stack(shares),
             scores=log[None],
             lost=~np.all(finite, axis=1),
         )
@@ -286,7 +286,7 @@ class RankRows(eqx.Module):
         log = skill[:, -1]
         known = bool(jnp.any(~jnp.isnan(log)))
         return {
-            "covered": Covered(moments[:, 0], moments[:, 1]),
+            "covered": Covered(*jnp.clip(moments, 0, 1).swapaxes(0, 1)),
             "skill": {"log": log} if known else {},
         }
 
@@ -300,10 +300,10 @@ def _numbers(first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 @jax.jit
 def _claims_and_ranks(
     key: Key, units: Units, predictions: PyTree, ys: Array, numbers: tuple[Array, Array]
-) -> tuple[tuple[Points, Points], Float[Array, "n d"]]:
+) -> tuple[tuple[Points, Points], Ranked]:
     """Return claimed centres and log scales, and the ranks of the targets."""
     points = units.points(ys.reshape(len(ys), -1))
     standardized = Standardized(predictions, units, ys.shape[1:])
     near = seen(row_keys(key, numbers), standardized, points, ys)
     centers, deviations = near.claims
-    return (centers, jnp.log(deviations)), near.ranks.coordinates
+    return (centers, jnp.log(deviations)), near.ranks
