@@ -105,7 +105,7 @@ def with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
         return say(ax, "predictions are not probabilities:\nno verdict")
     order = np.argsort(v, kind="stable")
     v, y, w, witness = v[order], y[order], w[order], witness[order]
-    # neighbours are joined at slope 1 towards the middle, as a Lipschitz weight may
+    # between neighbours the weight moves towards the middle with slope 1, as Lipschitz allows
     band = {"color": "0.9", "linewidth": 0, "label": "witness (right axis)"}
     ax.fill_between(v, 0.5, 0.5 + witness / 2, **band)
     ax.plot([0, 1], [0, 1], color=DARK, linewidth=0.8, linestyle="--", label="calibrated")

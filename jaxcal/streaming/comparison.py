@@ -1,19 +1,20 @@
 r"""`jaxcal.compare` of class probabilities, in units of probability, as sums over batches.
 
 With features g = (1, q) of the predictions and residuals d, the regression needs the sums of
-:math:`g g^\top` and :math:`g d^\top`, and its draws the same sums of `BLOCKS` groups of rows. Each
-run of 1,024 rows is dealt out at random, one row to a group, by the numbers of the rows, which
-also draw the labels of a calibrated model: no order or share of the rows changes a draw.
+:math:`g g^\top` and :math:`g d^\top`, and its draws need the same sums of `BLOCKS` groups of rows.
+The numbers of the rows determine the random group of each row (one row of each run of 1,024 per
+group) and the drawn labels of a calibrated model, so draws do not depend on the order of the rows
+or on their split among workers.
 
-The one thing that needs a second pass are the leverages, which the leave-one-out factors
-:math:`1 / (1 - h_i)` hold. They are replaced by their mean r / n, so that
+Only the leverages in the leave-one-out factors :math:`1 / (1 - h_i)` would need a second pass.
+They are replaced by their mean r / n, so that
 
 .. math:: U = \frac{\|\sum_i F_i d_i^\top\|^2 - \sum_i h_i \|d_i\|^2}{2 (n - r)},
 
 with the basis F, its rank r, and exact leverages in the second sum. For equal leverages this is the
-value in memory. Of even Dirichlet predictions of 30 classes it differed from that by at most .12
-standard errors at n = 1,024, .05 at 4,096 and .013 at 65,536, of 2 and 10 classes by a quarter of
-that; where six predictions far from all others decide the regression, by up to .26
+value of the computation in memory. For even Dirichlet predictions of 30 classes the two differed by
+at most .12 standard errors at n = 1,024, .05 at 4,096 and .013 at 65,536; for 2 and 10 classes by a
+quarter of that; if six predictions far from all others decide the regression, by up to .26
 (`experiments/compare/leverages.py`).
 """
 
@@ -40,12 +41,12 @@ SCORES = ("Brier", "accuracy", "log")
 
 
 class ComparisonSums(eqx.Module):
-    """What models of a first sample have, and what their comparison adds up.
+    """The fit of a comparison to a first sample; implements `jaxcal.streaming.state.Sums`.
 
     Attributes:
         key: Random key of groups, labels and draws.
-        directions: [M, m, s] Of more than `COMPONENTS` classes, the leading components of each
-            model's first predictions, on which residuals are regressed; None for few classes.
+        directions: For more than `COMPONENTS` classes, the leading components of each model's
+            first predictions, on which residuals are regressed, [M, m, s]; else None.
         names: Names of the models.
         m: Number of classes.
         n_draws: Draws of the test.
@@ -59,7 +60,7 @@ class ComparisonSums(eqx.Module):
 
     @classmethod
     def of(cls, key: Key, models: Models, targets: ArrayLike, n_draws: int) -> "ComparisonSums":
-        """That of checked predictions of a first sample."""
+        """Fit to checked predictions of a first sample."""
         names, stack = stacked(models)
         _, n, m = stack.shape
         checks.labels(targets, n, m)
@@ -77,7 +78,6 @@ class ComparisonSums(eqx.Module):
 
     @property
     def numbered(self) -> bool:
-        """Whether draws depend on the numbers of rows."""
         return True
 
     @property
@@ -85,7 +85,6 @@ class ComparisonSums(eqx.Module):
         return 1 + (self.m if self.directions is None else self.directions.shape[2])
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Sums and least numbers before the first batch."""
         s, models = self._columns, len(self.names)
         shapes = {
             "groups": (models, BLOCKS, s, s + 3 * self.m + 1),
@@ -96,7 +95,6 @@ class ComparisonSums(eqx.Module):
         return {name: np.zeros(shape) for name, shape in shapes.items()}, {}
 
     def of_batch(self, batch: Any, first: int, done: int) -> tuple[int, Any, Any]:
-        """Number of rows of a batch, and its sums without those that are done."""
         models, targets = batch
         names, stack = stacked(models)
         if sorted(names) != sorted(self.names):
@@ -137,7 +135,6 @@ class ComparisonSums(eqx.Module):
         }
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Comparison:
-        """The comparison by all observations."""
         n = state.n
         if n < BLOCKS:
             raise ValueError(
@@ -159,20 +156,20 @@ class ComparisonSums(eqx.Module):
                 "left_out": none,
                 "nonfinite_kernel": jnp.zeros(len(self.names), jnp.int32),
             }
-        # in the type of the caller
+        # in the caller's floating-point type
         fields = jax.tree.map(lambda part: jnp.asarray(np.asarray(part)), fields)
         counts = {"n": n, "n_draws": self.n_draws, "level": level, "measure": "probability"}
         return Comparison(**fields, **counts, names=self.names, things="models")
 
 
 class Dealt(NamedTuple):
-    """Numbered rows, dealt to groups.
+    """Random assignment of numbered rows to groups.
 
     Attributes:
-        places: [k, BLOCKS] The row of a batch that each of k runs gives to each group.
-        real: [k, BLOCKS] Whether there is one.
-        uniforms: [n, 2] Uniform numbers of each row.
-        new: [n] 1 of rows that count, 0 of others.
+        places: Index of the row that each of k runs assigns to each group, [k, BLOCKS].
+        real: Whether the batch has that row, [k, BLOCKS].
+        uniforms: Two uniform random numbers for each row, [n, 2].
+        new: 1 for rows that count, 0 for others, [n].
     """
 
     places: Int[np.ndarray, "k b"]
@@ -182,7 +179,7 @@ class Dealt(NamedTuple):
 
     @classmethod
     def of(cls, words: np.ndarray, first: int, n: int, done: int) -> "Dealt":
-        """Deal n rows that are counted from ``first``, with the bits of a random key."""
+        """Assign n rows, numbered from ``first``, to groups, with the bits of a random key."""
         start = first // BLOCKS * BLOCKS
         runs = range(start // BLOCKS, -(-(first + n) // BLOCKS))
         places, uniforms = np.zeros((len(runs), BLOCKS), int), np.zeros((len(runs), BLOCKS, 2))
@@ -198,20 +195,20 @@ class Dealt(NamedTuple):
     def products(
         self, left: Float[np.ndarray, "n s"], right: Float[np.ndarray, "n t"]
     ) -> Float[np.ndarray, "b s t"]:
-        """Sums of products over the rows of each group."""
+        """Return the sums of products over the rows of each group."""
         of_group = (left[self.places] * self.real[:, :, None]).transpose(1, 2, 0)
         return of_group @ right[self.places].transpose(1, 0, 2)
 
 
 class Sums(NamedTuple):
-    """Sums of M models, each over n rows.
+    """Sums of M models over n rows.
 
     Attributes:
-        groups: Of each group, products of features g with g, residuals d, residuals of drawn
-            labels, residuals of uniform labels, and the squared norm of d.
-        sizes: Of all rows, the squared norm of d times g g^T.
-        moments: Of all rows: q, y, q^2 and q y.
-        scores: How often the most probable class is right, and negative log probabilities.
+        groups: For each group, sums of products of features g with g, residuals d, residuals of
+            drawn labels and residuals of uniform labels, and of the squared norm of d.
+        sizes: Sum of the squared norm of d times g g^T.
+        moments: Sums of q, y, q^2 and q y.
+        scores: Number of rows whose most probable class is right; sum of - log probabilities.
     """
 
     groups: Float[Array, "M b s t"]
@@ -224,7 +221,7 @@ class Sums(NamedTuple):
 def _errors(
     keys: tuple[Key, Key], sums: Sums, n: Scalar, *, rank: int, n_draws: int
 ) -> tuple[Error, Says]:
-    """Return errors and what is said, of each model."""
+    """Return the error and the reported numbers of each model."""
 
     def one(of: Sums) -> tuple[Error, Says]:
         q, y, squares, products = of.moments / n
@@ -236,8 +233,8 @@ def _errors(
 
 
 def _error(keys: tuple[Key, Key], sums: Sums, n: Scalar, rank: int, n_draws: int) -> Error:
-    """Return the error of one model, as `jaxcal.ckce.probability.by_regression` with leverages of
-    which each is their mean."""
+    """Return the error of one model, as `jaxcal.ckce.probability.by_regression` does, with each
+    leverage replaced by the mean leverage."""
     s, m = sums.sizes.shape[0], sums.moments.shape[1]
     parts = jnp.split(sums.groups, (s, s + m, s + 2 * m, s + 3 * m), axis=2)
     products, residuals, drawn, added, squares = parts
