@@ -67,7 +67,7 @@ def ground_kernel(kernel: KernelLike | None) -> Any:
             f"ground: wanted a kernel k(x, y) of two points, such as jaxcal.kernels.Gaussian(), "
             f"got {type(kernel).__name__}"
         )
-    # a plain function is part of the program, not of the data
+    # a plain function belongs to the program, not to the data
     return kernel if isinstance(kernel, (eqx.Module, Partial)) else Partial(kernel)
 
 

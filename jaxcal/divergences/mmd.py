@@ -19,8 +19,8 @@ from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
 
 
 class Embedded(eqx.Module):
-    """``features`` of the kernel means, ``squared_norms`` [n] of these, and the arrays of the
-    formulas, the same in every row."""
+    """``features`` of the kernel means, their ``squared_norms`` [n], and the arrays of the
+    formulas, repeated in every row."""
 
     features: PyTree
     squared_norms: Float[Array, " n"]

@@ -1,7 +1,7 @@
 r"""Settings of Markov chains for numpyro's kernels.
 
-With ``adapt`` the step is tuned during warm-up towards ``target`` acceptance (and for HMC and NUTS
-a scale of each coordinate); without it the step is fixed.
+With ``adapt`` the step is tuned during warm-up towards the acceptance probability ``target``; HMC
+and NUTS also tune a scale of each coordinate. Without it the step is fixed.
 """
 
 from collections.abc import Callable
