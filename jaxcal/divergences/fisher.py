@@ -117,7 +117,6 @@ class KernelFisher(_Euclidean, eqx.Module):
     def fitted(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> "KernelFisher":
-        """Return the divergence with the bandwidth of its ground kernel set."""
         if at_nodes is None or at_nodes.nodes is None or not points.needs_bandwidth(self.ground):
             return self
         bandwidth = _ground_bandwidth(key, predictions, at_nodes.nodes)

@@ -183,7 +183,6 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
     def fitted(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> "GaussianKernelFisher":
-        """Return the divergence with the bandwidth of its ground kernel set."""
         if self.bandwidth is not None:
             return self
         bandwidth = spread_of_gaussians(key, *moments(predictions))

@@ -71,7 +71,6 @@ class MMD(eqx.Module):
         return MMD(kernel, self.n_draws) if self.of_targets else self
 
     def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "MMD":
-        """Return the divergence with the bandwidth of its ground kernel set."""
         if not points.needs_bandwidth(self.ground):
             return self
         draw_key, bandwidth_key = jax.random.split(key)

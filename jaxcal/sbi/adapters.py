@@ -121,7 +121,6 @@ class ConditionalPosterior:
         return self._at(xs).predictions(xs)
 
     def sample(self, key: Key, xs: Observations, m: int) -> Float[Array, "n m d"]:
-        """Return m draws of each posterior."""
         return self._at(xs).sample(key, xs, m)
 
     def _at(self, xs: Observations) -> DistributionPosterior:

@@ -168,7 +168,6 @@ class NumpyroPosterior:
             self._learn_latents({name: jnp.asarray(xs[name][0]) for name in self.inputs})
 
     def predictions(self, xs: PyTree) -> Unnormalized:
-        """Return the posteriors given xs, for tests that need log densities."""
         return Unnormalized(Swapped(self.log_prob), xs)
 
     def _call(

@@ -101,7 +101,6 @@ class JaxPosterior(eqx.Module):
         return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)
 
     def predictions(self, xs: PyTree) -> Unnormalized:
-        """Return the posteriors given xs, for tests that need log densities."""
         density, network = _density(self.log_prob)
         if network is None:
             return Unnormalized(density, xs)
@@ -251,11 +250,9 @@ class DistributionPosterior(eqx.Module):
         return Scores(at) if nodes is None else Scores(at, at_nodes, nodes)
 
     def predictions(self, xs: PyTree) -> Any:
-        """Return the distribution itself."""
         return self.distribution
 
     def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
-        """Return m draws of each posterior."""
         drawn = draws(key, self.distribution, m)
         return drawn.reshape(*drawn.shape[:2], -1)
 

@@ -71,7 +71,6 @@ class RepairedSampler(Repaired):
     """Repaired posteriors of an original that can be sampled."""
 
     def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
-        """Return m draws of each posterior."""
         scorer: Any = self.scorer
         return self.moved(scorer.sample(key, xs, m), xs)
 
