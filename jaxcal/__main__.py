@@ -1,4 +1,4 @@
-"""``python -m jaxcal``: a demonstration on weather, and the check of files, folders and arrays.
+"""``python -m jaxcal``: a demonstration on weather forecasts, and checks of files and folders.
 
 The exit status is 0 for a verdict "rejected" or "not rejected", 3 for "cannot tell", 2 with one
 sentence on stderr for unusable input or options, 130 for an interrupt, and 141 if the reader of the
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     next one.
     """
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # file names may contain what a terminal cannot
+        if isinstance(stream, io.TextIOWrapper):  # file names may not be printable
             stream.reconfigure(errors="backslashreplace")
     try:
         with _interruptible():
@@ -333,8 +333,8 @@ def _explain(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Exit at once on an interrupt. An exception would be lost in callbacks from JAX, and would
-    abort the process while JAX is imported or compiles."""
+    """Exit at once on an interrupt: an exception would be lost in callbacks from JAX, or abort the
+    process while JAX is imported or compiles."""
     usual = signal.getsignal(signal.SIGINT)
     if (
         usual is not signal.default_int_handler

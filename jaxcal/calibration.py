@@ -73,8 +73,8 @@ def kccsd_test(
             with the kernel k(p, p') M_p^T M_p', where M_p is the inverse root of a precision
             estimated from the scores at the nodes. This increases power if predictions differ in
             width. M_p is a function of the prediction alone, so the mean under calibration is 0
-            however well it is estimated: E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0. The
-            level at finite n also needs that no few observations dominate.
+            for any estimate of it: E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0. The level
+            at finite n also requires that no few observations dominate.
         standardize: Whether to standardize targets and scores to mean 0 and standard deviation 1
             in each coordinate first, so that results do not depend on units. Bandwidths that you
             set are then in standard deviations.
@@ -86,8 +86,8 @@ def kccsd_test(
             predictions with known means: Laplace distributions, mixtures and independent
             coordinates of numpyro.
         whiten: `jaxcal.whitening.Regression()`, `Landing()` or `Moments()` transforms each target
-            to the units of its own prediction, u = M_p^-1 (y - c_p) with score M_p^T s_p, for the
-            target kernel: a wrong spread is then the same fault in every prediction, sharp or wide.
+            to the units of its prediction, u = M_p^-1 (y - c_p) with score M_p^T s_p, for the
+            target kernel: a wrong spread is then the same error for sharp and wide predictions.
             Centre c_p and scale M_p are functions of the prediction alone; their quality affects
             power only. As u has no units, ``standardize`` then only affects nodes and divergences;
             bandwidths that you set, and the detectable shift, are in claimed standard deviations.
@@ -154,8 +154,8 @@ def kccsd(
     """Estimate the squared KCCSD, a calibration error from scores, without testing.
 
     Differentiable in predictions and targets, in every mode and order, including units,
-    preconditioner and bandwidths. In a loss, set the bandwidths to numbers, or a network may lower
-    the estimate by changing the medians instead of fitting better
+    preconditioner and bandwidths. In a loss, set the bandwidths to numbers; otherwise a network may
+    lower the estimate by changing the medians, not by a better fit
     (`notebooks/calibration_as_penalty.py`).
 
     Args:

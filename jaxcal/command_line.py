@@ -1,4 +1,4 @@
-"""Parsers of command line options, which raise an explained error, and output files."""
+"""Parsers of command line options, with errors that explain what was wanted, and output files."""
 
 import argparse
 import json
@@ -127,7 +127,7 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def in_its_type(result: "Result") -> AbstractContextManager[None]:
-    """Enable float64 in the context if the result holds any, as reports do some computations."""
+    """Enable float64 in the context if the result holds any, as reports compute some numbers."""
     import jax
 
     kinds = (getattr(leaf, "dtype", None) for leaf in jax.tree.leaves(result))
@@ -135,7 +135,8 @@ def in_its_type(result: "Result") -> AbstractContextManager[None]:
 
 
 def write_json(result: "Result", path: Path | str, settings: dict[str, Any]) -> None:
-    """Write every number of the result except draws of the null, as JSON; not finite becomes null.
+    """Write all numbers of the result except draws of the null as JSON; non-finite ones become
+    null.
 
     ``path`` "-" is standard output.
     """
@@ -147,10 +148,10 @@ def write_json(result: "Result", path: Path | str, settings: dict[str, Any]) -> 
 
 
 def keep_programs() -> None:
-    """Keep compiled programs in the user's cache folder, for JAX that is not imported yet.
+    """Keep compiled programs in the user's cache folder; call it before JAX is imported.
 
-    An environment that names a folder by itself is left as it is. Where the folder cannot be
-    written, nothing is kept.
+    A folder that the environment names is not changed. If the folder cannot be written, no programs
+    are kept.
     """
     if "jax" in sys.modules or os.environ.get(CACHE):
         return
@@ -167,8 +168,8 @@ def keep_programs() -> None:
 
 
 def _cache_folder() -> Path:
-    """That of the platform's convention, one for each kind of processor: programs of one may hold
-    instructions that another lacks, where machines share a home."""
+    """Return the cache folder by the platform's convention, one per kind of processor: machines
+    that share a home may differ in their instructions."""
     base = {"win32": "LOCALAPPDATA", "darwin": ""}.get(sys.platform, "XDG_CACHE_HOME")
     stated = Path(os.environ.get(base, ""))
     usual = {"win32": "AppData/Local", "darwin": "Library/Caches"}.get(sys.platform, ".cache")

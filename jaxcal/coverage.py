@@ -37,12 +37,12 @@ class Coverage(Result):
     Attributes:
         levels: Probabilities of the regions, [q].
         observed: Share of targets inside, [q].
-        counts: Number of targets by how many of the prediction's ``draws`` have a higher density:
-            0, .., m, [m + 1]. Counts of several data sets with as many draws add up.
-        p_uniform: P-value [] of "every level holds its share", which calibration implies; valid
-            for every n.
-        p_conservative: P-value [] of "every level holds at least its share"; valid for every n. A
-            small value means that regions are too small.
+        counts: Number of targets for each number 0, .., m of ``draws`` with a higher density,
+            [m + 1]. Counts of data sets with the same number of draws can be added.
+        p_uniform: P-value [] of "the share inside equals each level", which calibration implies;
+            valid for every n.
+        p_conservative: P-value [] of "the share inside is at least each level"; valid for every n.
+            A small value means that regions are too small.
         unknown: Number [] of targets with a NaN density; shares and p-values are then NaN.
         draws: Number of draws from each prediction.
         level: Level of tests by these p-values, and of `band`.
@@ -68,9 +68,9 @@ class Coverage(Result):
         return int(np.sum(np.asarray(self.counts).reshape(-1, self.draws + 1)[0]))
 
     def band(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return the band of each single share under calibration, with confidence 1 - ``level``.
+        """Return the pointwise band of shares under calibration, with confidence 1 - ``level``.
 
-        Lower and upper ends, each [q]: quantiles of the binomial, over n.
+        Lower and upper ends, each [q]: binomial quantiles over n.
         """
         import scipy.stats
 
@@ -122,8 +122,8 @@ def coverage(
 ) -> Coverage:
     """Return how many targets lie in each prediction's highest-density region of every level.
 
-    With m draws, r of them of higher density than the target, the target is in the region of level
-    k / (m + 1) if r < k. Under calibration r is uniform on 0, .., m, so each share is unbiased for
+    If r of m draws have a higher density than the target, the target is in the region of level
+    k / (m + 1) for r < k. Under calibration r is uniform on 0, .., m, so each share is unbiased for
     every m. Conservative regions do not imply calibration: if all draws have the same density (a
     plateau), every target is inside.
 
@@ -133,8 +133,8 @@ def coverage(
 
     Args:
         predictions: An `Unnormalized` or a numpyro distribution with batch shape [n]; or
-            `LogDensities` computed elsewhere, at targets and draws, which are then not needed. For
-            posteriors of torch: `jaxcal.sbi.predictions`.
+            `LogDensities` at targets and draws, which are then not needed. For posteriors of
+            torch: `jaxcal.sbi.predictions`.
         targets: Observed targets, shape [n] or [n, ...].
         draws: m draws from each prediction, as `Draws`, `McmcDraws` or an array [n, m, ...]. They
             must be independent (thin a Markov chain until its effective size is m), or the shares
@@ -165,8 +165,8 @@ def coverage(
 def ranks_of(
     predictions: PredictionsLike, targets: ArrayLike | None, draws: ArrayLike | None
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"], int]:
-    """Return how many draws have a higher density than each target, [n], where a density is NaN,
-    [n], and the number of draws; arguments as in `coverage`."""
+    """Return the number of draws with a higher density than each target, [n], a mask of NaN
+    densities, [n], and the number of draws; arguments as in `coverage`."""
     if isinstance(predictions, LogDensities):
         if targets is not None or draws is not None:
             raise TypeError(
@@ -220,7 +220,7 @@ def _ranks(
 def _above(
     here: Float[Array, " n"], there: Float[Array, "m n"]
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"]]:
-    """Return ranks, and which are of NaN, from log densities at the targets and at the draws."""
+    """Return ranks, and a mask of NaN, from log densities at the targets and at the draws."""
     unknown = jnp.isnan(here) | jnp.any(jnp.isnan(there), axis=0)
     return jnp.sum(there > here[None], axis=0), unknown
 

@@ -248,7 +248,7 @@ def _single(
 
 
 class _ignore_parameters:
-    """``log_density(y)`` as ``log_density(params, y)``; equal if the function is the same."""
+    """``log_density(y)`` as ``log_density(params, y)``; two are equal if their functions are."""
 
     def __init__(self, log_density: Any):
         self.log_density = log_density

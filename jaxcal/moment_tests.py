@@ -69,9 +69,9 @@ def moment_test(
             `jaxcal.moments`, or a function from a log density and a target to numbers
             (`jaxcal.moments.Moment`). For skewed values the statistic is corrected
             (`jaxcal.nulls.Sums.guarded`). Strongly skewed values still reject too often in small
-            data sets (scores of log gamma variables of shape .3 in .080 at level .05 and .034 at
-            .01 for n = 20), and the result says so. Values of a user's function that all lie on one
-            side of 0, as if a rare event did not occur, give no verdict unless that is improbable.
+            data sets (scores of log gamma variables of shape .3: .080 at level .05 and .034 at .01
+            for n = 20), and the result warns. If all values of a user's function have one sign, as
+            if a rare event did not occur, there is no verdict unless that is improbable.
         **options: ``prediction_kernel`` is by default a Gaussian, for errors that vary with the
             prediction, plus a constant, for a common error; ``null`` is by default
             `jaxcal.nulls.HadamardWild`; ``n_nodes`` by default max(10, 2 d + 2), as covariances
@@ -160,7 +160,7 @@ _NAMES = tuple(MomentOptions.__annotations__)
 
 
 def _moment(value: object, name: str) -> Any:
-    """Return a moment as a pytree; a plain function is part of the program."""
+    """Return a moment as a pytree; a plain function belongs to the program."""
     if isinstance(value, type) or not callable(value):
         raise TypeError(
             f"{name}: wanted a moment such as jaxcal.moments.Balance(), or a function of a log "
@@ -170,7 +170,7 @@ def _moment(value: object, name: str) -> Any:
 
 
 def _label(moment: object) -> str:
-    """Return the class of a moment, or the name of a function, in words."""
+    """Return the class of a moment or the name of a function as words."""
     if isinstance(moment, Partial):
         return getattr(moment.func, "__name__", "moment")
     return type(moment).__name__.lower()

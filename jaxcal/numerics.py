@@ -1,8 +1,8 @@
-"""Roots, bounds and extremes that keep NaN: what was not a number never becomes one.
+"""Roots, bounds and extremes that propagate NaN.
 
 On a CPU the compiler may drop NaN in a fused ``maximum`` or ``minimum``, and in a maximum over many
 entries: ``sum(maximum(x, 0))`` of more than a few thousand entries with one NaN is finite. A
-comparison and a choice keep it, so nothing in the package bounds floats in another way.
+comparison with ``where`` keeps NaN, so the package bounds floats only by these functions.
 """
 
 import math
@@ -18,33 +18,35 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxcal.typing import DTypeLike
 
 TURN = 2 * math.pi
-# of cos(pi x / 2) and sin(pi x / 2) / x in x^2, interpolated at Chebyshev nodes of [0, 1]
+# coefficients in x^2 of cos(pi x / 2) and sin(pi x / 2) / x, from Chebyshev nodes of [0, 1]
 COSINE = (0.9999999998, -1.233700534, 0.2536693222, -0.02086268671, 9.177229238e-4, -2.38241523e-5)
 SINE = (1.570796327, -0.6459640956, 0.07969260369, -4.681657707e-3, 1.602545899e-4, -3.431788893e-6)
 
 
 def at_least(x: Array, low: ArrayLike) -> Array:
-    """``maximum(x, low)``, NaN where one of them is; where they are equal the slope is x's."""
+    """Return ``maximum(x, low)``; NaN if either is NaN. If they are equal, the derivative is that
+    of x."""
     return jnp.where((x < low) | jnp.isnan(low), low, x)
 
 
 def at_most(x: Array, high: ArrayLike) -> Array:
-    """``minimum(x, high)``, NaN where one of them is; where they are equal the slope is x's."""
+    """Return ``minimum(x, high)``; NaN if either is NaN. If they are equal, the derivative is that
+    of x."""
     return jnp.where((x > high) | jnp.isnan(high), high, x)
 
 
 def largest(x: Array, axis: int | None = None) -> Array:
-    """``max(x)`` along an axis, or of all; NaN where an entry is."""
+    """Return ``max(x)`` along an axis, or of all entries; NaN if one of them is NaN."""
     return jnp.where(jnp.any(jnp.isnan(x), axis=axis), jnp.nan, jnp.max(x, axis=axis))
 
 
 def smallest(x: Array, axis: int | None = None) -> Array:
-    """``min(x)`` along an axis, or of all; NaN where an entry is."""
+    """Return ``min(x)`` along an axis, or of all entries; NaN if one of them is NaN."""
     return -largest(-x, axis)
 
 
 def not_finite(tree: PyTree) -> Int[Array, ""]:
-    """How many entries of a pytree are NaN or infinite."""
+    """Return the number of entries of a pytree that are NaN or infinite."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     # float32 sums compile to fewer kernels than those of integers, and count to 2^24 exactly
     counts = [jnp.sum(~jnp.isfinite(leaf), dtype=jnp.float32) for leaf in leaves]
@@ -52,8 +54,8 @@ def not_finite(tree: PyTree) -> Int[Array, ""]:
 
 
 def binary_size(x: Array) -> Array:
-    """The power of two just above ``abs(x)``, 1 for 0: division by it loses no digits, and squares
-    of what is left neither overflow nor vanish. NaN and infinity give 1."""
+    """Return the power of two just above ``abs(x)``; 1 for 0, NaN and infinity. Division by it
+    loses no digits, and squares of the quotient neither overflow nor vanish."""
     unsigned = jnp.uint32 if x.dtype == jnp.float32 else jnp.uint64
     exponent = jax.lax.bitcast_convert_type(jnp.asarray(jnp.inf, x.dtype), unsigned)
     bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(x), unsigned) & exponent
@@ -62,7 +64,8 @@ def binary_size(x: Array) -> Array:
 
 
 def in_order(x: Array) -> Array:
-    """``jnp.sort(x)`` along the last axis, five times as fast on a CPU: by bits, as integers."""
+    """Return ``jnp.sort(x)`` along the last axis, by the bits as integers: five times as fast on a
+    CPU."""
     signed = jnp.int32 if x.dtype == jnp.float32 else jnp.int64
 
     def turned(bits: Array) -> Array:  # its own inverse: negative ones count down
@@ -73,10 +76,10 @@ def in_order(x: Array) -> Array:
 
 
 def cos_and_sin(turns: Array) -> tuple[Array, Array]:
-    r"""Cosine and sine of :math:`2 \pi x`, for x in turns.
+    r"""Return cosine and sine of :math:`2 \pi x`, for x in turns.
 
-    In float32 from polynomials, ten times faster than the compiler's on a CPU: errors are below
-    2e-7 beside that of the argument itself, whose whole turns are taken off without rounding.
+    In float32 by polynomials, ten times faster than the compiler's on a CPU. Errors are below 2e-7,
+    in addition to that of the argument, whose whole turns are subtracted without rounding.
     """
     if turns.dtype != jnp.float32:
         angle = TURN * (turns - jnp.round(turns))
@@ -95,7 +98,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
 
 
 class Eliminated(NamedTuple):
-    r"""Of positive definite matrices A [*, k, k] and columns V [*, k, b].
+    r"""Solutions for positive definite matrices A [*, k, k] and columns V [*, k, b].
 
     Attributes:
         forms: :math:`v^\top A^{-1} v` of each column, [*, b].
@@ -111,11 +114,11 @@ class Eliminated(NamedTuple):
 def eliminated(
     matrices: Float[Array, "*batch k k"], columns: Float[Array, "*batch k b"]
 ) -> Eliminated:
-    """Solve by elimination above and below the diagonal, a row of A per step; pivots are at least
-    rounding.
+    """Solve by Gauss-Jordan elimination, one row of A per step; pivots are at least the rounding
+    error.
 
-    For many small matrices: on a CPU with few threads several batched factorizations of LAPACK
-    that do not depend on each other can wait for each other for ever.
+    For many small matrices: on a CPU with few threads, independent batched factorizations of LAPACK
+    can deadlock.
     """
     k, sizes = matrices.shape[-1], jnp.diagonal(matrices, axis1=-2, axis2=-1)
     both = jnp.concatenate([matrices, columns], axis=-1)
@@ -141,31 +144,32 @@ def eliminated(
 def uniforms(
     keys: Sequence[Array], shapes: Sequence[tuple[int, ...]], dtype: DTypeLike
 ) -> list[Array]:
-    """`jax.random.uniform` of each key and shape. One generator serves all of them, as each would
-    cost a quarter of a second of compilation; the numbers are those of a call for each."""
+    """Return `jax.random.uniform` for each key and shape, with the same numbers. One generator
+    serves all, as compiling each takes a quarter of a second."""
     most = max(map(math.prod, shapes))
     drawn = jax.vmap(lambda key: jax.random.uniform(key, (most,), dtype))(jnp.stack(keys))
     return [u[: math.prod(shape)].reshape(shape) for u, shape in zip(drawn, shapes, strict=True)]
 
 
 def normals(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """`jax.random.normal`, drawn in one row: half as long to compile, and the same numbers."""
+    """Return `jax.random.normal`, drawn in one row: the same numbers, half the time to compile."""
     return jax.random.normal(key, (math.prod(shape),), dtype).reshape(shape)
 
 
 def normal_of(uniform: Array) -> Array:
-    """`jax.random.normal` from numbers of `jax.random.uniform` with the same key and shape."""
+    """Return `jax.random.normal` from numbers of `jax.random.uniform` with the same key and
+    shape."""
     low = np.nextafter(np.asarray(-1, uniform.dtype), 0, dtype=uniform.dtype)
     return 2**0.5 * jax.lax.erf_inv(at_least(uniform * (1 - low) + low, low))
 
 
 def safe_sqrt(u: Array) -> Array:
-    """Square root with gradient 0 at 0, and 0 below it; NaN where u is."""
+    """Return the square root, with gradient 0 at 0; 0 for negative u, NaN for NaN."""
     return _from_zero(jnp.sqrt, u)
 
 
 def safe_power(u: Array, exponent: float) -> Array:
-    """``u^exponent``, exponent > 0, with gradient 0 at 0, and 0 below it; NaN where u is."""
+    """Return ``u^exponent``, exponent > 0, with gradient 0 at 0; 0 for negative u, NaN for NaN."""
     return _from_zero(lambda u: u**exponent, u)
 
 
@@ -176,11 +180,11 @@ def _from_zero(function: Callable[[Array], Array], u: Array) -> Array:
 
 @jax.custom_jvp
 def psd_root(matrix: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]:
-    r"""Symmetric square root R of a positive semidefinite matrix, eigenvalues clipped at 0.
+    r"""Return the symmetric square root R of a positive semidefinite matrix.
 
-    Clipping forgives a Gram matrix that rounding has made slightly indefinite, where a Cholesky
-    factor is NaN. The derivative solves R dR + dR R = dA among the eigenvectors, so it is finite
-    where eigenvalues coincide; directions without variance get derivative 0.
+    Eigenvalues are clipped at 0, so a Gram matrix may be slightly indefinite by rounding (its
+    Cholesky factor would be NaN). The derivative solves R dR + dR R = dA in the basis of
+    eigenvectors, so it is finite for equal eigenvalues; directions without variance get 0.
     """
     values, vectors = jnp.linalg.eigh(matrix)
     return (vectors * jnp.sqrt(at_least(values, 0))[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
@@ -198,7 +202,7 @@ def _(primals, tangents):
         inner = across @ change @ vectors
         return vectors @ jnp.where(sums > 0, inner / jnp.where(sums > 0, sums, 1), 0) @ across
 
-    # an equation has derivatives of its own, where those of the eigenvectors may not exist
+    # differentiate the equation, as derivatives of the eigenvectors may not exist
     change = (tangents[0] + jnp.swapaxes(tangents[0], -1, -2)) / 2
     slope = jax.lax.custom_linear_solve(
         lambda change: root @ change + change @ root, change, solve, symmetric=True
@@ -209,12 +213,14 @@ def _(primals, tangents):
 def sketched_eigenvalues(
     products: Float[Array, "c n q"], diagonal: Float[Array, "c n"], sketch: Float[Array, "n q"]
 ) -> Float[Array, "r q"]:
-    r"""The largest q eigenvalues of each channel of H without its diagonal D, nearly.
+    r"""Return approximations of the q largest eigenvalues of each channel of H without its diagonal
+    D.
 
-    ``products`` are H - D times q random columns ``sketch``. H, positive semidefinite, is taken for
-    :math:`Y (\Omega^\top Y)^{-1} Y^\top = V \Lambda V^\top`, :math:`Y = H \Omega`, and the
-    eigenvalues are those of :math:`\Lambda - V^\top D V`. The sum over channels first where there
-    are several. Cost 2 n q^2. Source: Tropp, Yurtsever, Udell and Cevher (2017), Algorithm 3.
+    ``products`` are H - D times q random columns ``sketch``. H, positive semidefinite, is
+    approximated by :math:`Y (\Omega^\top Y)^{-1} Y^\top = V \Lambda V^\top`, :math:`Y = H \Omega`,
+    and the eigenvalues are those of :math:`\Lambda - V^\top D V`. If there are several channels,
+    their sum comes first. Cost 2 n q^2. Source: Tropp, Yurtsever, Udell and Cevher (2017),
+    Algorithm 3.
     """
     if products.shape[0] > 1:
         products, diagonal = (
@@ -224,7 +230,7 @@ def sketched_eigenvalues(
 
     def of_channel(y: Float[Array, "n q"], diagonal: Float[Array, " n"]) -> Float[Array, " q"]:
         y = y + diagonal[:, None] * sketch
-        # a shift by rounding, which is taken off again, tells directions from noise
+        # a shift by the rounding error, subtracted later, separates directions from noise
         shift = jnp.finfo(y.dtype).eps * jnp.sqrt(jnp.sum(y**2))
         y = y + shift * sketch
         core = sketch.T @ y

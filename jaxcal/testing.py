@@ -1,4 +1,4 @@
-"""From features to the result of a test: one pass over pairs, the null, and the notes."""
+"""Tests from features to result: one pass over pairs, the null, and the notes."""
 
 from collections.abc import Callable
 from functools import partial
@@ -75,7 +75,7 @@ def over_pairs(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
-    """Return sums over all pairs, with the forms of the null's weights and then of the columns; in
+    """Return sums over all pairs, with the forms of the null's weights, then of the columns; in
     linear time for statistics of finite rank."""
     sketched, weights = needs.sketch is not None, needs.weights
     shared = None
@@ -127,10 +127,10 @@ def apply_with(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[Outcome, Float[Array, " d"] | None]:
-    """Apply a null; return the outcome, and the forms [d] of more ``columns`` of weights [n, d].
+    """Apply a null; return the outcome, and the forms [d] of further ``columns`` of weights [n, d].
 
-    The forms come from the same pass; None for blocks and for nulls without draws. ``series``
-    [n, q] is what the null uses in the place of the features. ``guarded``: whether to correct the
+    The forms come from the same pass; None for blocks and for nulls without draws. The null uses
+    ``series`` [n, q] in place of the features. ``guarded``: whether to correct the
     statistic for skewness. ``redrawn``: function of keys [b] that returns the estimates of data
     sets with redrawn targets.
     """
@@ -165,8 +165,8 @@ def _redrawn(
     tile: int,
     mesh: Mesh | None,
 ) -> Float[Array, "r b"]:
-    """Return estimates of data sets with redrawn targets: for classes from forms of one pass,
-    otherwise one data set at a time."""
+    """Return estimates of data sets with redrawn targets: for classes from the forms of one pass,
+    for other targets one data set at a time."""
     prepared, featured = fitted
     forms = as_forms(prepared.pairwise, featured.features, keys)
     if forms is not None:
@@ -237,8 +237,8 @@ def unjudged(
     tile: int,
     mesh: Mesh | None,
 ) -> TestResult:
-    """Return the result before it is compared with its level, on which only limits depend: one
-    program for all levels."""
+    """Return the result before it is compared with its level. Only limits depend on the level, so
+    one program serves all levels."""
     one = partial(_unjudged, test, tile, mesh)
     return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
 
@@ -305,7 +305,7 @@ def _unjudged(
 def _about_rows(predictions: PredictionsLike, targets: Array, spec: Specification) -> Notes:
     """Return notes on targets that are not finite and on repeated observations."""
     n = targets.shape[0]
-    # vectors that the distance compares instead of predictions, such as inputs, are in the spec
+    # vectors that the distance compares in place of predictions, such as inputs, are in the spec
     described = fingerprints((predictions, spec), n)
     lost = not_finite(targets)
     repeated = repeated_rows(targets, fingerprints(targets, n), described)
@@ -333,8 +333,8 @@ def _of_a_moment(
     null: Null,
     n: int,
 ) -> tuple[Outcome, Array]:
-    """Return the outcome of a moment, and whether there is no p-value: none if the moment is
-    excluded or 0 everywhere. A target at density 0 gives the smallest possible p-value."""
+    """Return the outcome of a moment, and whether it lacks a p-value, as the moment is excluded or
+    0 everywhere. A target at density 0 gives the smallest possible p-value."""
     drawn = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
     silent = (excluded | jnp.all(drawn == 0)) & ~impossible
     p = jnp.where(silent, jnp.nan, outcome.p_value)

@@ -54,7 +54,7 @@ class Pairwise(Protocol):
 
 @runtime_checkable
 class OfVectors(Protocol):
-    """A pairwise statistic < z_i, z_j > with ``vectors`` z [channels, p, n] of n observations."""
+    """A pairwise statistic <z_i, z_j> with ``vectors`` z [channels, p, n] of n observations."""
 
     @property
     def channels(self) -> int: ...
@@ -128,7 +128,7 @@ if TYPE_CHECKING:  # argument types for users; at run time `checks` validates wi
         def at_targets(self) -> Any: ...
 
     class InUnits(Protocol):
-        """Predictions in changed units, as built by tests."""
+        """Predictions in the units of a test."""
 
         @property
         def predictions(self) -> Any: ...

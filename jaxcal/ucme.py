@@ -3,7 +3,7 @@ r"""UCME: the calibration error at a few test locations, in linear time.
 .. math:: Z_{ij} = k_P(p_{T_j}, P_i)\,[k_Y(y_{T_j}, Y_i) - E k_Y(y_{T_j}, Z)], \qquad Z \sim P_i
 
 has mean 0 at every location T_j = (p_T, y_T) under calibration. The estimate is
-:math:`\|\bar Z\|^2 / J`. The test is for J means of 0, with random signs, redrawn targets or
+:math:`\|\bar Z\|^2 / J`. The test of "all J means are 0" uses random signs, redrawn targets or
 Hotelling's statistic.
 """
 
@@ -167,8 +167,8 @@ def ucme(
 
 
 class _Problem(NamedTuple):
-    """Observations ``rows``, and locations: other rows ``at``, or predictions ``where`` with
-    targets ``at``."""
+    """Observations ``rows`` and locations, which are other rows ``at``, or predictions ``where``
+    with targets ``at``."""
 
     key: Key
     predictions: PredictionsLike
@@ -252,7 +252,7 @@ def _distribution(predictions: PredictionsLike) -> Any:
 def _at_locations(
     problem: _Problem, prepared: Fitted, featured: Featured
 ) -> tuple[Float[Array, "n j"], Array]:
-    """Return features of the observations at the locations, and how many are not finite."""
+    """Return features of the observations at the locations, and the number of non-finite ones."""
     nonfinite = featured.notes["nonfinite-predictions"]
     observations = jax.tree.map(lambda leaf: leaf[problem.rows], featured.features)
     if problem.where is None:
@@ -277,7 +277,7 @@ def _at_locations(
 def _redrawn(
     key: Key, problem: _Problem, null: Redrawn, fitted: tuple[Fitted, Featured]
 ) -> Float[Array, " b"]:
-    """Return plug-in estimates of data sets with redrawn targets; those of the locations stay."""
+    """Return plug-in estimates of data sets with redrawn targets; targets of locations stay."""
     _, _, ys, _, _, at, where = problem
     kept = jnp.zeros(ys.shape[0], bool)
     kept = kept.at[at].set(True) if where is None else kept

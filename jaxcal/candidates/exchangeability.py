@@ -2,9 +2,9 @@ r"""Test whether targets are exchangeable with candidates: spread, correlation a
 
 Given the set of candidates of each observation, the index of the target has known probabilities w
 under calibration, and redrawing the indices gives the exact distribution of every statistic of
-targets and sets, for every n. A residual :math:`r_i = \phi(y_i) - b_i` of a feature :math:`\phi`
-is taken from an estimate :math:`b_i` of its mean under the prediction, which depends on the set
-only. The statistic is the quadratic form of `jaxcal.engine.quadratic`,
+targets and sets, for every n. The residual of a feature :math:`\phi` is
+:math:`r_i = \phi(y_i) - b_i`, with an estimate :math:`b_i` of its mean under the prediction that
+depends on the set only. The statistic is the quadratic form of `jaxcal.engine.quadratic`,
 :math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
 """
 
@@ -76,23 +76,23 @@ def exchangeability_test(
     Four features are compared between targets and candidates: the log density, the coordinates,
     their squares and their products, in the units of each prediction. The combined p-value is that
     of the largest standardized statistic. The null redraws which candidate is the target, so
-    p-values are exact for every n and however slowly the chain mixes. (The default nodes depend on
+    p-values are exact for every n and any mixing speed of the chain. (The default nodes depend on
     mean and spread of all targets, which changes the level by O(1/n); nodes that you pass do not.)
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
         targets: Observed targets, shape [n], [n, d] or [n, ...].
-        proposal: How candidates are made: `Chains`, which with ``nodes`` also detect wrong weights
-            of modes, or `Drawn`.
+        proposal: Proposal of candidates: `Drawn`, or `Chains`, which with ``nodes`` also detect
+            wrong weights of modes.
         divergence: Divergence between predictions; see `jaxcal.divergences`.
         prediction_kernel: Kernel on the divergence. The default adds the constant kernel, which
             detects an error common to all predictions.
-        base_measure: Nodes [m, d] in the units of the targets. Scores there give the divergence,
-            and the climb to a mode, whose curvature gives the units of each prediction, starts at
-            the best of them. By default ``n_nodes`` normal points about the mean of the targets,
+        base_measure: Nodes [m, d] in the units of the targets. Scores at the nodes define the
+            divergence. From the best node an ascent finds a mode, whose curvature defines the units
+            of each prediction. By default ``n_nodes`` normal points about the mean of the targets,
             the same for every key.
-        n_nodes: Number of these; max(10, 2 d + 2) by default.
+        n_nodes: Number of default nodes; max(10, 2 d + 2) by default.
         n_resamples: Number of draws of the null.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         tile: Rows and columns of a block of pairs that is computed at a time.
@@ -194,7 +194,7 @@ def _test(
     ys = targets.reshape(n, -1)
     d = ys.shape[1]
     if base_measure is None:
-        # the same for every key, which then decides on candidates and redrawn indices alone
+        # the same for every key, which then affects candidates and redrawn indices only
         nodes = jax.random.normal(jax.random.key(0), (n_nodes, d), ys.dtype)
     else:
         nodes = Units.of(ys).points(base_measure.reshape(-1, d).astype(ys.dtype))
@@ -283,11 +283,11 @@ def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Floa
     r"""Return features of every candidate by part, minus their mean under the prediction.
 
     The mean is estimated from the set of candidates, with control variates from the score s:
-    :math:`E_p[s] = 0` and :math:`E_p[t s^\top + I] = 0`, so that it is exact for Gaussian
-    predictions and the choice of candidates hardly moves the statistic. One coefficient per feature
-    minimizes the variance over all sets; a control that leaves much of it is not used, as power is
-    lost otherwise (squares of Student t). Everything depends on the sets only, not on which member
-    is the target.
+    :math:`E_p[s] = 0` and :math:`E_p[t s^\top + I] = 0`. So it is exact for Gaussian predictions,
+    and the choice of candidates hardly affects the statistic. One coefficient per feature minimizes
+    the variance over all sets; a control that explains too little of it is not used, as power would
+    be lost (squares of Student t). Everything depends on the sets only, not on which member is the
+    target.
     """
     w = candidates.weights[:, :, None]
 
@@ -302,7 +302,7 @@ def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Floa
         explained = products**2 > EXPLAINED * power * jnp.sum(w * gaps**2, (0, 1), keepdims=True)
         return gaps + jnp.where(varies & explained, products / power, 0) * mean(controls)
 
-    # candidates without weight are never drawn: their infinite log density must not enter sums
+    # candidates of weight 0 are never drawn: their infinite log density must not enter sums
     logs = jnp.where(candidates.weights > 0, candidates.log_densities, 0)
     logs = jnp.where(jnp.isfinite(logs), logs, 0)
     gradients = candidates.gradients
@@ -324,7 +324,7 @@ def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Floa
 
 
 def _redrawn(key: Key, weights: Float[Array, "n k"], b: int) -> Int[Array, "n b1"]:
-    """Return the index of the target: as observed, then b draws by weight."""
+    """Return indices of the target: the observed one, then b draws by weight."""
     n = weights.shape[0]
     drawn = jax.random.categorical(key, jnp.log(weights)[:, None], axis=-1, shape=(n, b))
     return jnp.concatenate([jnp.zeros((n, 1), drawn.dtype), drawn], axis=1)
@@ -339,7 +339,7 @@ def _forms(
 
 
 def _p_values(statistics: Float[Array, "g b1"]) -> tuple[Array, Array]:
-    """Return statistics standardized by their draws, including the observed one, and p-values; NaN
+    """Return statistics standardized by their draws (including the observed one) and p-values; NaN
     for a part whose draws have no spread."""
     deviation = jnp.std(statistics, axis=1, keepdims=True)
     mean = jnp.mean(statistics, axis=1, keepdims=True)

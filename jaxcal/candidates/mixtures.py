@@ -1,8 +1,8 @@
 """Gaussian mixtures fitted to predictions from log densities, for jumps between modes.
 
 Weighted points are resampled with Gaussian noise in several rounds (population Monte Carlo). The
-fit depends on predictions and nodes only, never on a target, so moves that the mixture proposes
-leave candidates exchangeable, however badly it fits.
+fit depends on predictions and nodes only, never on a target, so candidates remain exchangeable
+under moves that the mixture proposes, even if it fits badly.
 Source: Cappe et al. (2004) for the rounds; Silverman (1986), Section 4.3, for the bandwidth.
 """
 

@@ -1,10 +1,10 @@
-r"""Exchangeable candidates: points that are as likely as the target to be the target.
+r"""Exchangeable candidates: points that are exchangeable with the target under calibration.
 
-Take a reversible Markov kernel that leaves a prediction invariant, walk from the target y backwards
-to a centre c, and from there forwards to :math:`a_1, .., a_m`. If y is a draw of the prediction,
-:math:`y, a_1, .., a_m` are exchangeable, for every number of steps and mixing speed. There is no
-burn-in, because under calibration the target is a draw already. Only unnormalized log densities
-are needed. Source: Besag and Clifford (1989), Section 2.
+Run a reversible Markov chain that leaves a prediction invariant from the target y back to a centre
+c, and from c forward to :math:`a_1, .., a_m`. If y is a draw of the prediction,
+:math:`y, a_1, .., a_m` are exchangeable for every number of steps and mixing speed. No burn-in is
+needed, as the target is a draw under calibration. Only unnormalized log densities are needed.
+Source: Besag and Clifford (1989), Section 2.
 """
 
 from functools import partial
@@ -39,11 +39,11 @@ class Candidates(NamedTuple):
     Attributes:
         points: Target and candidates, [n, m + 1, d].
         log_densities: Log density of each, up to one constant per prediction, [n, m + 1].
-        weights: Probability of each to be the target under calibration, given the set,
-            [n, m + 1]; rows sum to 1.
+        weights: Probability under calibration that each is the target, given the set, [n, m + 1];
+            rows sum to 1.
         acceptance: Share of accepted moves, []; 1 without a chain.
-        gradients: Gradient of the log density at each, [n, m + 1, d], which makes the p-value
-            depend less on the choice of candidates; or None.
+        gradients: Gradient of the log density at each, [n, m + 1, d], by which the p-value
+            depends less on the choice of candidates; or None.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -64,7 +64,7 @@ class Candidates(NamedTuple):
 
 @runtime_checkable
 class Proposal(Protocol):
-    """Protocol of ways to make candidates. ``units`` [n, d, d] scale the steps of each prediction
+    """Protocol of proposals of candidates. ``units`` [n, d, d] scale the steps of each prediction
     and are functions of the predictions alone."""
 
     def __call__(
@@ -83,16 +83,16 @@ def _nodes(value: object) -> Any:
 
 
 class Chains(eqx.Module):
-    r"""Candidates by Metropolis-Hastings: steps back from the target, and as many forward m times.
+    r"""Candidates by Metropolis-Hastings: a chain back from the target, and m chains forward.
 
     With ``langevin`` proposals follow the score,
     :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M \xi`; without it, or if a density has no
-    gradient, they are random walks. M is the unit of the prediction; each step draws its own s, so
-    no step size needs tuning. More steps increase power and never affect the level.
+    gradient, they are random walks. M is the unit of the prediction; s is drawn anew for each step,
+    so no step size needs tuning. More steps increase power and never affect the level.
 
-    Such steps stay within a mode. With ``nodes``, each step is with probability 1/2 proposed by a
-    Gaussian mixture instead, so that wrong weights of modes are detected too. The mixture is fitted
-    to each prediction by its log densities, starting at the nodes, and never uses a target.
+    Such steps stay within a mode. With ``nodes``, a Gaussian mixture proposes each step with
+    probability 1/2, so that wrong weights of modes are detected too. The mixture is fitted to the
+    log densities of each prediction, starting at the nodes, and never uses a target.
 
     Args:
         n_candidates: Number m of candidates.
@@ -100,11 +100,11 @@ class Chains(eqx.Module):
         langevin: Whether proposals follow the score.
         smallest: Smallest s; s is log-uniform.
         largest: Largest s.
-        nodes: Points [k, d] in the units of the targets, at least d + 2, that cover the bulk of all
+        nodes: Points [k, d] in the units of the targets, k >= d + 2, that cover the bulk of all
             predictions, such as 128 draws of a prior; None for no jumps.
 
-    Cost per prediction: (m + 1) n_steps log densities, with their gradients for ``langevin``; with
-    nodes 3 k more log densities.
+    Cost per prediction: (m + 1) n_steps log densities, with their gradients for ``langevin``; 3 k
+    further log densities with nodes.
 
     Source: Besag and Clifford (1989), Section 2; Roberts and Tweedie (1996) for Langevin
     proposals; Tierney (1994), Section 2.3.3, for independent ones.

@@ -103,7 +103,7 @@ def ranks(key: KeyLike, candidates: Candidates, statistic: Statistic = log_densi
             `coordinate`, `distance_to`, or your own.
 
     Returns:
-        Ranks, [n]; NaN where a weight or a value is.
+        Ranks, [n]; NaN if a weight or a value is NaN.
 
     Cost: O(n m).
 

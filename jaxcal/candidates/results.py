@@ -34,7 +34,7 @@ class ExchangeabilityResult(JudgedResult):
             [g].
         ranks: Randomized ranks of the targets among their candidates, [n, 1 + d]: of the log
             density (coverage) and of each coordinate (SBC).
-        rank_p_values: P-values of their uniformity, one at a time, [1 + d].
+        rank_p_values: P-values of the uniformity of each rank, without correction, [1 + d].
         acceptance: Share of accepted moves, [].
         nonfinite: Number of observations whose target is not finite, or with a log density that is
             NaN or +infinite, [].

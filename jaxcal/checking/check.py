@@ -46,7 +46,7 @@ def check(
         inputs: Inputs of the model, or other numbers with which errors may vary, [n] or [n, q];
             for `calibration_test` only.
         level: Level of the verdict.
-        dependent: Whether observations are in the order of time and may be dependent.
+        dependent: Whether observations are in temporal order and may be dependent.
 
     Returns:
         `CheckReport`, which prints a report; ``to_html(path)`` writes it with figures. The last
@@ -54,12 +54,12 @@ def check(
         it.
 
     Raises:
-        ValueError: Shapes or values are wrong, naming the argument.
+        ValueError: Shapes or values are wrong; the message names the argument.
         TypeError: No test accepts such predictions.
 
     Cost: that of one or two tests.
 
-    Source: Holm (1979) for several tests; the tests name theirs.
+    Source: Holm (1979) for the correction; each test names its own source.
 
     Example:
         >>> import jax, jaxcal
@@ -86,7 +86,7 @@ def carried_out(
     level: float,
     dependent: bool,
 ) -> CheckReport:
-    """Run the tests and estimates of a plan; no estimates inside of jit and vmap."""
+    """Run the tests of a plan and, outside of jit and vmap, its estimates."""
     null = DependentWild() if dependent else HadamardWild()
     traced = any(
         isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, chosen.predictions, targets))
@@ -97,7 +97,7 @@ def carried_out(
     answers = [question.ask(one, asked) for one, question in zip(keys, questions, strict=True)]
     k, n = len(chosen.tests), _count(chosen.predictions, targets)
     gain: Any = None
-    # for classes a repair costs less than the tests; for densities the first takes 20 s
+    # for classes a repair costs less than the tests; for densities compiling it takes 20 s
     if chosen.kind == CLASS_PROBABILITIES and chosen.repair and not traced and n >= LEAST_PAIRS:
         own_key = jax.random.fold_in(key, len(questions))
         gain = repair(own_key, asked.predictions, asked.targets, level=level)

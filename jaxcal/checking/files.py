@@ -31,7 +31,8 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet", *JSON)
 def checked(
     path: Path, *, seed: int, level: float, dependent: bool, columns: Sequence[str] = ()
 ) -> CheckReport:
-    """Check what a file holds, in its own floating type. Raises BadFile for an unusable file."""
+    """Check the content of a file in its floating-point type. Raises BadFile for an unusable
+    file."""
     predictions, targets, features = read(path, columns)
     wide = any(leaf.dtype == "float64" for leaf in jax.tree.leaves(predictions))
     with jax.enable_x64(wide):
@@ -47,10 +48,10 @@ def checked(
 
 
 def read(path: Path, columns: Sequence[str] = ()) -> Read:
-    """Predictions, targets, and what tells predictions apart where scores at nodes do not.
+    """Return predictions, targets, and the features of predictions if there are no scores at nodes.
 
-    BadFile, naming the file, for what cannot be used. Which columns of a table are read,
-    ``columns`` say or their names (`tables.classes_of`); it is written to standard error."""
+    ``columns``, or else the names of the columns, determine which columns of a table are read
+    (`tables.classes_of`); they are listed on standard error. BadFile names an unusable file."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])
     if kind not in TABLES:
@@ -102,7 +103,7 @@ def _table(path: Path, kind: str, chosen: Sequence[str]) -> tables.Table:
         raise BadFile(f"{path}: {error}") from None
     except ImportError:
         raise BadFile(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from None
-    except (OSError, EOFError, zlib.error, ValueError, csv.Error) as error:  # as of pyarrow, too
+    except (OSError, EOFError, zlib.error, ValueError, csv.Error) as error:  # pyarrow's errors, too
         said = getattr(error, "strerror", None) or str(error).partition("\n")[0]
         raise BadFile(f"{path}: cannot be read as {kind[1:].upper()} ({said})") from None
 
@@ -116,8 +117,8 @@ def _parquet(path: Path) -> list[tables.Column]:
 
 
 def _csv(text: str, kind: str) -> list[tables.Column]:
-    """Columns of a text. Outside of .tsv the sign that is most frequent among the names parts
-    them; where that is a semicolon, a comma may be the decimal point."""
+    """Return the columns of a text. Except in .tsv files, the most frequent separator in the line
+    of names separates columns; if it is a semicolon, commas may be decimal points."""
     sign = "\t" if kind == ".tsv" else max(",;\t|", key=text.partition("\n")[0].count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign)
     names, *lines = [line for line in reader if line] or [[]]
@@ -136,8 +137,8 @@ def _csv(text: str, kind: str) -> list[tables.Column]:
 
 
 def _json(text: str) -> list[tables.Column]:
-    """Columns of rows, of lines that are a row each, or of an object of columns, as pandas writes
-    them."""
+    """Return the columns of JSON as pandas writes it: a list of rows, one row per line, or an
+    object of columns."""
     try:
         whole = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError:
@@ -165,7 +166,8 @@ def _json(text: str) -> list[tables.Column]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, none of whose names stands twice: only the last would be kept."""
+    """Return a JSON object; ValueError if it repeats a name, as only the last value would be
+    kept."""
     if len(entries := dict(pairs)) < len(pairs):
         raise tables.Unreadable(f"a name stands twice in {', '.join(name for name, _ in pairs)}")
     return entries

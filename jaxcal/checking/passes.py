@@ -1,4 +1,4 @@
-"""The check of shards in one pass, and of the states of several passes."""
+"""Checks of shards in one pass, and of the states that several passes saved."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from jaxcal.streaming.streamed import StreamedTest
 
 
 class Passed(NamedTuple):
-    """The report of a pass, and how many rows it left out."""
+    """The report of a pass, and the number of rows that it left out."""
 
     report: CheckReport
     left_out: int
@@ -34,22 +34,22 @@ def run(
     features: int,
     state: Path | None,
 ) -> Passed:
-    """The linear-time test of shards in one pass, fitted to rows that are drawn from all shards.
+    """Check shards in one pass, after a fit to rows that are drawn from all shards.
 
     Args:
-        shards: All, or one of several shares.
+        shards: All shards, or one of several shares.
         seed: Random seed of the sample and the fit.
         level: Level of the test.
-        rows: Rows of the first sample, about.
-        features: Number of random features, where the test has these.
-        state: File that holds the sums so far, every ten batches, and the first sample; where it
-            exists the pass goes on from it at the next row, with batches of any size.
+        rows: Approximate size of the first sample.
+        features: Number of random features, for tests that use them.
+        state: File to which the sums so far are written every ten batches, with the first sample.
+            If it exists, the pass resumes from it at the next row, with batches of any size.
 
     Returns:
         `Passed`, computed in the type of the first shard.
 
     Raises:
-        BadFile: A shard or the state cannot be used, or the state holds other shards; named.
+        BadFile: A shard or the state, which is named, is unusable, or the state holds other shards.
     """
     start = _loaded(state) if state is not None and state.exists() else None
     fitted_to = _fitted_to(shards, rows, seed, features) if start is None else start.fitted_to
@@ -70,11 +70,11 @@ def run(
 
 
 def merged(paths: Sequence[Path], *, level: float) -> Passed:
-    """The test of all rows of states that `run` wrote, one of each share.
+    """Return the report on all rows of the states that `run` wrote, one per share.
 
     Raises:
-        BadFile: A file is no such state, two are of different tests or hold the same rows, or a
-            shard is in none of them; named.
+        BadFile: A file, which is named, is not such a state; two states are of different tests or
+            hold the same rows; or a shard is in none of them.
     """
     states = [_loaded(path) for path in paths]
     fitted_to, total = states[0].fitted_to, states[0]
@@ -115,7 +115,7 @@ def _loaded(path: Path) -> StreamState:
 
 
 def _test(fitted_to: Arrays) -> StreamedTest:
-    """The check that is fitted to a first sample."""
+    """Return the check fitted to a first sample."""
     seed = int(fitted_to["seed"])
     features = RandomFeatures(seed, int(fitted_to["n_features"]))
     predictions, targets, *rest = batch_of(

@@ -40,7 +40,7 @@ class Asked(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A test or an estimate: its name, its call, and the errors it can detect in words."""
+    """A test or an estimate: its name, its call, and a text on the errors that it can detect."""
 
     name: str
     ask: Callable[[Key, Asked], Result]
@@ -135,8 +135,8 @@ POSTERIOR = Question(
 
 
 class Plan(NamedTuple):
-    """The kind of predictions in words, the tests, the reasons for them, and the predictions as the
-    tests accept them; the call that repairs them, if any, and the unit of its gain."""
+    """The kind of predictions in words, the tests and their reasons, and the predictions in the
+    form that the tests accept; the call that repairs them, if any, and the unit of its gain."""
 
     kind: str
     why: str
@@ -158,7 +158,7 @@ def plan(predictions: PredictionsLike, targets: ArrayLike, *, dependent: bool) -
 def _of_models(predictions: PredictionsLike) -> Plan | None:
     """Return the plan for predictions of a class of this library, or None."""
     if isinstance(draws := getattr(predictions, "draws", None), Draws):
-        predictions = draws  # what MCMC returns
+        predictions = draws  # the result of mcmc_draws
     match predictions:
         case ScoredPairs():
             return Plan(
@@ -247,7 +247,7 @@ def _draws(predictions: Draws) -> Plan:
 def _classes(probabilities: Any) -> Plan:
     rows = checks.probabilities(probabilities, binary=True)
     if rows.shape[1] == 2:
-        # two probabilities of sum one are one; inside of jit rows of another sum get here
+        # two columns that sum to 1 count as one; inside of jit the sum is not checked
         whole = jnp.abs(jnp.sum(rows, axis=1) - 1) < 1e-3
         return Plan(
             "probabilities of one of two classes",
@@ -301,7 +301,7 @@ def _for_series(chosen: Plan) -> Plan:
         raise ValueError(f"dependent: no test of {chosen.kind} allows for dependence")
     left_out = [one.name for one in (*chosen.tests, *chosen.estimates) if one not in kept]
     said = f"; {' and '.join(left_out)} left out, as they take observations as independent"
-    # a repair takes observations as independent
+    # a repair assumes independent observations
     return chosen._replace(
         tests=kept, estimates=(), repair="", why=chosen.why + (said if left_out else "")
     )

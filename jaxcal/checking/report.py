@@ -68,7 +68,7 @@ class CheckReport(JudgedResult):
 
     @classmethod
     def of(cls, *, tests: tuple[Result, ...], **fields: Any) -> "CheckReport":
-        """Build a report; p-values that are NaN count in the adjustment of the others."""
+        """Build a report; tests with NaN p-values count as tests in Holm's correction."""
         p = jnp.stack([_p_value(test) for test in tests])
         adjusted = jnp.where(jnp.isnan(p), jnp.nan, holm(jnp.where(jnp.isnan(p), 1, p)))
         return cls(
@@ -79,7 +79,7 @@ class CheckReport(JudgedResult):
         return _page(self)
 
     def _no_verdict(self) -> Sentences:
-        """Return reasons against a verdict: a test without one, if no other test rejects."""
+        """Return reasons for no verdict: a test has none, and no other test rejects."""
         told = [np.asarray(_reason(test)) == "" for test in self.tests]
         adjusted = np.asarray(self.p_adjusted)
         decided = np.zeros(self.batch_shape, bool)
@@ -213,7 +213,7 @@ def _sources(report: Any) -> list[list[str]]:
 
 def _section(result: Result) -> str:
     """Return the figure and the report of a result as HTML."""
-    # the figure of a calibration error compares estimators, of which a check fits one
+    # the figure of a calibration error compares several estimators, but a check fits one
     drawing = None if isinstance(result, Report) else result.figure()
     alt = f"Figure of {type(result).__name__}"
     picture = "" if drawing is None else f"<p>{image(drawing, dpi=110, alt=alt)}</p>"

@@ -1,4 +1,4 @@
-"""The tests of a check in one pass over batches, with one verdict and one report."""
+"""`jaxcal.check` in one pass over batches, with one verdict and one report."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,12 +35,12 @@ FEATURES = 100  # random features of kernel tests
 
 
 class DistanceSums(TableSums):
-    """A table of yes and no, and the distance from calibration of what it holds."""
+    """Sums of a table for two classes, and the test of their distance from calibration."""
 
     key: Key
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
-        """The test of all observations, by the means of cells."""
+        """Return the test of all observations, from the means of cells."""
         cells = self.table(state).groups
         return distance_from_calibration(
             self.key, cells["predictions"], cells["targets"], counts=cells["counts"], level=level
@@ -48,23 +48,23 @@ class DistanceSums(TableSums):
 
 
 class ReliabilitySums(TableSums):
-    """A table of the most probable class, and its reliability."""
+    """Sums of a table for the most probable class, and its reliability."""
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
-        """The reliability of all observations."""
+        """Return the reliability of all observations."""
         return self.table(state).reliability()
 
 
 class CheckSums(eqx.Module):
-    """The sums of all tests and estimates of a plan.
+    """Sums of all tests and estimates of a plan; implements `jaxcal.streaming.state.Sums`.
 
     Attributes:
-        parts: What each question adds up, by name.
-        tests: Names of those that are tests.
+        parts: The sums of each test or estimate, by name.
+        tests: Names of the tests among them.
         with_inputs: Names of those that take inputs.
         kind: Kind of the predictions, in words.
         why: Reasons for these tests.
-        sight: What each can see.
+        sight: Errors that each can detect, in words.
     """
 
     parts: dict[str, StreamedTest]
@@ -76,15 +76,12 @@ class CheckSums(eqx.Module):
 
     @property
     def numbered(self) -> bool:
-        """Whether draws depend on the numbers of rows."""
         return any(part.fit.numbered for part in self.parts.values())
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Sums and least numbers before the first batch."""
         return self._named({name: part.fit.zeros() for name, part in self.parts.items()})
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
-        """Number of rows of a batch, and its sums without those that are done."""
         predictions, targets, *inputs = batch
         chosen = plan(predictions, targets, dependent=False)
         if chosen.kind != self.kind:
@@ -102,7 +99,6 @@ class CheckSums(eqx.Module):
         return n, *self._named({name: sums for name, (_, *sums) in parts.items()})
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> CheckReport:
-        """The report on all observations."""
         answers = {}
         for question, part in self.parts.items():
             sums, least = (
@@ -146,26 +142,27 @@ def streamed_check(
     inputs: ArrayLike | None = None,
     features: RandomFeatures | None = None,
 ) -> StreamedTest:
-    """`jaxcal.check` of data that do not fit into memory: its tests in one pass over batches.
+    """Run `jaxcal.check` in one pass over batches, for data that do not fit into memory.
 
-    The tests are those of `jaxcal.check` that are sums over observations. Kernel tests take random
-    features. Probabilities of one of two classes are summed in a `jaxcal.dce.Table`, of which
-    `distance_from_calibration` is taken; of three and more classes the reliability of the most
-    probable one is. Ranks among draws, and the gain by a repair, need all observations at once.
+    The tests are those of `jaxcal.check` whose statistics are sums over observations. Kernel tests
+    use random features. A `jaxcal.dce.Table` sums probabilities of one of two classes, for
+    `distance_from_calibration`, or those of the most probable of more classes, for its
+    reliability. Ranks among draws and the gain by a repair need all observations and are left out.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
-        predictions: Those of a first sample, as in `jaxcal.check`; it may be part of the stream.
-        targets: Its targets.
-        inputs: Its inputs, for `calibration_test`, or of scores what tells predictions apart; with
-            these, batches are triples.
-        features: Random features of kernel tests; None is 100 of them.
+        predictions: Predictions of a first sample, as in `jaxcal.check`; it may be part of the
+            stream.
+        targets: Targets of the first sample.
+        inputs: Inputs of the first sample, for `calibration_test`, or features by which the kernel
+            compares predictions, for scores; with inputs, batches are triples.
+        features: Random features of kernel tests; by default 100.
 
     Returns:
-        A `jaxcal.streaming.StreamedTest` whose result is a report as that of `jaxcal.check`.
+        A `jaxcal.streaming.StreamedTest`, whose result is a report like that of `jaxcal.check`.
 
     Raises:
-        ValueError: Shapes or values are wrong, naming the argument.
+        ValueError: Shapes or values are wrong; the message names the argument.
         TypeError: No test in one pass accepts such predictions.
 
     Cost: for each batch of n rows that of its tests: n p^2 for p features, n for tables.

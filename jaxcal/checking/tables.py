@@ -1,8 +1,8 @@
-"""Class probabilities and labels of a table, told by the names of its columns.
+"""Class probabilities and labels of a table, identified by the names of its columns.
 
 A column holds the labels, the probability of a class, row numbers or identifiers, or the predicted
-class. A table with any other column is refused, and so is one whose names leave open which class a
-column belongs to; the caller can name the columns instead.
+class. A table with any other column, or with names that do not determine the class of a column, is
+refused; the caller can name the columns instead.
 """
 
 import re
@@ -26,7 +26,7 @@ PREDICTED = _words(
 IDENTIFIES = _words("id|ids|index|idx|key|row|rowid|rownames|uid|uuid|guid|unnamed")
 POSITIVE, NEGATIVE = _words("1|true|t|yes|y|positive|pos"), _words("0|-1|false|f|no|n|negative|neg")
 TRUTH = dict.fromkeys(POSITIVE, "1") | dict.fromkeys(NEGATIVE, "0")
-# a single column of such a name is no probability of label 1, or leaves open of what
+# a single column with such a name does not, or not clearly, hold the probability of label 1
 OTHERS = _words(
     "not|non|without|conf|confidence|max|maximum|top|weight|weights|fold|split|group|logit|logits|"
     "log|odds|loss|error|std|sigma|variance|percent|threshold"
@@ -45,8 +45,8 @@ class Unreadable(ValueError):
 
 
 class Table(NamedTuple):
-    """Class probabilities ``probabilities`` [n, m], or those of label 1 [n] where one column holds
-    them; integer ``labels`` [n]; ``notes``, sentences on which column was read as what."""
+    """Class ``probabilities`` [n, m], or those of label 1 [n] from a single column; integer
+    ``labels`` [n]; ``notes``, sentences on how each column was read."""
 
     probabilities: np.ndarray
     labels: np.ndarray
@@ -54,19 +54,19 @@ class Table(NamedTuple):
 
 
 def classes_of(columns: Sequence[Column], chosen: Sequence[str] = ()) -> Table:
-    """Class probabilities and labels of a table.
+    """Find the class probabilities and labels of a table.
 
     Args:
         columns: Name and n entries of each column: texts, numbers, booleans, lists of m numbers
             (classes 0..m-1), or dicts from classes to numbers. Names may repeat.
-        chosen: Texts "label=NAME" and "CLASS=NAME" for the columns to read; all others are left
-            out. Empty: names and entries tell.
+        chosen: Texts "label=NAME" and "CLASS=NAME" for the columns to read; others are ignored. By
+            default names and entries of the columns determine their role.
 
     Returns:
         `Table`.
 
     Raises:
-        Unreadable: A column is none that is known, or its class is not clear; with the remedy.
+        Unreadable: The role or the class of a column is unclear; the message says what to do.
     """
     columns = _flat(columns)
     label, rest, guesses, keys = _chosen(columns, chosen) if chosen else _roles(columns)
@@ -100,13 +100,13 @@ def classes_of(columns: Sequence[Column], chosen: Sequence[str] = ()) -> Table:
 
 
 def is_label(name: str) -> bool:
-    """Whether a column of this name holds labels."""
+    """Return whether a column with this name holds labels."""
     return " ".join(_tokens(name)) in LABELS
 
 
 def _flat(columns: Sequence[Column]) -> list[Column]:
-    """Columns of texts or floats: lists are spread over columns, and a column that is there twice,
-    or without name and entries, is left out."""
+    """Return columns of texts or floats: lists are spread over columns; repeated columns, and
+    columns without name and entries, are left out."""
     flat: list[Column] = []
     for name, values in columns:
         name = str(name).strip()
@@ -129,7 +129,8 @@ def _flat(columns: Sequence[Column]) -> list[Column]:
 
 
 def _entries(values: Any) -> np.ndarray:
-    """Floats where all are numbers or booleans, else texts; what is missing is NaN or ""."""
+    """Return floats if all entries are numbers or booleans, else texts; missing ones are NaN or
+    ""."""
     array = np.asarray(values)
     if array.dtype.kind == "f":
         return array
@@ -142,13 +143,13 @@ def _entries(values: Any) -> np.ndarray:
 
 
 def _tokens(text: str) -> list[str]:
-    """Words, numbers and signs of a name, in small letters."""
+    """Return the words, numbers and signs of a name, in lower case."""
     tokens = re.findall(r"\d+|[A-Z]?[a-z]+|[^\W\d_]+|[^\w\s.,:;=|/'\"()\[\]-]", text)
     return [str(int(token)) if token.isdecimal() else token.casefold() for token in tokens]
 
 
 def _labels(name: str, entries: np.ndarray) -> list[str]:
-    """Labels as texts by which names of classes are found."""
+    """Return labels as texts, to be matched with names of classes."""
     if entries.dtype.kind == "f":
         if bad := int(np.sum(~np.isfinite(entries))):
             raise Unreadable(f"the column '{name}' holds {bad} values that are not finite")
@@ -163,7 +164,7 @@ def _labels(name: str, entries: np.ndarray) -> list[str]:
 def _chosen(
     columns: list[Column], chosen: Sequence[str]
 ) -> tuple[Column, list[Column], list[Column], list[str]]:
-    """The label, the columns of probabilities, and their classes, as the caller names them."""
+    """Return the label, the columns of probabilities, and their classes, as named by the caller."""
     by_class = {}
     for text in chosen:
         key, equals, name = text.partition("=")
@@ -183,7 +184,8 @@ def _chosen(
 def _roles(
     columns: list[Column],
 ) -> tuple[Column, list[Column], list[Column], list[str]]:
-    """The label, the columns of probabilities, and those of predicted classes, by their names."""
+    """Return the label, the columns of probabilities and those of predicted classes, by their
+    names."""
     labels = [column for column in columns if is_label(column[0])]
     rest = [column for column in columns if all(column is not label for label in labels)]
     rest = [column for column in rest if not _identifies(*column)]
@@ -205,8 +207,8 @@ def _roles(
 
 
 def _identifies(name: str, entries: np.ndarray) -> bool:
-    """Whether a column numbers or names the rows. Unreadable where such a name repeats entries:
-    observations that belong together are not independent."""
+    """Return whether a column numbers or names the rows. Unreadable if such a column repeats
+    entries, as observations that belong together are not independent."""
     words = _tokens(name)
     named = not words or not IDENTIFIES.isdisjoint(words)
     distinct = len(np.unique(entries)) == len(entries)
@@ -236,7 +238,7 @@ def _must_be_numbers(columns: list[Column]) -> None:
 def _one_column(
     names: list[str], seen: list[str], chosen: list[str]
 ) -> tuple[list[int], dict[str, int]]:
-    """Which label one column holds the probability of: place 1."""
+    """Return the order of a single column, and index 1 for the label whose probability it holds."""
     words, truths = _tokens(names[0]), {TRUTH.get(label) for label in seen}
     if chosen:
         stated = [label for label in seen if label == chosen[0]]
@@ -260,7 +262,8 @@ def _one_column(
 def _classes(
     names: list[str], seen: list[str], chosen: list[str]
 ) -> tuple[list[int], dict[str, int]]:
-    """Columns in the order of their classes, and the place of each label in it."""
+    """Return the columns in the order of their classes, and the index of each label in this
+    order."""
     readings = [chosen] if chosen else _readings(names)
     whole = all(re.fullmatch(r"\d+", label) for label in seen)
     for keys in readings:
@@ -290,7 +293,7 @@ def _classes(
 
 
 def _readings(names: list[str]) -> list[list[str]]:
-    """Classes that the names may state: names without the words that all begin or end with."""
+    """Return possible classes of the columns: their names without common words at either end."""
     words = [_tokens(name) for name in names]
     head, tail = _alike(words), _alike([each[::-1] for each in words])
     cut = [
@@ -299,7 +302,7 @@ def _readings(names: list[str]) -> list[list[str]]:
     ]
     first, whole = names[0], [" ".join(each) for each in words]
     repeats = all(name in (first, f"{first}.{k}") for k, name in enumerate(names))  # as of pandas
-    # encoders number classes in the order of the alphabet; of two, the second may be label 0 too
+    # encoders number classes alphabetically; with two, the second may also be label 0
     alphabet = len(names) > 2 and whole == sorted(set(whole))
     if not re.search(r"\d", first if repeats else "".join(names)) and (repeats or alphabet):
         cut.append([str(k) for k in range(len(names))])
@@ -307,7 +310,7 @@ def _readings(names: list[str]) -> list[list[str]]:
 
 
 def _alike(lists: list[list[str]]) -> int:
-    """With how many same entries all begin."""
+    """Return the length of the common beginning of all lists."""
     entries = zip(*lists, strict=False)
     return next((k for k, each in enumerate(entries) if len(set(each)) > 1), min(map(len, lists)))
 
@@ -321,7 +324,7 @@ def _ordered(keys: list[str], key_of: dict[str, str]) -> tuple[list[int], dict[s
 
 
 def _probabilities(columns: list[Column]) -> tuple[np.ndarray, list[str]]:
-    """Values [n, m] whose rows sum to 1; rounded ones are divided by their sums."""
+    """Return values [n, m] whose rows sum to 1; rounded rows are divided by their sums."""
     values = np.stack([entries for _, entries in columns], axis=1)
     m = values.shape[1]
     if np.any((values < 0) | (values > 1 + 1e-6)):

@@ -1,4 +1,4 @@
-"""CKCE: which model is calibrated best, by comparing conditional mean operators."""
+"""CKCE: rank models by calibration, by comparing conditional mean operators."""
 
 from jaxcal.ckce.class_comparison import skill
 from jaxcal.ckce.compare import compare

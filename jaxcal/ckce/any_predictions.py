@@ -2,10 +2,10 @@ r"""CKCE beyond classes: distributions, draws, and densities up to their constan
 
 The residual of an observation is :math:`\ell(y, \cdot) - E_{Z \sim p}\, \ell(Z, \cdot)`, or, for a
 density known up to its constant, the Stein feature of its score at the target, in units of the
-spread that its scores claim: both have mean 0 given the prediction where the model is calibrated.
-Only their products D are needed. Means from S draws add about the null mean divided by S. The same
-target kernel, distance between predictions, bandwidth and ridge serve all models, and errors are
-compared as those of class probabilities (`jaxcal.ckce.errors`).
+claimed spread. For a calibrated model both have mean 0 given the prediction. Only their products D
+are needed. Means from S draws add about the null mean divided by S. All models share the target
+kernel, the distance between predictions, the bandwidth and the ridge, and their errors are compared
+as for class probabilities (`jaxcal.ckce.errors`).
 """
 
 from dataclasses import replace
@@ -54,7 +54,7 @@ def specifications(
     targets: ArrayLike,
     prediction_kernel: KernelLike,
 ) -> tuple[list[PredictionsLike], Array, list[Specification]]:
-    """Checked models and targets, and one choice of statistic for all."""
+    """Return checked models and targets, and one specification of the statistic for all models."""
     by_scores = any(isinstance(model, (Unnormalized, Scores)) for model in models)
     same = len({type(distribution_of(model)) for model in models}) == 1
     ready, specs, ys = [], [], jnp.zeros(0)
@@ -87,7 +87,7 @@ def _specification(
             target_kernel=Gaussian(),
         )
     ys = checks.targets(targets)
-    # in claimed deviations, in which the median distance of two targets is near this
+    # in claimed deviations, the median distance of two targets is near this
     d = ys[0].size
     length = float(np.sqrt(2 * d) * (1 - 2 / (9 * d)) ** 1.5)
     spec = stein_specification(
@@ -108,7 +108,7 @@ def ckce(
     ridge: Ridge,
     bandwidth: ArrayLike | None,
 ) -> CKCE:
-    """`jaxcal.ckce.ckce` of predictions that are no class probabilities."""
+    """Return `jaxcal.ckce.ckce` for predictions other than class probabilities."""
     by_scores = isinstance(predictions, (Unnormalized, Scores))
     kernel = Gaussian() + Constant() if prediction_kernel is None else prediction_kernel
     predictions, ys, spec = _specification(
@@ -127,7 +127,7 @@ def _at_bandwidth(spec: Specification, width: Scalar) -> Specification:
 
 
 def floating(ys: Array) -> DTypeLike:
-    """Return the floating type of the targets; classes have the default one."""
+    """Return the floating type of the targets; the default one for classes."""
     return ys.dtype if jnp.issubdtype(ys.dtype, jnp.inexact) else jnp.result_type(float)
 
 
@@ -214,7 +214,7 @@ def compared(
 
 @jax.jit
 def _median(key: Key, predictions: PredictionsLike, ys: Array, spec: Specification) -> Scalar:
-    """Return the median distance of two predictions of one model; 0 where all agree."""
+    """Return the median distance between predictions of one model; 0 if all are equal."""
     prepared, _ = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
     median = prepared.bandwidths["prediction"]
     return jnp.where(prepared.notes["identical-predictions"] | ~jnp.isfinite(median), 0, median)
@@ -229,7 +229,7 @@ def _error(
     ridge: Scalar | None,
     n_draws: int,
 ) -> Error:
-    """Return the error of one model; SKCE without a ridge."""
+    """Return the error of one model: CKCE, or SKCE without a ridge."""
     split = jax.random.split(keys[0], 3)
     prepared, featured = spec.fit(split[:2], predictions, ys)
     features = featured.features
@@ -240,8 +240,8 @@ def _error(
 
 
 def log_scores(models: list[PredictionsLike], ys: Array) -> dict[str, Array]:
-    """Return mean negative log densities, in nats [M], where some model has one; NaN for the
-    others."""
+    """Return mean negative log densities in nats, [M], if any model has them; NaN for models
+    without."""
     if not any(is_distribution(model) for model in models):
         return {}
     return {"log": jnp.stack([_log_score(model, ys) for model in models])}

@@ -1,4 +1,4 @@
-"""The errors of several models, or groups, of class probabilities, by any measure; their skill."""
+"""Errors of several models, or groups, of class probabilities by any measure, and their skill."""
 
 from typing import Any, NamedTuple
 
@@ -23,13 +23,13 @@ from jaxcal.kernels.points import Gaussian
 from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, Contents, KernelLike, Key, Scalar
 
-LONG = 3e10  # numbers of features multiplied by each other, a few seconds of a processor
+LONG = 3e10  # multiplications above which a progress bar is shown, a few seconds of a processor
 Measure = Probability | ByKernel
 
 
 class Problem(NamedTuple):
-    """What is compared: names, predictions, weights 0 or 1 of the observations, labels, and the
-    fewest observations that one of the names has."""
+    """The models or groups that are compared: names, predictions, weights 0 or 1 of the
+    observations, labels, and the smallest number of observations of a name."""
 
     names: tuple[str, ...]
     stack: Float[Array, "M n m"]
@@ -40,7 +40,7 @@ class Problem(NamedTuple):
 
 
 def of_models(models: Any, targets: ArrayLike) -> Problem:
-    """Return models of the same observations, or an error."""
+    """Return the checked problem of several models on the same observations."""
     names, stack = stacked(models)
     _, n, m = stack.shape
     if n < 3:
@@ -50,7 +50,7 @@ def of_models(models: Any, targets: ArrayLike) -> Problem:
 
 
 def of_groups(predictions: Any, targets: ArrayLike, groups: Any) -> Problem:
-    """Return the groups of the observations of one model, or an error."""
+    """Return the checked problem of groups of the observations of one model."""
     try:
         q = checks.probabilities(predictions, binary=True)
     except (TypeError, ValueError) as error:
@@ -64,7 +64,7 @@ def of_groups(predictions: Any, targets: ArrayLike, groups: Any) -> Problem:
 
 
 def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g n"]]:
-    """Return names of the groups of n observations and their weights, 1 of its own; or an error."""
+    """Return the names of the groups, and the weights of n observations in each: 1 for members."""
     if isinstance(groups, Tracer):
         raise TypeError("groups: inside jit or vmap close over them, as they decide shapes")
     try:
@@ -88,17 +88,16 @@ def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g 
 
 
 def by_probability(problem: Problem) -> Probability:
-    """Return the measure "probability", with as many components as the smallest group has."""
+    """Return the measure "probability", with the number of components for the smallest group."""
     return Probability(n_components(problem.smallest, problem.stack.shape[2]))
 
 
 def default_rank(n: int, m: int) -> int:
     r"""Return the rank of `compare` for n predictions of m classes: 2 m + 8 n^(1/4), at least 128.
 
-    Of a Gram matrix with trace at most 2 n no more than :math:`8 n^{1/4}` eigenvalues reach a
-    quarter of n^(-1/4) n, the default ridge, which shrinks smaller ones to nothing; of a million
-    Dirichlet predictions of 10 classes 11 reach a tenth of it. The linear part of the kernel has
-    rank m.
+    In a Gram matrix with trace at most 2 n, at most :math:`8 n^{1/4}` eigenvalues reach a quarter
+    of the default ridge n^(-1/4) n, which shrinks smaller ones to almost 0. For a million Dirichlet
+    predictions of 10 classes, 11 reach a tenth of it. The linear part of the kernel has rank m.
     """
     return min(n, max(128, 2 * m + int(8 * n**0.25)))
 
@@ -113,8 +112,8 @@ def by_kernel(
     ridge: Ridge,
     bandwidth: ArrayLike | str | None,
 ) -> ByKernel:
-    """Return the measure "ckce" or "skce", with arguments as in `compare`; the bandwidth of groups
-    is theirs."""
+    """Return the measure "ckce" or "skce", with arguments as in `compare`. All groups of one model
+    share a bandwidth."""
     count, n, m = problem.stack.shape
     dtype, models = problem.stack.dtype, problem.things == "models"
     kernel = prediction_kernel
@@ -122,7 +121,7 @@ def by_kernel(
         kernel = kernels.simplex_kernel() if measure == "ckce" else Gaussian()
     kernel = points.as_kernel(kernel, "prediction_kernel")
     kernels.check_bandwidth(kernel, m)
-    width = None  # the median of each model's predictions; groups are of one
+    width = None  # the median of each model's predictions; all groups have one model
     if bandwidth is not None and not isinstance(bandwidth, str):
         width = positive(bandwidth, dtype)
     elif models and bandwidth != "own":
@@ -141,13 +140,13 @@ def pooled(models: Float[Array, "M n m"]) -> Scalar:
     r"""Return one bandwidth for all models: the mean of their medians, each weighted by itself.
 
     :math:`\gamma = \sum_k m_k^2 / \sum_k m_k` with m_k the median distance of two different
-    predictions of model k, 0 where all are equal or one is NaN; 1 where that is so of all models.
-    A bandwidth far below a model's distances makes its Gram matrix the identity, and CKCE of that
-    model noise; one far above leaves a model of little spread nearly constant, as it is. So a
-    model counts by how far its predictions differ: where all medians agree this is their value, it
-    lies between their mean and the largest, and one more model moves it from :math:`\gamma'` by
-    :math:`m (m - \gamma') / \sum_k m_k`, which vanishes with m. The median of all distances
-    together is ruled by a model whose predictions hardly differ: half of them are (nearly) 0.
+    predictions of model k, 0 if all are equal or one is NaN; if all m_k are 0, the bandwidth is 1.
+    With a bandwidth far below a model's distances, its Gram matrix is the identity and its CKCE is
+    noise; one far above treats a model of little spread as constant, which it nearly is. So models
+    count by the spread of their predictions. The mean equals all medians if they agree, and lies
+    between their plain mean and the largest. One more model moves it from :math:`\gamma'` by
+    :math:`m (m - \gamma') / \sum_k m_k`, which vanishes with m. The median over all models would be
+    nearly 0 if one model is nearly constant.
     """
 
     def of_one(q: Array) -> Array:
@@ -162,7 +161,7 @@ def compared(
 ) -> Contents:
     """Return the fields of a `Comparison`.
 
-    Where that takes more than a few seconds a bar on stderr counts the models or groups.
+    If that takes more than a few seconds, a bar on stderr counts the models or groups.
     """
     errors_key, draws_key = jax.random.split(key)
     stack, weights, labels = problem.stack, problem.weights, problem.labels
@@ -187,7 +186,8 @@ def compared(
 def _errors(
     stack: Array, weights: Array, shared: tuple[PyTree, ...], n_draws: int
 ) -> tuple[PyTree, Contents]:
-    """Return errors of models, one at a time on a CPU, and the other fields of a `Comparison`."""
+    """Return errors of models (computed one at a time on a CPU), and other fields of a
+    `Comparison`."""
 
     @one_at_a_time
     def one(q: Array, weight: Array, shared: tuple[PyTree, ...]) -> tuple[PyTree, Contents]:
@@ -203,7 +203,7 @@ def _errors(
 
 
 def mean_skill(q: Array, labels: Array, weights: Array) -> dict[str, Scalar]:
-    """Return means over the rows that count, by the names of a comparison's columns."""
+    """Return weighted means of the scores, by the names of a comparison's columns."""
     each = jax.vmap(lambda q, label: skill(q[None], label[None]))(q, labels)
     means = [jnp.sum(jnp.where(weights > 0, a, 0)) / jnp.sum(weights) for a in each]
     return dict(zip(("accuracy", "log", "Brier"), means, strict=True))
@@ -226,7 +226,7 @@ class Skill(NamedTuple):
 def skill(predictions: ArrayLike, targets: ArrayLike) -> Skill:
     """Return accuracy, cross-entropy and Brier score of class probabilities.
 
-    A probability of 0 that came true costs infinity.
+    The cross-entropy is infinite if a target has probability 0.
 
     Args:
         predictions: Class probabilities, [n, m].

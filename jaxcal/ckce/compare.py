@@ -1,7 +1,7 @@
-r"""Which of several models is calibrated best? Every pairwise difference, with its uncertainty.
+r"""Comparison of several models by calibration: every pairwise difference, with its uncertainty.
 
-All models see the same observations and the same draws of the bootstrap: a difference of two is
-far more certain than either value.
+All models are evaluated on the same observations with the same bootstrap draws, so differences of
+two models are far more certain than their values.
 """
 
 from jaxcal.ckce import any_predictions, ranks
@@ -34,76 +34,73 @@ def compare(
 ) -> Comparison:
     r"""Compare how well M models are calibrated: values, every difference, and the best ones.
 
-    By the measure "probability" the error is in units of probability: the residuals, one-hot
-    targets minus class probabilities, are regressed on the predictions, and the error is the root
-    mean square of what the regression finds, from every observation without its own residual.
-    There is no bandwidth, ridge or rank to choose. It finds what a linear recalibration would
-    correct, such as over- and underconfidence, and wrong frequencies of classes; a calibrated model
-    has 0, and so has one whose errors are no linear function of its predictions. Of distributions,
-    draws and densities known up to a constant, the events are "at most the t-quantile" of each
-    coordinate, for ten t, and the regression is on the claimed centre and log scale. So it means
-    the same of all kinds, which may be compared with each other. Half of the draws of a model are
-    ranked; what a finite number of them blurs is corrected, from 80 draws on to 2 % of the squared
+    The measure "probability" is in units of probability: residuals, one-hot targets minus class
+    probabilities, are regressed on the predictions, and the error is the root mean square of the
+    fit, each observation without its own residual. It needs no bandwidth, ridge or rank. It detects
+    errors that a linear recalibration would correct, such as over- and underconfidence and wrong
+    frequencies of classes; it is 0 for calibrated models, and for errors that are not linear in the
+    predictions. For distributions, draws and densities known up to a constant, the events are "at
+    most the t-quantile" of each coordinate, for ten t, and the regression is on the claimed centre
+    and log scale, so that models of different kinds can be compared. Half of a model's draws are
+    ranked. What their finite number blurs is corrected, from 80 draws on to 2 % of the squared
     error. With 40 draws a wrong model may look up to 7 % less wrong, with 24 up to 24 %.
-    By the measure "ckce" it is the CKCE of Moskvichev and Sejdinovic, for predictions of any kind.
-    By the measure "skce" it is the squared kernel calibration error of `jaxcal.skce_test`, also for
-    any kind: the mean over pairs of observations of k(q, q') times the inner product of their
-    residuals. Errors of the same sign at similar predictions add up, others cancel. For classes the
-    root of half of it is at most the root mean square error of the probabilities, if no k(q, q) is
-    above 1. One bandwidth serves all models, so that by "skce" a model whose predictions lie within
-    it looks better, as its errors cancel: logits divided by 4 and multiplied by 3.3 have errors .19
-    and .20 by "probability", and .03 and .13 by "skce". Both are norms without a unit, for the
-    comparison of models with the same kernels.
+    The measure "ckce" is the CKCE of Moskvichev and Sejdinovic, for predictions of any kind.
+    The measure "skce" is the squared kernel calibration error of `jaxcal.skce_test`, also for any
+    kind: the mean over pairs of observations of k(q, q') times the inner product of their
+    residuals. Errors of one sign at similar predictions add up, others cancel. For classes the root
+    of half of it is at most the root mean square error of the probabilities, if no k(q, q) exceeds
+    1. As all models share one bandwidth, a model whose predictions lie within it looks better by
+    "skce": logits divided by 4 and multiplied by 3.3 have errors .19 and .20 by "probability", and
+    .03 and .13 by "skce". CKCE and SKCE have no unit and compare models with the same kernels.
 
-    Intervals of values are never negative and invert a test of every value; intervals of
-    differences hold together. The adjusted p-value compares with the largest standardized draw
-    over all pairs. p >= 1 / (n_draws + 1). A model is called worse only if its own test, by labels
-    drawn from its predictions, finds it wrong too, so that labels may be rare and a model that was
-    fitted to the same labels accuses no other one. Predictions that are no class probabilities have
-    random signs of their residuals in the place of drawn labels.
+    Intervals of values invert a test of each value and are never negative; intervals of
+    differences have simultaneous coverage. Adjusted p-values compare with the largest standardized
+    draw over all pairs; p >= 1 / (n_draws + 1). A model is called worse only if its own test, by
+    labels drawn from its predictions, rejects it too. So labels may be rare, and a model fitted to
+    these labels does not make others look worse. For predictions other than class probabilities,
+    random signs of residuals replace drawn labels.
 
     Args:
         key: Random key: typed, legacy or an integer.
         models: A mapping from names to predictions, or a list of them: class probabilities
             [n, m] (or an array [M, n, m]); or numpyro distributions with batch shape [n],
-            `jaxcal.Draws` and `jaxcal.Unnormalized`, of different kinds too. By "ckce" and "skce"
-            distributions and draws are compared by kernel means, or, where one model is a
-            `jaxcal.Unnormalized` or `jaxcal.Scores`, densities by scores in units of their own
-            spread. Data frames with the same columns in another order are put into
-            that of the first.
-        targets: [n] Classes 0..m-1, or values [n] or [n, d].
-        measure: "probability", "ckce" or "skce"; None is "probability", and "ckce" where a model
-            is `jaxcal.Scores`, which leaves the ranks of targets unknown.
-        groups: [n] Names of groups, text or integers, each of at least 3 observations: is the one
-            model of ``models`` (its class probabilities) calibrated worse for some of them? Groups
-            take the place of models.
-        n_draws: Draws of the test.
-        level: Up to it an adjusted p-value says "better"; intervals have confidence 1 - level.
-        rank: Of "ckce" and "skce", the largest rank of a Gram matrix, by incomplete Cholesky; None
-            is `default_rank`. What it leaves out is in ``left_out``.
-        prediction_kernel: Of "ckce" and "skce", on probability vectors or else on a distance
-            between predictions. By default Gaussian; by "ckce" plus `jaxcal.kernels.Linear` of
-            probability vectors (`simplex_kernel`), and else plus a constant. Unset bandwidths take
-            ``bandwidth``.
-        similarity: Of "ckce" and "skce", the [m, m] Gram matrix of the classes; None is that of
+            `jaxcal.Draws` and `jaxcal.Unnormalized`, also of different kinds. By "ckce" and "skce"
+            distributions and draws are compared by kernel means; if one model is a
+            `jaxcal.Unnormalized` or `jaxcal.Scores`, densities are compared by scores in units of
+            their claimed spread. Data frames may have the same columns in different orders.
+        targets: Classes 0..m-1, [n], or values [n] or [n, d].
+        measure: "probability", "ckce" or "skce". By default "probability", or "ckce" if a model is
+            `jaxcal.Scores`, which gives no ranks of targets.
+        groups: Names of groups, text or integers, [n], each with at least 3 observations. Compares
+            groups of observations of a single model of class probabilities, in place of models.
+        n_draws: Number of draws of the test.
+        level: Largest adjusted p-value that shows a difference; intervals have confidence
+            1 - level.
+        rank: For "ckce" and "skce": largest rank of a Gram matrix, by incomplete Cholesky; by
+            default `default_rank`. ``left_out`` of the result is the share that it omits.
+        prediction_kernel: For "ckce" and "skce": kernel on probability vectors, or on a distance
+            between other predictions. By default Gaussian; for "ckce" plus `jaxcal.kernels.Linear`
+            of probability vectors (`simplex_kernel`), or plus a constant for other predictions.
+            Unset bandwidths take ``bandwidth``.
+        similarity: For "ckce" and "skce": Gram matrix of the classes, [m, m]; by default that of
             equality.
-        ridge: Of "ckce": a number, a function of n, or None for n^(-1/4), with n the
-            mean size of groups.
-        bandwidth: Of "ckce" and "skce": None or "pooled" for the mean of the median distances of
-            all models, each weighted by itself; a number; or "own", a median each.
+        ridge: For "ckce": a number, a function of n, or None for n^(-1/4), with n the mean size
+            of groups.
+        bandwidth: For "ckce" and "skce": None or "pooled" for the mean of the median distances of
+            all models, each weighted by itself; a number; or "own" for one median per model.
 
     Returns:
         `Comparison`. Values do not depend on the order of the observations; the draws do.
 
-    Cost: M n m (r + m) multiplications by "probability", with r at most 30, and M min(n, 1024)
-    (min(n, 1024) + n_draws) r m for draws; of a density known up to a constant about 190 of its
-    values for each observation. By the others M (n r^2 + min(n, 1024)^2 n_draws) multiplications
-    and M min(n, 1024)^2 memory, for rank r; other predictions than class probabilities take 8 M n^3
-    by "ckce" and O(M n^2) by "skce" instead. Class probabilities that take more than a few seconds
-    show a bar on stderr.
+    Cost: by "probability" M n m (r + m) multiplications, with r at most 30, and M min(n, 1024)
+    (min(n, 1024) + n_draws) r m for draws; a density known up to a constant is evaluated about 190
+    times per observation. By "ckce" and "skce" M (n r^2 + min(n, 1024)^2 n_draws) multiplications
+    and M min(n, 1024)^2 memory, for rank r; predictions other than class probabilities take 8 M n^3
+    by "ckce" and O(M n^2) by "skce". A bar on stderr is shown if class probabilities take more than
+    a few seconds.
 
-    Source: Moskvichev and Sejdinovic rank models by CKCE, and condition on groups (Section 3.3);
-    they have no intervals; these are ours. So is the measure "probability".
+    Source: Moskvichev and Sejdinovic for the ranking by CKCE, and for groups (Section 3.3).
+    Intervals and the measure "probability" are ours.
 
     Example:
         >>> import jax, jaxcal
@@ -151,7 +148,7 @@ def compare(
 
 
 def _measure(measure: object, models: list[PredictionsLike]) -> str:
-    """Return the name of a measure that these predictions have."""
+    """Return the name of the measure, checked for these predictions."""
     if measure is None:
         return "ckce" if any(isinstance(model, Scores) for model in models) else "probability"
     if not isinstance(measure, str) or measure not in MEASURES:

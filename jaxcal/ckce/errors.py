@@ -1,20 +1,20 @@
-r"""Errors of M models, expanded to second order, and what their differences say.
+r"""Errors of M models, expanded to second order, and inference on their differences.
 
 An error is a quadratic form of residuals without the products of an observation with itself,
 
 .. math:: U \approx T + \sum_i l_i + \sum_{i \ne j} b_i^\top b_j,
 
-with T its true value, l and b the two influence functions. The first sum rules where a model is
-wrong, the second where it is calibrated: the variance of the first is proportional to T (its
+with T its true value, and l and b the two influence functions. The first sum dominates for a wrong
+model, the second for a calibrated one: the variance of the first is proportional to T (with factor
 ``slope``). So the hypothesis of a value T is tested against
 :math:`T + \sqrt{s T} Z + v^\top G v` with random signs v, and intervals invert these tests. A
-measure makes an `Error` of each model (`jaxcal.ckce.probability`, `jaxcal.ckce.expansion`);
+measure computes an `Error` for each model (`jaxcal.ckce.probability`, `jaxcal.ckce.expansion`);
 `judged` compares them.
 
-Labels that are rare do not say how large their residuals could have been. Therefore a model is
-called worse only where its own test, by labels drawn from its predictions, finds it wrong too; and
-the noise counts four more residuals of uniformly drawn labels, as in the interval of Agresti and
-Coull: without an error among the labels there would be no noise at all.
+The observed residuals may not include those of rare labels. Therefore a model is called worse only
+if its own test, by labels drawn from its predictions, rejects it too. The noise also counts four
+additional residuals of uniformly drawn labels, as in the interval of Agresti and Coull: if no label
+is an error, there would be no noise at all.
 """
 
 from collections.abc import Callable
@@ -28,22 +28,22 @@ from jaxcal.ckce.results import Differences
 from jaxcal.numerics import at_least, at_most
 from jaxcal.typing import Contents, DTypeLike, Key, Scalar
 
-BLOCKS = 1024  # at most so many sums of observations
-ADDED = 4  # residuals of uniform labels that the noise counts besides
+BLOCKS = 1024  # largest number of sums over observations
+ADDED = 4  # additional residuals of uniform labels in the noise
 
 
 class Error(NamedTuple):
     """The error of one model, expanded over k blocks of observations.
 
     Attributes:
-        estimate: [] With the products of observations with themselves.
-        value: [] Without them.
-        slope: [] Variance of the first sum per unit of the true value.
-        first: [k] Sums of l, estimated without the observation itself; they add up to 0.
-        second: [k, k] Products of the sums of b; the diagonal is 0.
-        terms: [b] Draws of the second sum, with the signs of `signs`.
-        null: [b] Values where the model is calibrated.
-        nonfinite: [] How many predictions are not finite.
+        estimate: The error with the products of observations with themselves, [].
+        value: The error without them, [].
+        slope: Variance of the first sum per unit of the true value, [].
+        first: Sums of l, estimated without the observation itself, [k]; they add up to 0.
+        second: Products of the sums of b, [k, k]; the diagonal is 0.
+        terms: Draws of the second sum, with the signs of `signs`, [b].
+        null: Draws of the value for a calibrated model, [b].
+        nonfinite: Number of predictions that are not finite, [].
     """
 
     estimate: Scalar
@@ -67,7 +67,7 @@ def without_diagonal(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
 
 
 def added_residuals(key: Key, n: int, m: int, total: Scalar) -> Float[Array, "n m"]:
-    """Return residuals of uniformly drawn labels, that together count as `ADDED` of them."""
+    """Return residuals of uniformly drawn labels, with a total weight of `ADDED` labels."""
     drawn = jax.nn.one_hot(jax.random.randint(key, (n,), 0, m), m, dtype=total.dtype) - 1 / m
     return jnp.sqrt(ADDED / (total + ADDED)) * drawn
 
@@ -86,7 +86,8 @@ def redrawn_values(
     residuals: Callable[[Key], Array],
     n_draws: int,
 ) -> Float[Array, " b"]:
-    r"""Draws of :math:`\sum_{i \ne j} w_i^\top w_j d_i^\top d_j` with redrawn residuals d."""
+    r"""Return draws of :math:`\sum_{i \ne j} w_i^\top w_j d_i^\top d_j` with redrawn residuals
+    d."""
     sizes = jnp.sum(weighted**2, axis=1)
 
     def again(key: Key) -> Array:
@@ -97,7 +98,7 @@ def redrawn_values(
 
 
 def deal(key: Key, n: int) -> tuple[Int[Array, "k s"], Array]:
-    """Return places of n observations in at most `BLOCKS` blocks, and which of them are real."""
+    """Return indices of n observations in at most `BLOCKS` random blocks, and which are real."""
     count = min(n, BLOCKS)
     side = -(-n // count)
     order = jax.random.permutation(key, n) if n > BLOCKS else jnp.arange(n)
@@ -106,16 +107,16 @@ def deal(key: Key, n: int) -> tuple[Int[Array, "k s"], Array]:
 
 
 class Pairs(NamedTuple):
-    """Of every pair of M values, [M, M]: how far draws of their difference go where both true
-    values are equal.
+    """Distribution of the difference of every pair of M values if both true values are equal; [M,
+    M].
 
     Attributes:
         second: Twice the squared norm of the difference of the second terms.
         slope: Variance of the first terms' difference per unit of the common true value.
-        lead: Variance of the first terms' difference: by the common value, or directly, where that
-            is clearly larger. Models that share label noise differ by what is known better than
-            either value.
-        ratios: [b, M, M] Absolute draws over the standard deviation.
+        lead: Variance of the first terms' difference: from the common value, or estimated directly
+            if that is clearly larger. For models that share label noise, it is below the variance
+            of either value.
+        ratios: Absolute draws over the standard deviation, [b, M, M].
     """
 
     second: Float[Array, "M M"]
@@ -125,15 +126,16 @@ class Pairs(NamedTuple):
 
     @property
     def error(self) -> Float[Array, "M M"]:
-        """Standard deviations; 0 of equal models."""
+        """Standard deviations of the differences; 0 for equal models."""
         return jnp.sqrt(self.second + self.lead)
 
 
 def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M"]]:
-    """Draws of all differences with signs v, and standard normal draws of the first terms."""
+    """Return draws of all differences with signs v, and standard normal draws of the first
+    terms."""
     with jax.default_matmul_precision("highest"):
         flat = each.second.reshape(len(each.second), -1)
-        # without any error there is no direction: one that all observations share
+        # without any error no direction is defined: use one that all observations share
         some = jnp.any(each.first != 0, axis=1)[:, None]
         unit = jnp.where(some, each.first, 1)
         unit = unit / jnp.linalg.norm(unit, axis=1, keepdims=True)
@@ -145,7 +147,7 @@ def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M
     slope = at_least(each.slope[:, None] + each.slope[None] - 2 * cross, 0)
     slope = jnp.where(slope <= 100 * jnp.finfo(slope.dtype).eps * _largest(each.slope), 0, slope)
     common = at_least((each.value[:, None] + each.value[None]) / 2, 0)
-    # noise adds 2 * second to it on average; only what is above twice that counts as larger
+    # noise adds 2 * second on average; only a value above twice that counts as larger
     direct, claimed = _between(firsts), slope * common
     lead = jnp.where(direct - 4 * second > claimed, direct - 2 * second, claimed)
     along, terms = normal * deviation[None], each.terms.T
@@ -157,7 +159,7 @@ def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M
 
 
 def _between(products: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """Return squared distances from inner products; 0 where rounding alone is left, of equal
+    """Return squared distances from inner products; 0 if they are within rounding, as for equal
     models."""
     squares = jnp.diagonal(products)
     gaps = squares[:, None] + squares[None] - 2 * products
@@ -169,9 +171,9 @@ def _largest(values: Float[Array, " M"]) -> Scalar:
 
 
 def _reach(drawn: Pairs, gap: Float[Array, "M M"], quantile: Scalar) -> Float[Array, "M M"]:
-    """Return how far above ``gap`` a true difference may be.
+    """Return the largest excess of a true difference over ``gap``.
 
-    Where it is t the common value is at least \\|t\\| / 2, and the variance grows with it.
+    For a true difference t, the larger value is at least |t| / 2, and the variance grows with it.
     """
     near = quantile * drawn.error
     step = quantile**2 * drawn.slope / 2
@@ -183,21 +185,21 @@ def _reach(drawn: Pairs, gap: Float[Array, "M M"], quantile: Scalar) -> Float[Ar
 def differences(
     values: Float[Array, " M"], wrong: Float[Array, " M"], drawn: Pairs, level: float | Scalar
 ) -> Differences:
-    """Return intervals that hold together, and p-values, of every pair.
+    """Return simultaneous intervals and p-values of every pair.
 
-    A model is worse than another one only if it is not calibrated, so that p-values are at least
-    those of the worse model's own test, ``wrong``, and intervals hold 0 where these do.
+    A model is worse than another only if it is not calibrated. So p-values are at least ``wrong``,
+    those of the worse model's own test, and intervals contain 0 if that test does not reject.
     """
     gap, error, b = values[:, None] - values[None], drawn.error, len(drawn.ratios)
     good = jnp.isfinite(gap) & jnp.isfinite(error)
     ratio = jnp.where(error > 0, jnp.abs(gap) / jnp.where(error > 0, error, 1), 0)
-    # pairs without a value take no part in the others' adjustment
+    # pairs without a value do not enter the adjustment of others
     largest = jnp.max(jnp.where(good[None], drawn.ratios, 0), axis=(1, 2))
     p = (1 + jnp.sum(drawn.ratios >= ratio[None], axis=0)) / (1 + b)
     adjusted = (1 + jnp.sum(largest[:, None, None] >= ratio[None], axis=0)) / (1 + b)
     worse = jnp.where(gap > 0, wrong[:, None], wrong[None])
     p, adjusted = (jnp.where(worse > a, worse, a) for a in (p, adjusted))
-    # equal values leave nothing to decide
+    # equal values have p-value 1
     p, adjusted = (jnp.where(good, jnp.where(ratio > 0, a, 1), jnp.nan) for a in (p, adjusted))
     quantile = order_statistic(largest, 1 - level)
     low = gap - _reach(drawn, -gap, quantile)
@@ -215,13 +217,13 @@ def value_interval(
     normal: Float[Array, " b"],
     level: float | Scalar,
 ) -> tuple[Scalar, Scalar]:
-    r"""Return the values T >= 0 that the draws of an error do not contradict, confidence 1 - level.
+    r"""Return the interval of values T >= 0 that tests do not reject, with confidence 1 - level.
 
-    Where the true value is T the ``value`` U is drawn as :math:`T + \sqrt{s T} Z + v^\top G v`, s
-    the ``slope``: the first term vanishes with T. Each draw is at least U exactly where T is at
-    least the root of that equation (0, where there is none), so that the tests of all T are
-    inverted by quantiles of the roots. ``terms`` holds draws of the last term by the noise of the
-    residuals and by that of a calibrated model; what either does not contradict stays.
+    For a true value T, the ``value`` U is drawn as :math:`T + \sqrt{s T} Z + v^\top G v` with
+    ``slope`` s. Each draw is at least U exactly if T is at least the root of that equation (0 if
+    there is none), so quantiles of the roots invert the tests of all T. ``terms`` holds draws of
+    the last term from the noise of the residuals and from that of a calibrated model; the interval
+    is the union of both.
     """
     gaps = value - terms
     first = jnp.sqrt(slope) * normal[:, None]
@@ -235,8 +237,8 @@ def value_interval(
 def order_statistic(
     draws: Float[Array, "b *shape"], share: float | Scalar
 ) -> Float[Array, "*shape"]:
-    """Return the draw below which a new one of the same distribution is with probability ``share``,
-    at least; the largest where there are too few."""
+    """Return the draw that exceeds a new one with probability at least ``share``; the largest draw
+    if there are too few."""
     b = draws.shape[0]
     rank = jnp.ceil(jnp.asarray(share, draws.dtype) * (b + 1)).astype(jnp.int32)
     return jnp.sort(draws, axis=0)[jnp.clip(rank, 1, b) - 1]
@@ -244,13 +246,13 @@ def order_statistic(
 
 @jax.jit
 def judged(key: Key, each: Error, level: float | Scalar, most: float | Scalar) -> Contents:
-    """Return the fields of a `Comparison` of M errors, none of which can be above ``most``."""
+    """Return the fields of a `Comparison` of M errors, whose largest possible value is ``most``."""
     n_draws, k = each.null.shape[1], each.first.shape[1]
     drawn, normal = pairs(each, signs(key, n_draws, k, each.value.dtype))
     valued = jnp.isfinite(each.value) & jnp.isfinite(each.slope) & (each.nonfinite == 0)
     values = jnp.where(valued, each.value, jnp.nan)
     corrected = jnp.where(valued, at_least(values, 0), jnp.nan)
-    # redrawn values that equal the value but for rounding count as large
+    # redrawn values that equal the value up to rounding count as at least as large
     null = each.null + 100 * jnp.finfo(values.dtype).eps * each.estimate[:, None]
     wrong = (1 + jnp.sum(null >= each.value[:, None], axis=1)) / (1 + n_draws)
     both = jnp.stack([each.terms, null], axis=2)

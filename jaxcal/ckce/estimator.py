@@ -1,8 +1,8 @@
 r"""CKCE, the conditional kernel calibration error, and its test by redrawn labels.
 
-A model is calibrated where the distribution of the label given the prediction is the prediction.
-CKCE is the squared Hilbert-Schmidt norm of the difference of the two conditional mean operators;
-unlike an ECE or SKCE it is not an average over the predictions that happened to be made.
+A model is calibrated if the distribution of the label given the prediction is the prediction. CKCE
+is the squared Hilbert-Schmidt norm of the difference of the two conditional mean operators; unlike
+ECE and SKCE it is not an average over the distribution of predictions.
 """
 
 from functools import partial
@@ -56,7 +56,7 @@ def checked_problem(
     ridge: Ridge,
     bandwidth: ArrayLike | None,
 ) -> Problem:
-    """Check every argument, or raise an error that names it."""
+    """Check every argument; an error names a wrong one."""
     q, labels = checked(predictions, targets)
     kernel = kernels.points.as_kernel(prediction_kernel, "prediction_kernel")
     kernels.check_bandwidth(kernel, q.shape[1])
@@ -92,27 +92,27 @@ def ckce(
     r"""Return the conditional kernel calibration error (CKCE) of any predictions.
 
     :math:`Tr(A^{-1} D A^{-1} K)` with K the Gram matrix of the predictions, A = K + n ridge I and
-    D the products of the residuals, :math:`e_y - q` of class probabilities: the squared norm of
-    the ridge regression of residuals on predictions. 0 for a calibrated model and infinitely many
-    observations; at finite n the noise of the labels adds
-    :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 - \|q_i\|^2)` on average, and the ridge shrinks what the
-    predictions say little about. Values are comparable at equal n, ridge and kernel only.
+    D the products of the residuals (:math:`e_y - q` for class probabilities): the squared norm of
+    the ridge regression of residuals on predictions. It converges to 0 for a calibrated model; at
+    finite n the noise of the labels adds
+    :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 - \|q_i\|^2)` on average, and the ridge shrinks errors
+    in directions with little variation. Values are comparable at equal n, ridge and kernel only.
     Differentiable in the predictions, also where they coincide, and through the median distance.
 
     Args:
-        predictions: Class probabilities q [n, m]; or anything else that `jaxcal.compare` takes,
-            which is compared by the same residuals.
+        predictions: Class probabilities q [n, m], or any other predictions that `jaxcal.compare`
+            takes, with the same residuals.
         targets: Classes 0, .., m - 1, [n]; or values, [n] or [n, d].
         key: Random key of draws and nodes, for predictions other than class probabilities.
-        covariates: What to condition on besides the prediction, [n, a]: kernels are multiplied.
-            With groups and the kernel `Equal`, the sum of ``contributions`` over a group of n_g
-            observations is its own CKCE at the ridge ``ridge`` n / n_g.
+        covariates: Further variables to condition on, [n, a]; kernels are multiplied. For groups
+            with the kernel `Equal`, the sum of ``contributions`` over a group of n_g observations
+            is the CKCE of the group at the ridge ``ridge`` n / n_g.
         covariate_kernel: Kernel on covariates; an unset bandwidth is their median distance.
         solver: `Exact`; for more than some 10,000 observations `LowRank`, without covariates.
         prediction_kernel: As in `jaxcal.compare`.
         similarity: Gram matrix of the classes, [m, m]; by default that of equality.
         ridge: A number, a function of n, or None for n^(-1/4). Several numbers [r] give results
-            with a leading axis r: values never increase in the ridge.
+            with a leading axis r; values do not increase with the ridge.
         bandwidth: Bandwidth of kernels without one; by default the median distance of these
             predictions. Give one number for all models that you compare, or use
             `jaxcal.compare`.
@@ -212,8 +212,7 @@ def ckce_test(
 ) -> TestResult:
     r"""Test that class probabilities are calibrated, by CKCE and redrawn labels.
 
-    The level is kept exactly, for every n, where observations are independent given the
-    predictions.
+    The level is exact for every n if observations are independent given the predictions.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -224,13 +223,13 @@ def ckce_test(
         similarity: As in `ckce`.
         ridge: As in `ckce`.
         bandwidth: As in `ckce`.
-        level: Probability of rejecting a calibrated model; it decides ``result.verdict``.
+        level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
 
     Returns:
         `jaxcal.TestResult`. ``statistic`` and ``biased`` are CKCE; ``estimate`` leaves out the
         products of observations with themselves, :math:`\sum_{i \ne j} W_{ij} D_{ij}` with
         W = A^-1 K A^-1, so that its mean is 0 under calibration, and contributions sum to it.
-        ``standard_error`` is that of CKCE where the model is clearly not calibrated.
+        ``standard_error`` is that of CKCE for a clearly miscalibrated model.
 
     Cost: 7/3 n^3 + n_draws n^2 m multiplications.
 

@@ -1,6 +1,6 @@
 r"""The squared errors of CKCE and SKCE, in the expansion of `jaxcal.ckce.errors`.
 
-With features phi of the kernel and the ridge and kernel held fixed, the fitted regression moves by
+With features phi of the kernel, and ridge and kernel fixed, the error of the fitted regression is
 
 .. math:: \hat\theta - \theta = \hat A^{-1} \tfrac1n \sum_i \xi_i, \qquad
           \xi_i = \phi_i (r_i - \theta^\top \phi_i)^\top - \lambda \theta, \quad E \xi_i = 0,
@@ -12,13 +12,13 @@ exactly, with :math:`\hat A = \frac1n \sum_i \phi_i \phi_i^\top + \lambda`. So
           + \tfrac1{n^2} \sum_{i, j} \langle A^{-1} \xi_i, A^{-1} \xi_j \rangle
           + \text{rest},
 
-of which the products of an observation with itself are taken away. The rest comes from
-:math:`\hat A - A`: in a calibrated model it is nothing given the predictions, elsewhere it is
-smaller than the first sum by a factor n^(-1/2).
+from which the products of an observation with itself are subtracted. The rest comes from
+:math:`\hat A - A`: given the predictions it is 0 for a calibrated model, and otherwise smaller than
+the first sum by a factor n^(-1/2).
 
-SKCE is the squared norm of the mean :math:`\mu` of :math:`\phi_i r_i^\top`, which is the limit of
-:math:`\lambda^2` CKCE for large ridges: with 1 in the place of A and no fit,
-:math:`\xi_i = \phi_i r_i^\top - \mu`, and there is no rest.
+SKCE is the squared norm of the mean :math:`\mu` of :math:`\phi_i r_i^\top`, the limit of
+:math:`\lambda^2` CKCE for large ridges: A is replaced by 1, there is no fit and no rest, and
+:math:`\xi_i = \phi_i r_i^\top - \mu`.
 """
 
 from collections.abc import Callable
@@ -50,11 +50,11 @@ from jaxcal.typing import KernelLike, Key, Scalar
 
 
 class Noise(NamedTuple):
-    """Residuals that observations might have had instead.
+    """Residuals of drawn labels.
 
     Attributes:
-        added: [n, p] Those of uniform labels, which count besides the fit's residuals.
-        drawn: From a random key, [n, p]: those of a calibrated model.
+        added: Residuals of uniform labels, [n, p], counted in addition to those of the fit.
+        drawn: Function from a random key to residuals of a calibrated model, [n, p].
     """
 
     added: Float[Array, "n p"]
@@ -68,7 +68,7 @@ class ByKernel(eqx.Module):
         kernel: Kernel on predictions.
         root: Root of the Gram matrix of the classes; None is identity.
         ridge: Ridge of CKCE, []; None for SKCE.
-        width: Bandwidth where the kernel has none; None takes the median of each model.
+        width: Bandwidth for a kernel without one; None takes the median of each model.
         rank: Largest rank.
 
     Cost 3 n rank^2 and b min(n, 1024) rank m multiplications.
@@ -129,12 +129,11 @@ def by_features(
     weights: Float[Array, " n"],
     n_draws: int,
 ) -> tuple[Error, Scalar]:
-    r"""Return the error for the kernel F F^T, and its trace; CKCE, or SKCE without a ridge.
+    r"""Return the error for the kernel F F^T (CKCE, or SKCE without a ridge), and its trace.
 
-    Features are made twice: for F^T F, and, once its eigenvectors V are known, as F V, in which A
-    is diagonal, so that an observation's product with itself costs O(r). ``keys``: of blocks and
-    draws, and of the signs. Observations count with ``weights`` 0 or 1; the ridge is that of the
-    sum of them.
+    Features are computed twice: for F^T F, and then as F V with its eigenvectors V, for which A is
+    diagonal, so that the product of an observation with itself costs O(r). ``keys``: for blocks and
+    draws, and for signs. ``weights`` of observations are 0 or 1; their sum scales the ridge.
     """
     n = points.shape[0]
     with jax.default_matmul_precision("highest"):
@@ -153,8 +152,8 @@ def by_features(
             estimate = jnp.sum(fit**2)
 
         def parts(x: Array, r: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-            """Return F V A^-1, residuals with noise, the first influence, the products of an
-            observation with itself by plain and by noisy residuals, and weights."""
+            """Return F V A^-1, residuals with noise, the first influence, the products of each
+            observation with itself from plain and from noisy residuals, and weights."""
             f = turned(x) * weight[:, None]
             e = r - f @ fit + added
             pulled = f * inverse[None]
@@ -183,10 +182,10 @@ def summed(
     r"""Return sums over k blocks, products of their second influences, and draws of the value.
 
     ``parts(*rows)``: vectors w [n, r] and residuals e [n, p] whose second influence is w e^T, and
-    what is summed over blocks, [n] each. ``rows``: points, residuals, added residuals, weights.
-    ``drawn``: residuals of a calibrated model from a random key. ``keys``: of blocks and of draws.
-    Up to `BLOCKS` observations each is a block; more are dealt out at random, and labels are drawn
-    once. Memory 2 k r p + 2 k^2 beyond the data.
+    further numbers [n] that are summed. ``rows``: points, residuals, added residuals, weights.
+    ``drawn``: residuals of a calibrated model from a random key. ``keys``: for blocks and draws. Up
+    to `BLOCKS` observations are blocks of one; more are assigned to blocks at random, and labels
+    are drawn once. Memory 2 k r p + 2 k^2 beyond the data.
     """
     deal_key, null_key = keys
     if rows[0].shape[0] <= BLOCKS:
@@ -202,8 +201,8 @@ def summed(
 def _in_blocks(
     key: Key, parts: Callable[..., tuple[Array, ...]], rows: tuple[Array, ...], drawn: Array
 ) -> tuple[list[Array], Array, Array]:
-    """Return sums over random blocks: of what there is of each observation, and the products of the
-    sums of the second influence, as it is and with drawn residuals."""
+    """Return sums over random blocks: the numbers of each observation, and the products of the sums
+    of the second influence, with the residuals of the data and with drawn ones."""
     places, real = deal(key, rows[0].shape[0])
     side = places.shape[1]
     tile = 2 ** max(0, min(TILE // side, BLOCKS).bit_length() - 1)  # blocks at a time
@@ -232,12 +231,11 @@ def by_products(
     ridge: Scalar | None,
     n_draws: int,
 ) -> Error:
-    r"""Return the error where only the products D = R R^T of the residuals are known.
+    r"""Return the error if only the products D = R R^T of the residuals are known.
 
-    The estimate is the inner product of D with W: A^-1 K A^-1 by CKCE, K / n^2 by SKCE.
-
-    A calibrated model has these residuals with random signs. Cost 4 n^3 multiplications by CKCE,
-    O(n^2) by SKCE, memory O(n^2).
+    The estimate is the inner product of D with W = A^-1 K A^-1 for CKCE, or W = K / n^2 for SKCE.
+    For the null, residuals get random signs. Cost: 4 n^3 multiplications for CKCE, O(n^2) for SKCE,
+    memory O(n^2).
     """
     n = gram.shape[0]
     block_key, sign_key, null_key = jax.random.split(keys[0], 3)
@@ -282,9 +280,8 @@ def _error(
 ) -> Error:
     """Build an `Error`: centred, without products of observations with themselves.
 
-    The variances of the first term's estimate and of the value both hold label noise twice: once
-    in the data, and once on average, so that their ratio is bounded by the noise where the value
-    is 0. ``noise``: the sum of the second term's products of observations with themselves.
+    ``noise``: the sum of the second term's products of observations with themselves. Numerator and
+    denominator of ``slope`` both include label noise, so that it is bounded if the value is 0.
     """
     rows = jnp.sum(second, axis=1)
     second = second - share[:, None] * rows[None] - rows[:, None] * share[None]
@@ -299,5 +296,5 @@ def _error(
 
 
 def draws(v: Float[Array, "b k"], second: Float[Array, "k k"]) -> Float[Array, " b"]:
-    """Return quadratic forms of ``second``, one for each row of factors."""
+    """Return the quadratic form of ``second`` at each row of v."""
     return jnp.sum((v @ second) * v, axis=1)

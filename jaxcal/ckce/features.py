@@ -1,8 +1,7 @@
 r"""CKCE from features whose products are, or approximate, the kernel: F F^T instead of K.
 
-With features F [n, p], CKCE is :math:`\|(F^\top F + n\lambda I)^{-1} F^\top R\|^2`,
-and F is made block by block, so memory does not grow with n. `LowRank` takes them from incomplete
-Cholesky.
+With features F [n, p], CKCE is :math:`\|(F^\top F + n\lambda I)^{-1} F^\top R\|^2`, and F is
+computed block by block, so memory does not grow with n. `LowRank` gets F from incomplete Cholesky.
 """
 
 from collections.abc import Callable
@@ -49,13 +48,12 @@ def primal_fit(
     r"""Return CKCE of the kernel F F^T, in two passes over blocks of rows, and its trace.
 
     :math:`\theta = (F^\top F + n\lambda I)^{-1} F^\top R`; the second pass gives contributions and
-    influence. Cost 2 n p^2 + p^3 / 3, memory O(tile p + p^2) beyond what is given. ``mesh``:
-    devices that share the rows. ``height``: the largest k(q, q). ``whole``: the trace of K; what
-    F F^T leaves out of it counts as an error. Source: App. B, where the cost of forming F^T F is
-    left out.
+    influence. Cost 2 n p^2 + p^3 / 3, memory O(tile p + p^2) beyond the arguments. ``mesh``:
+    devices that share the rows. ``height``: the largest k(q, q). ``whole``: the trace of K; the
+    part that F F^T omits counts as an error. Source: App. B, which omits the cost of F^T F.
     """
     n = points.shape[0]
-    # a row that counts 0 fills the last block
+    # rows of weight 0 fill the last block
     side = min(tile, -(-n // (1 if mesh is None else mesh.size)))
     missing = -n % (side * (1 if mesh is None else mesh.size))
     real = jnp.arange(n + missing) < n
@@ -94,7 +92,7 @@ def primal_fit(
     influence = 2 * float(n) ** 2 * ridge * (pull - jnp.mean(pull))
     estimate, right = jnp.sum(theta**2), jnp.sum(residuals**2)
     dropped = 0.0 if whole is None else jnp.where(whole > sums.kept, whole - sums.kept, 0)
-    # what is rounded in the products and the moments counts as a residual of their solve
+    # rounding of the products and the moments counts as a residual of the solve
     noise = jnp.finfo(theta.dtype).eps * (
         sums.kept * jnp.sqrt(estimate) + jnp.sqrt(sums.kept * right)
     )
@@ -112,7 +110,8 @@ def normal_equations(
     *,
     side: int = TILE,
 ) -> _Sums:
-    """Return F^T F, F^T R and the trace of F F^T, by ``side`` rows of weight 0 or 1 at a time."""
+    """Return F^T F, F^T R and the trace of F F^T, from ``side`` rows at a time, of weight 0 or
+    1."""
     n = points.shape[0]
     missing = -n % side
     padded = (jnp.concatenate([a, a[:1].repeat(missing, 0)]) for a in (points, residuals))
@@ -140,22 +139,23 @@ CANDIDATES = 4096
 
 
 class LowRank(eqx.Module):
-    """Solver by a Gram matrix of low rank, from incomplete Cholesky; n does not grow its memory.
+    """Solver with a Gram matrix of low rank, by incomplete Cholesky; its memory does not grow with
+    n.
 
-    Predictions are chosen by their pivots among 4,096 spread over the data's values (all, where
-    there are fewer). Exact where the rank reaches that of the Gram matrix; what is left of its
-    trace is in ``result.approximation``.
+    Pivots are chosen among at most 4,096 predictions, spread over the values of the data. Exact if
+    the rank reaches that of the Gram matrix; ``result.approximation`` has the omitted share of the
+    trace.
 
     Args:
-        rank: Largest number of predictions to choose.
-        tolerance: Share of the trace at which to stop earlier; 1,000 eps by default.
-        tile: Rows at a time.
+        rank: Largest number of pivots.
+        tolerance: Omitted share of the trace at which to stop earlier; by default 1,000 eps.
+        tile: Number of rows computed at a time.
         mesh: Devices that share the rows.
 
     Cost: O(n rank^2); memory O(tile rank + rank^2) beyond the data, and O(4,096 rank) for the
     choice.
 
-    Source: Moskvichev and Sejdinovic, App. B, names it; not evaluated there.
+    Source: Moskvichev and Sejdinovic, App. B, without an evaluation.
 
     Example:
         >>> import jax, jaxcal
@@ -204,6 +204,6 @@ class LowRank(eqx.Module):
 
 
 def spread(xs: Array) -> Array:
-    """Return at most `CANDIDATES` rows, evenly spread over their order by values."""
+    """Return at most `CANDIDATES` rows, evenly spaced in the order of their values."""
     n = xs.shape[0]
     return xs if n <= CANDIDATES else xs[by_values(xs)[jnp.arange(CANDIDATES) * n // CANDIDATES]]

@@ -1,4 +1,4 @@
-"""Models, targets, class similarity and ridge, checked; residuals, targets minus predictions.
+"""Checks of models, targets, class similarity and ridge; residuals, targets minus predictions.
 
 The residuals are the rows of R, with products D = R R^T. Values of CKCE are comparable at equal n,
 ridge and kernel only.
@@ -22,14 +22,14 @@ Labels = Int[Array, " n"]
 
 
 def checked(predictions: PredictionsLike, targets: ArrayLike) -> tuple[Probabilities, Labels]:
-    """Return class probabilities [n, m] and classes [n], or an error that names the argument."""
+    """Return class probabilities [n, m] and classes [n]; an error names a wrong argument."""
     q = checks.probabilities(predictions, binary=True)
     n, m = q.shape
     return q, checks.labels(targets, n, m)
 
 
 def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[PredictionsLike]]:
-    """Return names and predictions of several models, or an error."""
+    """Return names and predictions of several models, checked."""
     if isinstance(models, Mapping):
         names, each = [str(name) for name in models], list(models.values())
     elif not isinstance(models, str) and (
@@ -50,7 +50,7 @@ def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[Predict
 
 
 def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
-    """Return names and class probabilities of several models, or an error."""
+    """Return names and class probabilities of several models, checked."""
     names, each = named(models, least=least)
     each = in_one_order(names, each)
     arrays = [
@@ -66,8 +66,8 @@ def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Arra
 
 
 def in_one_order(names: tuple[str, ...], models: list[PredictionsLike]) -> list[PredictionsLike]:
-    """Put the columns of data frames into the order of the first one's, or raise an error where
-    the names of the classes differ."""
+    """Put the columns of data frames into the order of the first frame; ValueError if the names of
+    the classes differ."""
     ordered: list[Any] = list(models)
     columns = {
         k: list(model.columns)
@@ -91,10 +91,10 @@ def in_one_order(names: tuple[str, ...], models: list[PredictionsLike]) -> list[
 def class_root(
     similarity: ArrayLike | None, m: int, dtype: DTypeLike
 ) -> Float[Array, "m m"] | None:
-    r"""A root S of the Gram matrix of the classes, :math:`\Lambda = S S^\top`; None is identity.
+    r"""Return a root S of the Gram matrix of the classes, :math:`\Lambda = S S^\top`.
 
-    ``similarity``: None (classes agree or do not), an array [m, m], or a kernel on classes with an
-    attribute ``matrix``. Raises ValueError unless it is symmetric and positive semidefinite.
+    ``similarity``: an array [m, m], a kernel on classes with an attribute ``matrix``, or None for
+    the identity. ValueError unless it is symmetric and positive semidefinite.
     """
     matrix = getattr(similarity, "matrix", similarity)
     if matrix is None or type(similarity).__name__ == "Delta":
@@ -140,7 +140,7 @@ Ridge: TypeAlias = ArrayLike | Callable[[int], ArrayLike] | None
 
 
 def fourth_root(n: int) -> float:
-    """``n^(-1/4)``, which equates the two terms of the estimator's rate. Source: Section 2.3."""
+    """Return n^(-1/4), which equates the two terms of the estimator's rate. Source: Section 2.3."""
     return float(n) ** -0.25
 
 

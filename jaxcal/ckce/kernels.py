@@ -1,8 +1,8 @@
 r"""Gram matrices of kernels on predictions, as matrix products, and their bandwidth.
 
 The kernel of CKCE on class probabilities is `simplex_kernel`,
-:math:`k(p, q) = p^\top q + \exp(-\|p - q\|^2 / (2 \gamma^2))`: its linear part holds what the model
-says, its Gaussian part any deviation from it.
+:math:`k(p, q) = p^\top q + \exp(-\|p - q\|^2 / (2 \gamma^2))`: its linear part represents the
+predictions, its Gaussian part any deviation from them.
 """
 
 from typing import Any
@@ -20,9 +20,7 @@ from jaxcal.typing import ArrayLike, KernelLike, Points, Scalar
 
 
 class Equal(points.Kernel):
-    """Kernel of equality: 1 where two points agree in every entry, 0 otherwise.
-
-    For predictions that repeat.
+    """Kernel of equality: 1 if two points agree in every entry, else 0; for repeated predictions.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -35,7 +33,8 @@ class Equal(points.Kernel):
 
 
 def simplex_kernel(bandwidth: ArrayLike | None = None) -> Sum:
-    r"""The paper's kernel on predictions, :math:`p^\top q + \exp(-\|p - q\|^2 / (2 \gamma^2))`.
+    r"""Return the paper's kernel on predictions, :math:`p^\top q + \exp(-\|p - q\|^2 / (2
+    \gamma^2))`.
 
     Args:
         bandwidth: Length gamma; None leaves it to the median heuristic.
@@ -56,11 +55,12 @@ def simplex_kernel(bandwidth: ArrayLike | None = None) -> Sum:
 
 @jax.jit
 def median_bandwidth(xs: Points) -> Scalar:
-    r"""The median of :math:`\|x_i - x_j\|` over pairs of different points: not of the squares.
+    r"""Return the median of :math:`\|x_i - x_j\|` (not of its square) over pairs of different
+    points.
 
-    As `jaxcal.kernels.bandwidths.median_heuristic`: over all pairs for n up to 512, and over
-    those of 512 points, which their values choose, for larger n. 1 where all points coincide or
-    there is one. Its derivative is that of the one or two pairs that attain it.
+    As in `jaxcal.kernels.bandwidths.median_heuristic`, over all pairs for n up to 512, and over
+    pairs of 512 points, chosen by their values, for larger n. It is 1 if all points are equal or
+    there is only one. Its derivative is that of the one or two pairs that attain it.
     """
     if len(xs) < 2:
         return jnp.ones((), xs.dtype)
@@ -83,7 +83,7 @@ def fill(
 
 
 def check_bandwidth(kernel: KernelLike, q: int) -> None:
-    """Raise ValueError where a kernel has one length a dimension, and not ``q`` of them."""
+    """Raise ValueError if a kernel has one length per dimension, and their number is not ``q``."""
     for lengths in points.lengths(kernel):
         if lengths.size != q:
             raise ValueError(
@@ -93,6 +93,6 @@ def check_bandwidth(kernel: KernelLike, q: int) -> None:
 
 
 def weighted_by_itself(medians: Float[Array, " M"]) -> Scalar:
-    """Return the mean of median distances, each weighted by itself; 1 where all are 0."""
+    """Return the mean of median distances, each weighted by itself; 1 if all are 0."""
     total = jnp.sum(medians)
     return jnp.where(total == 0, 1, jnp.sum(medians**2) / jnp.where(total == 0, 1, total))

@@ -8,14 +8,14 @@ population regression, is estimated without the products of an observation with 
 .. math:: U = \sum_{i \ne j} a_i^\top a_j, \qquad
           a_i = \frac{F_i \otimes d_i}{\sqrt{n (1 - h_i)}},
 
-so that its mean is 0 where the model is calibrated. The factor :math:`1 - h_i` makes it the
+so that its mean is 0 for a calibrated model. With the factor :math:`1 - h_i` it is the
 leave-one-out estimate, whose mean is T for linear residuals and equal leverages. Its influence
 functions, in the expansion of `jaxcal.ckce.errors`, are
 
 .. math:: l_i = \tfrac1n (2 \langle f_i, d_i\rangle - \|f_i\|^2 - T),
 
-and b as a for the residuals of the fit. Everything is halved, so that for two classes T is the
-squared error of the probability, and so that it is at most 1.
+and b, which is a with the residuals of the fit. All are halved, so that for two classes T is the
+squared error of the probability, and T is at most 1.
 """
 
 from functools import partial
@@ -40,11 +40,11 @@ from jaxcal.ckce.results import Says
 from jaxcal.numerics import at_least
 from jaxcal.typing import Key, Scalar
 
-COMPONENTS = 30  # at most so many columns of the basis
+COMPONENTS = 30  # largest number of columns of the basis
 
 
 def n_components(n: int, m: int) -> int:
-    """Return how many columns the basis has: one for five observations, at most m."""
+    """Return the number of columns of the basis: one per five observations, at most m."""
     return max(1, min(m, n // 5, COMPONENTS))
 
 
@@ -64,9 +64,9 @@ class Basis(NamedTuple):
         components: int,
         eps: float,
     ) -> "Basis":
-        """Return that of predictions with these moments, in a type with this ``eps``.
+        """Return the basis for predictions with these moments, in a type with this ``eps``.
 
-        Components with a standard deviation that rounding explains are 0.
+        Components whose standard deviation is within rounding are 0.
         """
         variances, directions = jnp.linalg.eigh(covariance)
         variances = variances[::-1][: components - 1]
@@ -81,7 +81,7 @@ class Basis(NamedTuple):
 
 
 def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) -> Basis:
-    """Return a constant and the leading components of the predictions that have a weight."""
+    """Return the basis for the predictions with positive weight."""
     total = jnp.sum(weights)
     mean = weights @ q / total
     centred = (q - mean[None]) * weights[:, None]
@@ -134,10 +134,10 @@ def by_regression(
     rank: int,
     n_draws: int,
 ) -> Error:
-    """Return the error by residuals d and their regression on functions x of the predictions.
+    """Return the error from the regression of residuals d on functions x of the predictions.
 
-    ``keys``: of blocks, of redrawn residuals and of signs. ``variance``: that of the added
-    residuals, in one direction, if all observations had them.
+    ``keys``: for blocks, redrawn residuals and signs. ``variance``: variance of the added residuals
+    in one direction, if all observations had them.
     """
     deal_key, null_key, signs_key = keys
     total = jnp.sum(weights)
@@ -159,8 +159,8 @@ def by_regression(
         coefficients, sums = jnp.split(moments, 2)
 
         def parts(x: Array, d: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-            """Return the vectors a without and with noise, as their two factors; the first
-            influence, the products of the vectors with themselves, and weights."""
+            """Return the factors of the vectors a, the second with noise; the first influence, the
+            products of the vectors with themselves, and weights."""
             f, leverage, inflation, pulled = columns(x, weight)
             fitted = f @ coefficients
             without = (fitted - leverage[:, None] * d) * inflation[:, None]
@@ -185,8 +185,8 @@ def by_regression(
 
 
 def says(q: Float[Array, "n m"], labels: Int[Array, " n"], weights: Float[Array, " n"]) -> Says:
-    """Return what the regression of each class on its probability gives one deviation either
-    side of the mean."""
+    """Return the regression of each class on its probability, one standard deviation below and
+    above the mean probability."""
     total = jnp.sum(weights)
     y = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype)
     mean, occurs = weights @ q / total, weights @ y / total
@@ -202,8 +202,8 @@ def said(
     covariance: Float[Array, " m"],
     eps: float,
 ) -> Says:
-    """Return the same from moments of each class: those of its probability, how often it occurs,
-    and their covariance, in a type with this ``eps``."""
+    """Return `says` from moments of each class: mean and variance of its probability, its
+    frequency, and their covariance, in a type with this ``eps``."""
     some = variance > (100 * eps) ** 2
     slope = jnp.where(some, covariance / jnp.where(some, variance, 1), 0)
     deviation = jnp.where(some, jnp.sqrt(at_least(variance, 0)), 0)

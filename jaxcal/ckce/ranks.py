@@ -1,12 +1,12 @@
-r"""Errors in units of probability of predictions that are no class probabilities.
+r"""Errors in units of probability for predictions other than class probabilities.
 
 Under calibration the rank r of a target among draws of its prediction is uniform given the
-prediction: the event "y is at most the t-quantile" has the probability t that is claimed. The
-residuals are :math:`1\{r \le t\} - t` at ten levels t, of every coordinate, and are regressed on
-the claimed centre and log scale as class probabilities are (`jaxcal.ckce.probability`). So the
-error is again the root mean square error of the probabilities of events. Ranks are those of
-`jaxcal.entries`: from draws, or, of a log density without its constant, from weighted points, which
-leave them exactly uniform. They make models of different kinds comparable.
+prediction: the event "y is at most the t-quantile" has the claimed probability t. The residuals are
+:math:`1\{r \le t\} - t` at ten levels t for each coordinate. They are regressed on the claimed
+centre and log scale, as in `jaxcal.ckce.probability`, so the error is again the root mean square
+error of the probabilities of events, and models of different kinds are comparable. Ranks are those
+of `jaxcal.entries`: from draws, or, for a log density without its constant, from weighted points;
+both are exactly uniform under calibration.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from jaxcal.read.observations import observations
 from jaxcal.typing import ArrayLike, Contents, Key, PredictionsLike
 
 LEVELS = np.arange(0.05, 1, 0.1)
-CENTRAL = 0.9  # probability of the intervals that the report counts targets in
+CENTRAL = 0.9  # probability of the intervals whose coverage the report shows
 
 # what events say of ranks, [n, p], and the levels of their ends, [p]
 Events: TypeAlias = tuple[Float[Array, "n p"], Float[Array, " p"]]
@@ -39,7 +39,7 @@ Events: TypeAlias = tuple[Float[Array, "n p"], Float[Array, " p"]]
 def ready(
     names: tuple[str, ...], models: list[PredictionsLike], targets: ArrayLike, *, least: int = 3
 ) -> tuple[list[PredictionsLike], Array]:
-    """Return checked models and targets, at least ``least``, or an error that names the model."""
+    """Return checked models and at least ``least`` targets; an error names the model."""
     checked, ys = [], jnp.zeros(0)
     for name, model in zip(names, models, strict=True):
         try:
@@ -143,8 +143,8 @@ def below(ranks: Float[Array, "n d"]) -> Events:
 
 
 def residuals(ranks: Float[Array, "n d"]) -> Events:
-    """Return what ranks say about each level, so that half the squared norm of their mean is the
-    mean square error over levels and coordinates."""
+    """Return residuals of ranks at each level, scaled so that half the squared norm of their mean
+    is the mean square error over levels and coordinates."""
     levels = jnp.asarray(LEVELS, ranks.dtype)[None, None]
     gaps = (ranks[:, :, None] <= levels).astype(ranks.dtype) - levels
     n, d = ranks.shape

@@ -1,4 +1,4 @@
-"""The text of a `Comparison`."""
+"""Text of the report of a `Comparison`."""
 
 from typing import Any
 
@@ -9,11 +9,12 @@ from jaxcal.results import confidence
 COMPARABLE = "comparable only at equal n, ridge and kernel"
 BOUND = "the root of half a value is at most the error in units of probability, if no k(q, q) > 1"
 NARROW = "errors cancel where a model's predictions lie within the bandwidth, so it looks better"
-PAIRS_SHOWN = 28  # of 8 models; the arrays hold all
+PAIRS_SHOWN = 28  # all pairs of 8 models; the arrays hold all pairs
 
 
 def lines(comparison: Any) -> list[str]:
-    """Return values and skill, what they mean, which may be the best, and every pair."""
+    """Return the lines of the report: values and skill with their meaning, the best models,
+    pairs."""
     order = comparison.order()
     wide = max(5, *(len(name) for name in comparison.names))
     words = _says_lines if comparison.says is not None else _covered_lines
@@ -78,7 +79,7 @@ def _pairs(comparison: Any, order: np.ndarray) -> list[str]:
 
 
 def _says_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
-    """Return the class of every model whose probability is furthest from what comes true."""
+    """Return a line per model on the class whose probability differs most from its frequency."""
     assert comparison.says is not None
     said, true = (np.asarray(a) for a in comparison.says)
     p = np.asarray(comparison.p_calibrated)
@@ -103,14 +104,14 @@ def _says_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
 
 
 def _fault(above: float, below: float) -> str:
-    """Return the name of an error: how much too large the high and the low probability are."""
+    """Return the name of an error, from the errors of the high and of the low probability."""
     if above * below <= 0:
         return "overconfident" if above > below else "underconfident"
     return "says too much" if above > 0 else "says too little"
 
 
 def _covered_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
-    """Return how often targets are where each model expects them, of its worst coordinate."""
+    """Return a line per model on the coverage of intervals and medians of its worst coordinate."""
     inside, below = (np.asarray(a) for a in comparison.covered)
     p = np.asarray(comparison.p_calibrated)
     lines = [

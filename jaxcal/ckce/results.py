@@ -1,4 +1,4 @@
-"""What CKCE and comparisons by it return."""
+"""Results of CKCE and of comparisons."""
 
 from typing import ClassVar, NamedTuple
 
@@ -21,17 +21,17 @@ class CKCE(Result):
     """An estimate of CKCE from n observations, at one ridge and kernel.
 
     Attributes:
-        estimate: A squared norm, []; never negative but for rounding.
-        standard_error: Standard error [] where the model is clearly not calibrated.
+        estimate: A squared norm, []; never negative except by rounding.
+        standard_error: Standard error [] for a clearly miscalibrated model.
         contributions: Share of each observation, [n]; they sum to the estimate.
-        influence: How the estimate moves with the weight of each observation, [n]; differences of
+        influence: Derivative of the estimate in the weight of each observation, [n]; differences of
             models have the standard error std(influence_1 - influence_2) / sqrt(n).
         ridge: Ridge used, [].
         bandwidths: Bandwidths used, by name.
-        notes: What was noticed, by the names of warnings: numbers, [].
-        rounding: Bound, to first order, on what rounding, an unfinished solve and a dropped part
-            of the Gram matrix may have done to the estimate, [].
-        approximation: How the Gram matrix was replaced; None where it was not.
+        notes: Numbers [] of possible problems, by the codes of warnings.
+        rounding: First-order bound on the error of the estimate by rounding, an unfinished solve
+            and an omitted part of the Gram matrix, [].
+        approximation: How the Gram matrix was approximated; None if it was not.
     """
 
     _scalar: ClassVar[str] = "estimate"
@@ -57,7 +57,7 @@ class CKCE(Result):
         identical: Bool[Array, ""],
         approximation: Approximation | None = None,
     ) -> "CKCE":
-        """Return the result of a fit, NaN where the predictions have ``nonfinite`` entries."""
+        """Return the result of a fit; NaN if the predictions have ``nonfinite`` entries."""
         fit = jax.tree.map(lambda part: jnp.where(nonfinite > 0, jnp.nan, part), fit)
         rounding, size = jax.lax.stop_gradient((fit.rounding, jnp.abs(fit.estimate)))
         notes = {
@@ -96,17 +96,17 @@ class CKCE(Result):
 
 
 class Differences(NamedTuple):
-    """Of every pair, each [M, M]: row model minus column model, so negative favours the row.
+    """Differences of all pairs, [M, M] each: row model minus column model; negative favours the
+    row.
 
     Attributes:
-        estimate: The differences of the values without label noise, before negative ones are
+        estimate: Differences of the values without label noise, before negative values are
             reported as 0.
-        low, high: Ends of their intervals, which hold all true differences together with
-            probability 1 - level, and leave out 0 exactly where ``p_adjusted`` is at most the
-            level.
-        p_value: Of no difference, of each pair alone.
-        p_adjusted: For all pairs together, from the largest standardized difference, so it
-            accounts for their dependence. The diagonal holds 0 and p = 1.
+        low, high: Ends of their simultaneous intervals, which contain all true differences with
+            probability 1 - level. They exclude 0 exactly if ``p_adjusted`` is at most the level.
+        p_value: P-value of "no difference" for each pair alone.
+        p_adjusted: P-value for all pairs together, from the largest standardized difference,
+            which accounts for their dependence. The diagonal has difference 0 and p = 1.
     """
 
     estimate: Float[Array, "M M"]
@@ -117,12 +117,12 @@ class Differences(NamedTuple):
 
 
 class Says(NamedTuple):
-    """What models say and what comes true, from the regression of each class on its probability.
+    """Claimed probabilities and frequencies, from the regression of each class on its probability.
 
     Attributes:
-        said: [M, m, 2] A low and a high probability: their mean less and plus one standard
+        said: A low and a high claimed probability, [M, m, 2]: the mean minus and plus one standard
             deviation.
-        true: [M, m, 2] How often the class occurs where that is said.
+        true: Frequency of the class at these probabilities, [M, m, 2].
     """
 
     said: Float[Array, "*M m 2"]
@@ -130,11 +130,11 @@ class Says(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """How often targets lie where models that give no class probabilities expect them.
+    """Coverage of models other than class probabilities.
 
     Attributes:
-        inside: [M, d] Share of the targets in the central 90 % interval, of each coordinate.
-        below: [M, d] Share of the targets below the median.
+        inside: Share of targets in the central 90 % interval of each coordinate, [M, d].
+        below: Share of targets below the median of each coordinate, [M, d].
     """
 
     inside: Float[Array, "*M d"]
@@ -145,34 +145,34 @@ class Comparison(Result):
     """Calibration errors of M models on the same n observations, and all their differences.
 
     Attributes:
-        estimate: [M] The error with the products of observations with themselves, never negative.
-        corrected: [M] The error without these products, which add label noise; 0 where it is
-            negative, as it is for every other calibrated model. By the measure "probability" it
-            is a squared probability, whose root is `error`.
-        low, high: [M] Intervals, of confidence 1 - ``level``, of the value without label noise,
-            which is never negative. They hold ``corrected``.
-        differences: Of every pair; see `Differences`.
-        may_be_best: [M] Whether no other model is shown to be better: the model confidence set,
-            which holds the best model with probability 1 - ``level`` at least.
+        estimate: Error with the products of observations with themselves, [M]; never negative.
+        corrected: Error without these products, which add label noise, [M]; 0 if it is negative,
+            as for about half of all calibrated models. For the measure "probability" it is a
+            squared probability, whose root is `error`.
+        low, high: Intervals for the value without label noise, with confidence 1 - ``level``, [M];
+            never negative. They contain ``corrected``.
+        differences: Differences of all pairs; see `Differences`.
+        may_be_best: Whether no other model is significantly better, [M]: the model confidence set,
+            which contains the best model with probability at least 1 - ``level``.
         skill: Accuracy and proper scores of each model, [M] each, by name: calibration is not
             skill.
-        bandwidths: [M] Of the kernel on predictions; 0 where the measure has none.
-        ridge: [] That of all models; 0 where the measure has none.
-        left_out: [M] Share of each Gram matrix's trace that the low rank leaves out.
-        nonfinite_predictions, nonfinite_kernel: [M] How many predictions, and values of the kernel
-            on them, are NaN or infinite.
-        p_calibrated: [M] The p-value of each model alone, that it is calibrated: by labels drawn
-            from class probabilities, which is exact, and otherwise by random signs.
+        bandwidths: Bandwidth of the kernel on predictions, [M]; 0 if the measure has none.
+        ridge: Ridge of all models, []; 0 if the measure has none.
+        left_out: Share of each Gram matrix's trace that the low rank leaves out, [M].
+        nonfinite_predictions, nonfinite_kernel: Numbers of predictions, and of kernel values on
+            them, that are NaN or infinite, [M].
+        p_calibrated: P-value of "calibrated" of each model alone, [M]: exact, by drawn labels, for
+            class probabilities; otherwise by random signs.
         names: The models' names.
         n: Number of observations.
-        n_draws: Number of draws behind intervals and p-values.
-        level: Up to it a p-value counts, and intervals have confidence 1 - level.
+        n_draws: Number of draws for intervals and p-values.
+        level: Level of the tests; intervals have confidence 1 - level.
         measure: "probability": roots of values are errors of probabilities. "ckce" and "skce":
             squared norms, without a unit.
         things: What is compared: "models", or "groups" of observations of one model.
-        covered: By the measure "probability" of predictions that are no class probabilities, how
-            often targets lie in their intervals; see `Covered`.
-        says: Of class probabilities, what each model says and what comes true; see `Says`.
+        covered: For the measure "probability" and predictions other than class probabilities, the
+            coverage of their intervals; see `Covered`.
+        says: For class probabilities, claimed probabilities and frequencies; see `Says`.
     """
 
     _rows: ClassVar[tuple[str, ...]] = (
@@ -210,9 +210,9 @@ class Comparison(Result):
 
     @property
     def error(self) -> Float[Array, " M"]:
-        """[M] Root of ``corrected``: for two classes by how much the probability is wrong, as the
-        root of the mean square; of more classes, the root of half the sum of squares; of other
-        predictions the root mean square for the events "at most the t-quantile", over all t."""
+        """Root of ``corrected``, [M]: for two classes the root mean square error of the
+        probability; for more classes the root of half the sum of squares over classes; for other
+        predictions the root mean square error over the events "at most the t-quantile"."""
         return jnp.sqrt(self.corrected)
 
     def ranking(self) -> list[str]:
@@ -220,7 +220,7 @@ class Comparison(Result):
         return [self.names[i] for i in self.order()]
 
     def order(self) -> np.ndarray:
-        """Return the places of the models in ``names``, best calibrated first, [M]."""
+        """Return the indices of the models in ``names``, best calibrated first, [M]."""
         worse_than = np.sum(np.asarray(self.differences.estimate) > 0, axis=1)
         valued = np.isfinite(np.asarray(self.corrected))
         return np.argsort(np.where(valued, worse_than, len(self.names)), kind="stable")
@@ -231,9 +231,9 @@ class Comparison(Result):
         return [name for name in self.ranking() if chosen[self.names.index(name)]]
 
     def table(self) -> list[Contents]:
-        """Return every pair of models once, the better calibrated first: one dict a row.
+        """Return one dict per pair of models, the better calibrated first.
 
-        With ``better``, ``worse``, ``difference`` (never positive), ``low``, ``high``,
+        Keys: ``better``, ``worse``, ``difference`` (never positive), ``low``, ``high``,
         ``p_value``, ``p_adjusted`` and ``shown`` (whether the adjusted p-value is at most the
         level; otherwise the two are tied).
         """
@@ -280,7 +280,7 @@ class Comparison(Result):
         return said + [(self._why(k), True) for k in without_value]
 
     def _why(self, k: int) -> str:
-        """Return why model k has no value, from what was counted."""
+        """Return why model k has no value, from the counts."""
         says = f"not a number for {self.names[k]}, which is left out of the others' ranking: "
         if count := int(self.nonfinite_predictions[k]):
             return says + f"{count} of its predictions are NaN or infinite [nonfinite-predictions]"

@@ -2,8 +2,8 @@ r"""The regression of residuals on predictions, and its exact solver: one Choles
 
 With A = K + n lambda I the fitted function is :math:`\hat f = \sum_i B_i k(q_i, \cdot)`,
 B = A^-1 R, and CKCE is its squared norm, :math:`Tr(B^\top K B) = Tr(A^{-1} R R^\top A^{-1} K)`.
-Everything is in full precision, and nothing is inverted. `jaxcal.ckce.features` does without the
-Gram matrix. Any object with the call of `Solver` is a solver.
+Computations are in full precision, without inverse matrices. `jaxcal.ckce.features` needs no Gram
+matrix. Any object with the signature of `Solver` is a solver.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -23,13 +23,13 @@ Residuals = Float[Array, "n p"]
 
 
 class Fit(NamedTuple):
-    """What a solver says of one estimate.
+    """One estimate from a solver.
 
     Attributes:
         estimate: The estimate, [].
         contributions: Share of each observation, [n]; they sum to the estimate.
-        influence: How the estimate moves with the weight of each observation, [n]; of mean 0.
-        rounding: Bound on what rounding may have done to the estimate, [].
+        influence: Derivative of the estimate in the weight of each observation, [n]; of mean 0.
+        rounding: Bound on the error of the estimate by rounding, [].
     """
 
     estimate: Scalar
@@ -50,15 +50,15 @@ class Sizes(NamedTuple):
 def rounding(
     estimate: Scalar, sizes: Sizes, n: int, ridge: Scalar, dropped: Scalar | float = 0.0
 ) -> Scalar:
-    r"""Return how far the estimate may be from its exact value, []: usually much less.
+    r"""Return a bound on the rounding error of the estimate, []; the error is usually much smaller.
 
-    An error E of the Gram matrix, its entries rounded or its factor's, moves the estimate by
-    :math:`Tr(B^\top (2 n \lambda A^{-1} - I) E B)`, at most :math:`\|E\| \|B\|^2`, and a residual
-    r of the solve by at most :math:`2 \|B\| \|r\|`, to first order while :math:`\|E\|` is small
-    beside :math:`n \lambda`. Whatever happened, the exact value is between 0 and
-    :math:`\|R\|^2 / 4 n \lambda`, since :math:`\sigma / (\sigma + n \lambda)^2` is at most
-    :math:`1 / 4 n \lambda`. Entries count as rounded 8 times; ``dropped`` is the trace of a part of
-    the Gram matrix that was left out, whose norm is taken as trace / n^1/2: an estimate.
+    An error E of the Gram matrix, by rounding of its entries or of its factor, moves the estimate
+    by :math:`Tr(B^\top (2 n \lambda A^{-1} - I) E B)`, at most :math:`\|E\| \|B\|^2`, and a
+    residual r of the solve by at most :math:`2 \|B\| \|r\|`, to first order for :math:`\|E\|` far
+    below :math:`n \lambda`. In any case the exact value is between 0 and :math:`\|R\|^2 / 4 n
+    \lambda`, since :math:`\sigma / (\sigma + n \lambda)^2` is at most :math:`1 / 4 n \lambda`.
+    Entries count as rounded 8 times; ``dropped`` is the trace of an omitted part of the Gram
+    matrix, whose norm is estimated as trace / n^1/2.
     """
     error = 8 * jnp.finfo(estimate.dtype).eps * sizes.height * n**0.5 + dropped / n**0.5
     share = error / (n * ridge)
@@ -82,7 +82,7 @@ def solve(low: Gram, right: Float[Array, "n p"]) -> Float[Array, "n p"]:
 
 
 def fit(gram: Gram, residuals: Residuals, ridge: Scalar) -> Fit:
-    r"""CKCE as :math:`Tr(B^\top K B)`, with each observation's part and influence.
+    r"""Compute CKCE as :math:`Tr(B^\top K B)`, with contributions and influence of observations.
 
     The influence is the derivative of the estimate in the weight of an observation,
     :math:`2 n^2 \lambda [(K A^{-1} B)_i \cdot B_i - mean]`, at fixed ridge and bandwidth: its mean
@@ -107,7 +107,7 @@ def fit(gram: Gram, residuals: Residuals, ridge: Scalar) -> Fit:
 
 
 def fit_products(gram: Gram, products: Gram, ridge: Scalar) -> Fit:
-    r"""Compute `fit` where only the products D = R R^T of the residuals are known, [n, n].
+    r"""Compute `fit` if only the products D = R R^T of the residuals are known, [n, n].
 
     :math:`S = A^{-1} D A^{-1}` and CKCE = <S, K>. Cost n^3 / 3 + 5 n^3 multiplications.
     """
@@ -127,7 +127,8 @@ def fit_products(gram: Gram, products: Gram, ridge: Scalar) -> Fit:
 
 
 def null_weights(gram: Gram, ridge: Scalar) -> Gram:
-    r"""W = A^-1 K A^-1, symmetric: CKCE is :math:`\sum_{ij} W_{ij} D_{ij}`. Cost 7/3 n^3."""
+    r"""Return the symmetric W = A^-1 K A^-1: CKCE is :math:`\sum_{ij} W_{ij} D_{ij}`. Cost 7/3
+    n^3."""
     with jax.default_matmul_precision("highest"):
         low = factor(gram, ridge)
         w = solve(low, solve(low, gram).T)
@@ -135,12 +136,12 @@ def null_weights(gram: Gram, ridge: Scalar) -> Gram:
 
 
 class Approximation(eqx.Module):
-    """How a solver replaced the Gram matrix, and the error that was left.
+    """Approximation of the Gram matrix by a solver, and its error.
 
     Attributes:
         how: The method.
         size: Number of features or steps, [].
-        error: Share of the trace that was left out, or relative residual of the solve, [].
+        error: Omitted share of the trace, or relative residual of the solve, [].
     """
 
     how: str = eqx.field(static=True)
@@ -149,11 +150,11 @@ class Approximation(eqx.Module):
 
 
 class Solution(NamedTuple):
-    """What a solver returns.
+    """Return value of a solver.
 
     Attributes:
-        fit: The fit: coefficients and what the estimate needs of them.
-        approximation: What was approximated; None where nothing was.
+        fit: The estimate, with its contributions and influence.
+        approximation: How the Gram matrix was approximated; None if it was not.
     """
 
     fit: Fit
@@ -164,7 +165,7 @@ class Solution(NamedTuple):
 class Solver(Protocol):
     """Protocol of solvers of ``(K + n ridge I) B = R``, called inside of jit.
 
-    ``solver(kernel, q, residuals, ridge)`` takes a kernel with all its bandwidths, n predictions q
+    ``solver(kernel, q, residuals, ridge)`` takes a kernel with all bandwidths set, n predictions q
     [n, m], residuals R [n, p] and the ridge, and returns a `Solution`.
     """
 
@@ -194,7 +195,7 @@ class Exact(eqx.Module):
 
 
 def check_solver(value: object) -> Solver:
-    """Return a solver ready to use, or TypeError."""
+    """Return the solver with its defaults set; TypeError for any other value."""
     if isinstance(value, type) or not isinstance(value, Solver):
         remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
         raise TypeError(

@@ -1,8 +1,8 @@
 r"""Bracket of the true distance from calibration: its bounds and their sources.
 
-The true distance, to the nearest calibrated predictor of the inputs, is not a function of
-predictions and labels. They determine an interval, from a lower bound to about its square root.
-Every measure here gives one bound; the bracket has the best lower and upper one.
+The true distance is that to the nearest calibrated predictor, a function of the inputs. Predictions
+and labels do not determine it, but bound it: the upper bound is about the square root of the lower.
+Every measure here gives one bound; the bracket has the largest lower and the smallest upper one.
 Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper constants.
 """
 
@@ -49,12 +49,12 @@ class Bracket(NamedTuple):
         )
 
 
-TRACED_CELLS = 64  # of the lower distance under jit and vmap
+TRACED_CELLS = 64  # cells of the lower distance under jit and vmap
 INTERVALS_MOST = 20_000  # most different predictions for which the best bins, O(m^2), are searched
 
 
 class Measures(NamedTuple):
-    """Every measure of ordered data, each []; ``lower``: both ends of the lower distance."""
+    """All measures of ordered data, each []; ``lower`` holds both bounds of the lower distance."""
 
     mean: Scalar
     ece: Scalar
@@ -128,7 +128,7 @@ def bracket_of(measures: Measures) -> Bracket:
     lower["lower distance"] = low
     upper["d + sqrt(8 d), d the lower distance"] = from_lower(high)
     low, high = largest(_stacked(lower)), smallest(_stacked(upper))
-    # equal bounds, as for one prediction, may cross by rounding; others must not
+    # rounding may make equal bounds cross, as for a single prediction; other bounds must not
     slack = 16 * jnp.finfo(low.dtype).eps * measures.witness.size**0.5
     whole = low <= high + slack
     low, high = (jnp.where(whole, end, jnp.nan) for end in (at_most(low, high), high))

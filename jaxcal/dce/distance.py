@@ -56,20 +56,20 @@ class DistanceResult(JudgedResult):
         null_samples: Draws of the statistic under calibration, [b].
         witness: Weight in [-1, 1] that attains the smooth calibration error, the mean of witness
             times (label - prediction), [n]; see `smooth_ce`. It decreases from predictions that are
-            too low to those that are too high, and has one sign if all errors have. Where the mean
-            residual is small its value means little.
+            too low to those that are too high, and has one sign if all errors have one. Its value
+            means little where the mean residual is small.
         predictions: Predictions as passed, [n].
         targets: Labels as passed, [n].
         weights: Weights as passed, [n].
         null: How the null was drawn: "redraw" or "signs".
         test: Name of the test: "kernel" or "interval".
         level: Probability of rejecting calibrated predictions; it determines `verdict`.
-        adjusted: P-value [] by Holm's method over all classes of ``notion="class-wise"``, which
-            decides the verdict there; None elsewhere.
-        least_p_value: The least p-value that any labels could give, [], for at most ten
+        adjusted: P-value [] by Holm's method over all classes, which decides the verdict for
+            ``notion="class-wise"``; None for other notions.
+        least_p_value: Smallest p-value that any labels could give, [], for at most ten
             observations; None for more.
-        counts: Numbers of labels of grouped data, whose mean labels are ``targets``, [n]; None
-            for others.
+        counts: Numbers of labels of grouped data, [n], whose mean labels are ``targets``; None
+            for data that are not grouped.
     """
 
     _plots: ClassVar[tuple[str, ...]] = ("reliability.bracket", "reliability.with_witness")
@@ -95,14 +95,15 @@ class DistanceResult(JudgedResult):
 
     @property
     def n(self) -> int:
-        """Number of observations, of labels where these are grouped."""
+        """Number of observations; for grouped data, of labels."""
         if self.counts is None:
             return self.predictions.shape[-1]
         return round(float(jnp.sum(self.counts)))
 
     @property
     def effective(self) -> Array:
-        """How many labels of equal weight have a mean of the same variance, []."""
+        """Effective number of labels: as many with equal weights have a mean of equal variance,
+        []."""
         return 1 / jnp.sum(squares(self.weights, self.counts), axis=-1)
 
     @property
@@ -235,10 +236,10 @@ def distance_from_calibration(
         bins: Number of bins of the binned ECE.
         notion: For class probabilities: "top-label", or "class-wise" for a batch of m results,
             whose verdicts are of `p_adjusted`.
-        counts: Numbers of labels of grouped data, [n] integers: ``targets`` of ``counts`` labels of
-            a prediction are 1. Each label then is an observation, with the weight of its group;
-            outside of jit only. Time and memory are those of the groups. `jaxcal.dce.Table` makes
-            such groups of any number of observations.
+        counts: Numbers of labels of grouped data, [n] integers, of which ``targets`` are 1. Each
+            label is an observation with the weight of its group, but time and memory are those of
+            the groups. Outside of jit only. `jaxcal.dce.Table` makes such groups from any number
+            of observations.
 
     Returns:
         `DistanceResult`. NaN inside jit gives NaN everywhere.

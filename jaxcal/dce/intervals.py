@@ -55,7 +55,7 @@ def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, 
     def before(index: Array) -> Array:
         return jnp.where(index > 0, places[jnp.maximum(index - 1, 0)], -jnp.inf)
 
-    # -inf in the first piece, which has no earlier entry
+    # -inf for the first piece, which has no earlier entry
     shifted = ~(before(i) - before(j) <= w)
     last = jnp.where(shifted, before(i), before(j))
 
@@ -96,7 +96,7 @@ def _padded(v: Vector, rho: Vector) -> tuple[Array, Array]:
 
 
 def _gap(last: Array, was_shifted: Array, now: Array, shifted: Array, w: Array) -> Array:
-    """Return the gap of successive merged entries, which are predictions or predictions - w."""
+    """Return the gap between successive merged entries, each a prediction or a prediction - w."""
     apart = now - last
     return jnp.where(shifted == was_shifted, apart, jnp.where(shifted, apart - w, apart + w))
 
@@ -329,6 +329,6 @@ def _partition(value: Array, bin_of: Array, distribution: Atoms) -> IntervalCE:
     ones = jax.ops.segment_sum(distribution.p1, bin_of, m)
     means = ones / jnp.where(mass > 0, mass, 1)
     kappa = jnp.where(mass > 0, means, 0.0)[bin_of][distribution.atom]
-    # padding atoms may have bins of their own, without observations
+    # padding atoms may form bins without observations
     used = sums(jnp.zeros(m, jnp.int32).at[bin_of[distribution.atom]].set(1)) - 1
     return IntervalCE(value, used[bin_of[distribution.atom]], kappa)

@@ -2,9 +2,9 @@ r"""Certified bounds of the lower distance from calibration, by a program of fix
 
 The chain program is solved on a grid and quantiles of the predictions, with the mass of each
 prediction split between its two neighbours. This is the program for functions a, b that are linear
-between places. Lowered by the maximum of :math:`(1 - u) a(u) + u b(u)` between places, a and b are
-feasible, so their mean is a lower bound. The masses of calibrated predictions at the places define
-a coupling, whose cost is an upper bound.
+between places (points of the grid). After subtracting the maximum of :math:`(1 - u) a(u) + u b(u)`
+between places, a and b are feasible, so their mean is a lower bound. The masses of calibrated
+predictions at the places define a coupling, whose cost is an upper bound.
 Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
 """
 
@@ -93,7 +93,7 @@ def bounds_of(data: Ordered, cells: int) -> LowerDistance:
     i, t = cell(u, data.v)
     dual = (1 - data.y) * between(a, i, t) + data.y * between(b, i, t)
     low = jnp.sum(data.w * dual)
-    # at most the calibrated mass of the labels; the rest is put where u = y
+    # at most the calibrated mass of the labels; the rest is moved to u = y
     totals = [jnp.sum(x) for x in (data.w * (1 - data.y), data.w * data.y)]
     masses = [(1 - inside) * solution.at, inside * solution.at]
     part = [t / at_least(jnp.sum(x), 1e-30) for t, x in zip(totals, masses, strict=True)]
@@ -157,7 +157,7 @@ def shared(u: Places, v: Vector, mass: Vector) -> Places:
 def feasible(u: Places, a: Places, b: Places) -> tuple[Places, Places]:
     """Return a and b lowered by the maximum of (1 - x) a(x) + x b(x) over [0, 1], if positive.
 
-    Between places that is a parabola: at the fraction t of the gap h,
+    Between places this function is a parabola: at the fraction t of the gap h,
     c_i + t (c_{i+1} - c_i) + t (1 - t) h (a_{i+1} - a_i - b_{i+1} + b_i).
     """
     inside = at_most(u, 1)

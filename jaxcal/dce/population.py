@@ -4,21 +4,21 @@ r"""Confidence interval for the distance from calibration in the population of t
 (`interior_point`), so the mean of any r is a lower bound. Data are randomly split into fifths; each
 but the first uses the r that is optimal for the earlier ones. Given these, its values are
 independent with mean at most the lower distance: their sum minus that is a supermartingale, and no
-supremum over the data on which r is evaluated is involved. The mean gets the bound of `upper_mean`.
-(The r that is optimal for all other fifths is better but gives no martingale: its bound was above 0
-for 6 % of 200 calibrated data sets of 1,000, at 2.5 %.)
+supremum over the data on which r is evaluated is involved. `upper_mean` bounds the mean.
+(The r that is optimal for all other fifths is better but gives no martingale: at 2.5 % its bound
+was above 0 for 6 % of 200 calibrated data sets of 1,000.)
 
 *High end.* With groups chosen without labels (`label_free_groups`) the distance is at most
 
 .. math:: H = \sum_j E|v - \bar y_j| 1(v \in I_j) = \sup_{|s| \le 1} E[s(v) v - S_{j(v)} y],
           \quad S_j = E[s | I_j],
 
-a supremum of means, attained in the population by one s*. The data's H is at least their mean at
-s*, and the mean of this fixed function is below its expectation by more than a radius with
-probability alpha. So H of the data plus the radius of *one* mean exceeds H of the population, and
-no supremum of noise is involved. As s* is unknown, the radius is that of s (y - v) with |s| = 1,
-which has the largest variance: the largest over s = 1, -1 and both signs of 1/2 - v, which make
-rare labels count to the same side (the upper quantile of a mean grows with its third cumulant).
+a supremum of means, attained in the population by one s*. H of the data is at least the mean at s*,
+and the mean of this fixed function is below its expectation by more than a radius with probability
+alpha. So H of the data plus the radius of *one* mean exceeds H of the population, and no supremum
+of noise is involved. As s* is unknown, the radius is that of s (y - v) with |s| = 1, which has the
+largest variance. It is the largest over four choices of s: 1, -1 and both signs of 1/2 - v. The
+last two give rare labels one sign, as the upper quantile of a mean grows with its third cumulant.
 Coverage: experiments/distance_intervals.
 """
 
@@ -52,7 +52,7 @@ class Groups(NamedTuple):
 
     def of(self, v: Array) -> Array:
         """Return the run of any predictions: the first run below all edges, the last run above."""
-        # among equal edges the first one has the predictions
+        # of several equal edges, the first has the predictions
         last = jnp.searchsorted(self.edges, self.edges[-1])
         return jnp.minimum(jnp.searchsorted(self.edges, v), last)
 
@@ -118,9 +118,9 @@ def moved(groups: Groups, data: Binary | Ordered) -> Scalar:
     return jnp.sum(data.w * jnp.abs(data.v - groups.rate[groups.of(data.v)]))
 
 
-VALUE_CELLS = 512  # of the values: their variance within a cell, below 1e-5, is ignored
+VALUE_CELLS = 512  # cells of values; the variance within a cell, below 1e-5, is ignored
 HALVINGS = 50
-RANGE = (1e-6, 36.0)  # of -log(1 - c)
+RANGE = (1e-6, 36.0)  # searched values of -log(1 - c)
 
 
 def upper_mean(
@@ -131,11 +131,11 @@ def upper_mean(
     largest: float = 1.0,
     labels: Vector | None = None,
 ) -> Scalar:
-    r"""The upper bound of E x for x in [-largest, largest], from weights ``w`` [n] of sum 1.
+    r"""Return the upper bound of E x for x in [-largest, largest], with weights ``w`` [n] of sum 1.
 
-    Weights count as ``size`` observations of weight 1 / size: the size that gives the variance of
-    the weighted mean, at most 1 / sum w^2. Each x may be that of several ``labels`` [n], with its
-    weight in equal parts. Cost: O(n).
+    Weighted observations count as ``size`` equally weighted ones, where ``size``, at most
+    1 / sum w^2, gives the variance of the weighted mean. Each x may be the value of several
+    ``labels`` [n], which share its weight equally. Cost: O(n).
 
     With observations x_1, .., x_n, the largest possible value x_0, and independent standard
     exponentials G_0, G_1, .., the bound at confidence 1 - alpha is the t with
@@ -193,7 +193,7 @@ def _quantile(x: Vector, count: Vector, alpha: float | Scalar) -> Scalar:
 
 
 FOLDS = 5
-CELLS = 32  # of the dual functions of a fifth
+CELLS = 32  # cells of the dual functions of a fifth
 
 
 class PopulationBounds(NamedTuple):
@@ -211,7 +211,7 @@ class PopulationBounds(NamedTuple):
 def population_bounds(
     key: Key, data: Ordered, level: float | Scalar, *, folds: int = FOLDS
 ) -> PopulationBounds:
-    """Ends that hold the distance of the population with probability 1 - ``level``."""
+    """Return an interval for the distance of the population, with confidence 1 - ``level``."""
     data = by_label(data)
     groups = label_free_groups(data)
     change = moved(groups, data)
@@ -221,7 +221,7 @@ def population_bounds(
 
 
 def residual_radius(data: Ordered, alpha: float | Scalar) -> Scalar:
-    """Return how far the mean of s (y - v), |s| = 1, may be below its expectation."""
+    """Return the bound by which the mean of s (y - v), |s| = 1, may be below its expectation."""
     residual = data.y - data.v
     sides = jnp.where(data.v < 0.5, 1.0, -1.0).astype(residual.dtype)
     signs = jnp.stack([sides, -sides, jnp.ones_like(sides), -jnp.ones_like(sides)])
@@ -234,7 +234,8 @@ def residual_radius(data: Ordered, alpha: float | Scalar) -> Scalar:
 
 
 def lower_end(key: Key, data: Ordered, alpha: float | Scalar, *, folds: int) -> Scalar:
-    """The lower bound of the mean of the dual functions that earlier folds chose, at least 0."""
+    """Return the lower bound, at least 0, of the mean of the dual functions chosen on earlier
+    folds."""
     by_fold = _shares(key, data, folds)
     u = places(data.v, data.w, CELLS)
 
@@ -251,7 +252,7 @@ def lower_end(key: Key, data: Ordered, alpha: float | Scalar, *, folds: int) -> 
     a, b = jax.vmap(solve)(masses(data.w * (1 - data.y)), masses(data.w * data.y))
     i, t = cell(u, data.v)
     dual = jax.vmap(lambda a, b: (1 - data.y) * between(a, i, t) + data.y * between(b, i, t))(a, b)
-    later = jnp.sum(by_fold[1:] * data.w[None]) > 0  # not so of one observation: r is 0 for all
+    later = jnp.sum(by_fold[1:] * data.w[None]) > 0  # false if n = 1: then r = 0
     shares = jnp.where(later, by_fold[1:], by_fold[:1] / (folds - 1))
     dual = jnp.where(later, dual, 0)
     if data.labels is None:
@@ -263,7 +264,7 @@ def lower_end(key: Key, data: Ordered, alpha: float | Scalar, *, folds: int) -> 
 
 
 def _shares(key: Key, data: Ordered, folds: int) -> Float[Array, "f n"]:
-    """The part of the labels of each observation that is in each of the random folds."""
+    """Return the share of the labels of each observation in each of the random folds."""
     if data.labels is None:
         fold = jax.random.randint(key, data.v.shape, 0, folds)
         return jax.nn.one_hot(fold, folds, axis=0, dtype=data.v.dtype)

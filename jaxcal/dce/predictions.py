@@ -19,9 +19,10 @@ from jaxcal.typing import Vector
 
 
 class Binary(NamedTuple):
-    """``v`` [n] in [0, 1], ``y`` [n] in [0, 1] (0 or 1, or a mean of such), ``w`` [n] of sum 1.
+    """Predictions ``v`` [n] and labels ``y`` [n] (or means of labels) in [0, 1], and weights ``w``
+    [n] of sum 1.
 
-    ``labels`` [n]: of how many labels 0 or 1 each y is the mean, for grouped data; None for others.
+    ``labels`` [n]: for grouped data, the number of labels whose mean is y; otherwise None.
     """
 
     v: Vector
@@ -46,7 +47,7 @@ class Ordered(NamedTuple):
 
     @property
     def squares(self) -> Vector:
-        """Sums of the squared weights of the labels of each prediction."""
+        """Return the sum of the squared weights of the labels of each prediction."""
         return squares(self.w, self.labels)
 
     def back(self, values: Array) -> Array:
@@ -76,15 +77,15 @@ class Atoms(NamedTuple):
 
 
 def squares(w: Array, labels: Array | None) -> Array:
-    """Sums of squared weights of labels that have equal parts of the weights ``w``."""
+    """Return sums of squared weights of labels that share the weights ``w`` equally."""
     return w**2 if labels is None else w**2 / jnp.where(labels > 0, labels, 1)
 
 
 def binary(predictions: Any, targets: Any, weights: Any = None, counts: Any = None) -> Binary:
-    """Predictions, labels and weights, checked. Raises ValueError or TypeError by name.
+    """Check predictions, labels and weights; ValueError or TypeError names the argument.
 
     With ``counts`` of labels, ``targets`` are the numbers of labels 1, and ``weights`` those of one
-    label. Values are looked at outside of jit only. Inside, a prediction or label that is NaN or
+    label. Values are checked outside of jit only. Inside, a prediction or label that is NaN or
     outside [0, 1], or a negative weight, makes every residual NaN.
     """
     v = checks.floats(predictions, "predictions")
@@ -124,7 +125,7 @@ def _weights(value: Any, v: Array) -> Array:
 
 
 def _grouped(v: Array, targets: Any, weights: Any, counts: Any) -> Binary:
-    """Of ``counts`` labels of a prediction ``targets`` are 1. ValueError inside jit."""
+    """Check grouped data: of ``counts`` labels, ``targets`` are 1. ValueError inside jit."""
     if any(isinstance(value, Tracer) for value in (v, targets, weights, counts)):
         raise ValueError("counts: numbers of labels are looked at, which works outside of jit only")
     ones, labels = (
@@ -143,8 +144,7 @@ def _grouped(v: Array, targets: Any, weights: Any, counts: Any) -> Binary:
 
 
 def one_by_one(data: Ordered) -> Ordered:
-    """Grouped data with an observation for each label 0 or 1; ``order`` is not kept. Outside of
-    jit."""
+    """Convert grouped data to one observation per label, without ``order``. Outside of jit only."""
     if data.labels is None:
         return data
     v, y, w, labels = (np.asarray(x) for x in (data.v, data.y, data.w, data.labels))
@@ -157,7 +157,7 @@ def one_by_one(data: Ordered) -> Ordered:
 
 
 def by_label(data: Ordered) -> Ordered:
-    """Grouped data with two observations for each prediction: of its labels 0, and of those 1."""
+    """Convert grouped data to two observations per prediction: its labels 0, and its labels 1."""
     if data.labels is None:
         return data
     v, order = jnp.repeat(data.v, 2), jnp.repeat(data.order, 2)
@@ -199,12 +199,12 @@ def _atoms(data: Ordered) -> Atoms:
 
 
 def merged(data: Binary | Ordered) -> tuple[Binary, Int[np.ndarray, " n"] | None]:
-    """Different predictions with their mean labels, weights and numbers of labels (observations,
-    where these are not grouped), and that of each observation.
+    """Merge equal predictions: return the distinct ones with mean labels, weights and numbers of
+    labels (or observations), and the index of each observation among them.
 
-    Every measure of (v, y) is that of these. Padded by predictions without weight to a power of
-    two, so that programs are shared. Outside of jit. The data themselves, and None, where less
-    than half of them tie, if they are not grouped.
+    Measures of (v, y) do not change. The result is padded by predictions without weight to a power
+    of two, so that programs are shared. Outside of jit. Data that are not grouped, and of which
+    less than half tie, are returned unchanged, with None.
     """
     values = np.asarray(data.v)
     v, atom = np.unique(values, return_inverse=True)

@@ -11,7 +11,7 @@ from jaxcal.read import checks
 from jaxcal.results import Interval, Result, Sentences, confidence, in_words, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar
 
-DRAWS = 1000  # random errors of the mean labels
+DRAWS = 1000  # draws of random errors of the mean labels
 
 
 class Recalibration(Result):

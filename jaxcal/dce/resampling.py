@@ -6,8 +6,8 @@ sign instead ("signs"), which is exact only for residuals with symmetric distrib
 asymptotically valid otherwise.
 
 Observations with equal prediction and weight are drawn together, as a binomial number of labels 1.
-Beyond 8,192 different predictions, those in a cell of width 1/8192 are drawn together, at their
-mean prediction. The sum of labels of nearly equal rates is within
+Of more than 8,192 different predictions, those in a cell of width 1/8192 are drawn together, at
+their mean prediction. The sum of labels with nearly equal rates is within
 :math:`\sum_i (v_i - \bar v)^2 / (N \bar v (1 - \bar v))` of a binomial in total variation (Ehm
 1991), in total less than .001.
 """
@@ -39,8 +39,8 @@ FEW = 10  # most observations for which all labels are enumerated
 
 
 def drawable(data: Ordered, *, equal: bool, null: Null) -> Ordered:
-    """Return what a test draws: cells or different predictions if labels of ``equal`` weights can
-    be drawn together, single observations otherwise."""
+    """Return the data whose labels are drawn: cells or distinct predictions, if labels have
+    ``equal`` weights and can be drawn together; otherwise single observations."""
     n = data.v.size
     if equal and null == "redraw":
         if not isinstance(data.v, Tracer):
@@ -71,7 +71,7 @@ def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
 
 
 class RandomIntervals(NamedTuple):
-    """Surrogate interval calibration error of sorted residuals, widths down to 2^-k_max."""
+    """Surrogate interval calibration error of sorted residuals, with widths down to 2^-k_max."""
 
     k_max: int
 
@@ -81,8 +81,8 @@ class RandomIntervals(NamedTuple):
 
 
 def suitable_null(null: object, data: Binary) -> Null:
-    """Return the requested null. None: "redraw" if all labels are 0 or 1, or under jit, where
-    `label_test` checks the labels. ValueError if means of labels would be redrawn."""
+    """Return the requested null. None selects "redraw" if all labels are 0 or 1, and under jit,
+    where `label_test` checks them; else "signs". ValueError if means would be redrawn."""
     checks.choice(null, "null", (None, "redraw", "signs"))
     if null == "signs":
         return "signs"
@@ -96,7 +96,7 @@ def suitable_null(null: object, data: Binary) -> Null:
 def null_draws(
     key: Key, data: Ordered, *, statistic: Any, n_draws: int, null: Null = "redraw"
 ) -> Float[Array, " b"]:
-    """Draws of a statistic of (v, residuals) if the predictions were calibrated."""
+    """Return draws of a statistic of (v, residuals) for calibrated predictions."""
     v, y, w, _, labels = data
 
     def one(key: Key) -> Scalar:
@@ -108,7 +108,7 @@ def null_draws(
         if null == "redraw":
             ones = jax.random.binomial(key, labels, v, dtype=v.dtype)
             return statistic(v, single * (ones - labels * v))
-        # sums of signs of the labels 1, of residual 1 - v, and of those 0, of residual -v
+        # sums of signs of labels 1 (residual 1 - v) and of labels 0 (residual -v)
         sizes = jnp.stack([labels * y, labels * (1 - y)])
         signs = 2 * jax.random.binomial(key, sizes, 0.5, dtype=v.dtype) - sizes
         return statistic(v, single * ((1 - v) * signs[0] - v * signs[1]))
@@ -142,7 +142,7 @@ def label_test(
 
 
 def number(data: Binary | Ordered) -> int:
-    """The number of labels."""
+    """Return the number of labels."""
     return data.v.size if data.labels is None else round(float(jnp.sum(data.labels)))
 
 
@@ -199,8 +199,8 @@ def resampling_test(
 
 
 def _walk(one: Any, keys: Any, n: int) -> Array:
-    """Loop over draws: one at a time on a CPU, in cache and with a small program; elsewhere by
-    ``vmap`` in batches of bounded memory."""
+    """Loop over draws: on a CPU one at a time, in cache and with a small program; on other devices
+    by ``vmap`` in batches of bounded memory."""
     if jax.default_backend() == "cpu":
         return jax.lax.map(one, keys)
     batch = min(keys.shape[0], max(1, BATCH // n))

@@ -33,7 +33,7 @@ def denoise(f: Vector, g: Vector) -> Vector:
 
     Both terms are integrals over levels :math:`\lambda`, with :math:`u_i = 1(a_i > \lambda)`.
     A detour from the value of u at an end and back costs two jumps and saves at most the widths, 2.
-    So a level has no jump if both ends agree, and ONE otherwise. Hence a is monotone from 0 to
+    So a level has no jump if both ends agree, and one jump otherwise. Hence a is monotone from 0 to
     :math:`F_{n-1}`, its variation is :math:`|F_{n-1}|`, and the rest is the L1 isotonic regression
     of F clipped at both ends.
 
@@ -186,7 +186,7 @@ def _value(v: Vector, rho: Vector) -> tuple[Scalar, tuple[Scalar, Vector, Vector
 
 @_value.defjvp
 def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> PyTree:
-    """Differentiate by the envelope theorem: d/d rho_i is the witness, d/d v_i the flow's loss
+    """Differentiate by the envelope theorem: d/d rho_i is the witness, d/d v_i the change of |flow|
     across v_i. Certificates are constants."""
     solution = _value(*primals)
     _, (_, witness, flow) = solution

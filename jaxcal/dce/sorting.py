@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal.typing import ArrayLike
 
-LEAST = 2**14  # numbers for which a compiled program calls NumPy
+LEAST = 2**14  # fewest numbers for which a compiled program calls NumPy
 
 
 def order(x: Float[Array, " n"]) -> Int[Array, " n"]:

@@ -1,17 +1,17 @@
 r"""A table of any number of binary forecasts: (count, sum of p, sum of y) by cells of p.
 
-A table holds predictions :math:`\bar p_k`, the means of their cells. Sums of residuals are those of
-the observations, since :math:`\sum (y - p) = \sum (y - \bar p)` in each cell; what changes is where
-they stand. In a cell from a to b with mean m the mean of :math:`|p - m|` is at most
-:math:`\delta = 2 (m - a)(b - m) / (b - a)`, that of p at both ends. With r the rate of label 1,
-:math:`|y - p|` is on average at most :math:`r (1 - a) + (1 - r) b`, so that
+A table replaces predictions by the means of their cells, :math:`\bar p_k`. Sums of residuals in
+each cell stay the same, since :math:`\sum (y - p) = \sum (y - \bar p)`; only positions change. In a
+cell from a to b with mean m the mean of :math:`|p - m|` is at most :math:`\delta = 2 (m - a)(b - m)
+/ (b - a)`, its value if all p are a or b. With r the rate of label 1, the mean of :math:`|y - p|`
+is at most :math:`r (1 - a) + (1 - r) b`, so that
 
 .. math:: E|p - \bar p|\,|y - p| \le \min(\delta \max(b, 1 - a),\ (b - a)(r (1 - a) + (1 - r) b)).
 
-The first sum over cells is ``moved``, the second ``moved_residuals``. The true and the lower
-distance are 1-Lipschitz in E|p - \bar p|. The smooth calibration error changes by
-:math:`E[(f(p) - f(\bar p))(y - p)]` for f of slope at most 1, the squared Laplace kernel error by
-twice that times E|y - p| <= 1, and a residual leaves its bin of width w and random shift with
+The mean of :math:`\delta` over cells is ``moved``, that of the right side ``moved_residuals``. The
+true and the lower distance are 1-Lipschitz in E|p - \bar p|. The smooth calibration error changes
+by :math:`E[(f(p) - f(\bar p))(y - p)]` for f of slope at most 1, the squared Laplace kernel error
+by twice that times E|y - p| <= 1, and a residual leaves its bin of width w and random shift with
 probability :math:`|p - \bar p| / w`.
 """
 
@@ -28,23 +28,22 @@ from jaxcal.results import Result
 from jaxcal.typing import ArrayLike
 
 CELLS = 8192
-ROUNDING = 1e-6  # relative, of sums that were added up elsewhere
+ROUNDING = 1e-6  # relative rounding error allowed in sums that others computed
 
 
 class Table(Result):
-    """Forecasts of 0 or 1 by cells of equal width: enough for every measure and test of `dce`.
+    """Binary forecasts summed by cells of equal width, for every measure and test of `dce`.
 
-    Tables add up, and those of one number of cells have one size (197 kB by default), whatever the
-    number of observations. Means of cells stand for their predictions: the mean residual, and a
-    binned ECE whose edges are edges of cells, stay the same, and all else changes by bounds that
-    the table states: the true distance, the lower distance and their intervals by ``moved``, the
-    smooth calibration error by ``moved_residuals``, the squared Laplace kernel calibration error by
-    twice that, the smECE of width s by .8 / s times that, and the surrogate interval error by 2 / w
-    times that for its least width w (2^-8 by default). A bin whose edges cut cells may gain or lose
-    these, and an unbinned ECE becomes that of the cells. Tests are
-    exact for cells of equal predictions, and within .001 in probability otherwise (see
-    `jaxcal.dce.distance_from_calibration`). In practice changes are far smaller: within a cell
-    labels hardly follow predictions.
+    Tables with equal cells can be merged. Their size (197 kB by default) does not depend on the
+    number of observations. Means of cells replace the predictions. The mean residual, and a binned
+    ECE whose edges are edges of cells, stay the same. Other measures change by at most: the true
+    distance, the lower distance and their intervals by ``moved``; the smooth calibration error by
+    R = ``moved_residuals``; the squared Laplace kernel calibration error by 2 R; the smECE of width
+    s by .8 R / s; the surrogate interval error by 2 R / w for its least width w (2^-8 by default).
+    A bin whose edges cut cells may gain or lose these cells, and an unbinned ECE becomes that of
+    the cells. Tests are exact for cells of equal predictions, and within .001 in probability
+    otherwise (see `jaxcal.dce.distance_from_calibration`). In practice changes are far smaller, as
+    labels hardly depend on predictions within a cell.
 
     Attributes:
         counts: Number of observations of each cell, [k].
@@ -74,11 +73,11 @@ class Table(Result):
 
     @classmethod
     def of(cls, predictions: ArrayLike, targets: ArrayLike, *, cells: int = CELLS) -> "Table":
-        """The table of observations.
+        """Return the table of observations.
 
         Args:
             predictions: Probabilities of label 1, [n]; n may be 0.
-            targets: Labels 0 or 1, [n]; of means of labels, measures alone can be taken.
+            targets: Labels 0 or 1, [n]; means of labels allow measures, but not tests.
             cells: Number of cells.
 
         Returns:
@@ -96,15 +95,15 @@ class Table(Result):
     def grouped(
         cls, counts: ArrayLike, predictions: ArrayLike, targets: ArrayLike, *, cells: int = CELLS
     ) -> "Table":
-        """The table of sums by groups, as a query of a database gives them: ``SELECT COUNT(*),
-        SUM(p), SUM(y) .. GROUP BY FLOOR(p * 8192)``.
+        """Return the table from sums by groups, such as those of the database query ``SELECT
+        COUNT(*), SUM(p), SUM(y) .. GROUP BY FLOOR(p * 8192)``.
 
         Args:
             counts: Numbers of observations of each group, [k], whole.
             predictions: Sums of their predictions, [k].
             targets: Sums of their labels, [k].
-            cells: Number of cells. No group may hold predictions of several cells; several groups
-                may be of one.
+            cells: Number of cells. A group may not span several cells; a cell may hold several
+                groups.
 
         Returns:
             `Table`.
@@ -129,7 +128,7 @@ class Table(Result):
         return _summed(count, means[0], means[1], cells)
 
     def merge(self, other: "Table") -> "Table":
-        """The table of the observations of both. ValueError where the cells differ."""
+        """Return the table of the observations of both. ValueError if the cells differ."""
         if not isinstance(other, Table):
             raise TypeError(f"other: wanted a Table, got {type(other).__name__}")
         if self.counts.size != other.counts.size:
@@ -150,16 +149,16 @@ class Table(Result):
 
     @property
     def means(self) -> dict[str, np.ndarray]:
-        """Arguments of measures: mean ``predictions`` and ``targets`` of cells, counts as
-        ``weights``, [k] each. Cells without observations have the weight 0."""
+        """Return arguments of measures: mean ``predictions`` and ``targets`` of cells, and counts
+        as ``weights``, [k] each. Cells without observations have the weight 0."""
         some, k = np.maximum(self.counts, 1), self.counts.size
         v = np.where(self.counts > 0, self.predictions / some, (np.arange(k) + 0.5) / k)
         return {"predictions": v, "targets": self.targets / some, "weights": 1.0 * self.counts}
 
     @property
     def groups(self) -> dict[str, np.ndarray]:
-        """Arguments of tests, and of `jaxcal.distance_from_calibration`: mean ``predictions`` of
-        cells, ``targets`` that are numbers of labels 1, and ``counts``, [k] each."""
+        """Return arguments of tests and of `jaxcal.distance_from_calibration`: mean ``predictions``
+        of cells, numbers of labels 1 as ``targets``, and ``counts``, [k] each."""
         means = self.means
         return {
             "predictions": means["predictions"],
@@ -169,12 +168,12 @@ class Table(Result):
 
     @property
     def moved(self) -> float:
-        """The most that the mean distance of a prediction from the mean of its cell can be."""
+        """Upper bound of the mean distance of a prediction from the mean of its cell."""
         return float(np.sum(self.counts * self._shift()) / max(self.n, 1))
 
     @property
     def moved_residuals(self) -> float:
-        """The same, each prediction weighted by its residual \\|y - p\\|: no more than `moved`."""
+        """Upper bound of that mean with weights \\|y - p\\|; at most `moved`."""
         k, some = self.counts.size, np.maximum(self.counts, 1)
         low, high = np.arange(k) / k, np.arange(1, k + 1) / k
         rate = self.targets / some
@@ -183,10 +182,11 @@ class Table(Result):
         return float(np.sum(self.counts * bound) / max(self.n, 1))
 
     def reliability(self, bins: int = 16) -> Reliability:
-        """Observed frequencies in bins of equal width, as `jaxcal.measures.reliability`.
+        """Return observed frequencies in bins of equal width, as `jaxcal.measures.reliability`
+        does.
 
         Args:
-            bins: Number of bins; it divides the number of cells, so that no edge cuts one.
+            bins: Number of bins, a divisor of the number of cells, so that no edge cuts a cell.
 
         Returns:
             `jaxcal.measures.Reliability`.
@@ -222,7 +222,7 @@ class Table(Result):
 
 
 def _numbers(value: Any, name: str) -> Float[np.ndarray, " n"]:
-    """Finite numbers in float64. ValueError or TypeError, by name, also inside of jit."""
+    """Return finite numbers in float64; ValueError or TypeError, also inside of jit, names them."""
     if isinstance(value, Tracer):
         raise ValueError(f"{name}: a table is made outside of jit, vmap and grad only")
     try:
@@ -250,7 +250,7 @@ def _unit(value: Any, name: str) -> Float[np.ndarray, " n"]:
 
 
 def _summed(counts: Any, v: np.ndarray, y: np.ndarray, cells: int) -> Table:
-    """Groups of ``counts`` observations of mean predictions v and labels y, by cells."""
+    """Sum groups of ``counts`` observations with mean predictions v and labels y by cells."""
     cell = np.minimum((v * cells).astype(int), cells - 1)
     sums = (np.bincount(cell, counts * x, cells).astype(float) for x in (v, y))
     return Table(np.bincount(cell, counts, cells).astype(int), *sums)

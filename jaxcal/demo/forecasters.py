@@ -1,5 +1,5 @@
-"""Two forecasters of a target given an input: a regression by least squares, and a density without
-its constant by score matching."""
+"""Two forecasters of a target given an input: a least-squares regression, and an unnormalized
+density fitted by score matching."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from jaxcal.typing import Distribution, Key, Point, Points, Scalar
 
 
 class Regression(NamedTuple):
-    """``y = intercept + slope x + noise`` with one covariance of the noise for all days."""
+    """``y = intercept + slope x + noise`` with the same noise covariance for all days."""
 
     slope: Float[Array, "d q"]
     intercept: Point
@@ -21,7 +21,7 @@ class Regression(NamedTuple):
 
     @classmethod
     def fit(cls, inputs: Float[Array, "n q"], targets: Points) -> "Regression":
-        """Least squares, and the covariance of the residuals."""
+        """Fit by least squares, with the covariance of the residuals."""
         n, q = inputs.shape
         x_mean, y_mean = jnp.mean(inputs, axis=0), jnp.mean(targets, axis=0)
         xs, ys = inputs - x_mean[None], targets - y_mean[None]
@@ -30,7 +30,8 @@ class Regression(NamedTuple):
         return cls(slope, y_mean - slope @ x_mean, residuals.T @ residuals / (n - q - 1))
 
     def predict(self, inputs: Float[Array, "n q"]) -> Distribution:
-        """One Gaussian a row of ``inputs``, as a numpyro distribution with batch shape [n]."""
+        """Return one Gaussian per row of ``inputs``, a numpyro distribution with batch shape
+        [n]."""
         from numpyro.distributions import MultivariateNormal  # numpyro only where it is used
 
         return MultivariateNormal(
@@ -53,9 +54,9 @@ class Energy(eqx.Module):
 
     .. math:: E(x, y) = \tfrac12 \|u\|^2 - g(x, u), \qquad u = L^\top (t - A x - b)
 
-    in standard units t of the targets and of the inputs. A, b and L start as the Gaussian
-    regression and g, a network of tanh, at 0. g is bounded, so the square makes a proper density;
-    its integral has no formula and is never needed.
+    in standard units t of the targets and of the inputs. A, b and L start at the Gaussian
+    regression, and g, a tanh network, at 0. As g is bounded, the square makes the density
+    integrable; its integral has no formula and is never needed.
     """
 
     layers: tuple[Layer, ...]
@@ -66,7 +67,8 @@ class Energy(eqx.Module):
 
     @classmethod
     def create(cls, key: Key, inputs: Float[Array, "n q"], targets: Points) -> "Energy":
-        """The Gaussian regression, with an untrained network of two hidden layers of 32."""
+        """Return the Gaussian regression with an untrained network of two hidden layers of 32
+        units."""
         input_units, target_units = Units.of(inputs), Units.of(targets)
         linear = Regression.fit(input_units.points(inputs), target_units.points(targets))
         q, d = inputs.shape[1], targets.shape[1]
@@ -86,30 +88,31 @@ class Energy(eqx.Module):
         )
 
     def __call__(self, x: Float[Array, " q"], y: Point) -> Scalar:
-        """``-E(x, y)`` of one day; y in degrees Celsius."""
+        """Return ``-E(x, y)`` for one day; y in degrees Celsius."""
         return self.standard(self.input_units.points(x), self.target_units.points(y))
 
     def standard(self, x: Float[Array, " q"], t: Point) -> Scalar:
-        """The same in standard units of both."""
+        """Return ``-E(x, t)`` with both in standard units."""
         first, second, last = self.layers
         u = jnp.tril(self.root).T @ (t - self.center(x))
         hidden = jnp.tanh(second(jnp.tanh(first(jnp.concatenate([x, u])))))
         return last(hidden)[0] - jnp.sum(u**2) / 2
 
     def predict(self, inputs: Float[Array, "n q"]) -> Unnormalized:
-        """One density a row of ``inputs``; the network serves all of them."""
+        """Return one density per row of ``inputs``; all share the network."""
         return Unnormalized(log_density, (self, inputs), in_axes=(None, 0))
 
 
 def log_density(params: tuple[Energy, Float[Array, " q"]], y: Point) -> Scalar:
-    """``-E(x, y)`` as jaxcal asks for it: parameters of one prediction, then one target."""
+    """Return ``-E(x, y)`` with jaxcal's arguments: parameters of one prediction, then one
+    target."""
     energy, x = params
     return energy(x, y)
 
 
 class Trained(NamedTuple):
-    """The network after the round ``best_round`` with the smallest loss on the validation days,
-    and the losses after each round, shape [r], on training and validation days."""
+    """The network after ``best_round``, the round with the smallest loss on the validation days,
+    and the losses after each round, [r], on training and validation days."""
 
     energy: Energy
     best_round: Int[Array, ""]
@@ -118,10 +121,12 @@ class Trained(NamedTuple):
 
 
 def score_matching_loss(energy: Energy, xs: Float[Array, "n q"], ts: Points) -> Scalar:
-    r"""Mean of :math:`\tfrac12 \|s(t)\|^2 + \mathrm{tr}\,\nabla s(t)`, s the score at t given x.
+    r"""Return the mean of :math:`\tfrac12 \|s(t)\|^2 + \mathrm{tr}\,\nabla s(t)`, s the score of t
+    given x.
 
-    Its minimum over densities is the distribution of the data, and the constant drops out. Inputs
-    [n, q] and targets [n, d] in standard units. The trace is exact: d products with the Hessian.
+    Its minimizer over densities is the distribution of the data; the constant drops out. Inputs
+    [n, q] and targets [n, d] are in standard units. The trace is exact: d products with the
+    Hessian.
     Source: Hyvarinen (2005), eq. 4, given an input.
     """
 
@@ -146,13 +151,14 @@ def train(
     steps: int = 20,
     rate: float = 3e-4,
 ) -> Trained:
-    """Adam on all training days at once, ``rounds`` rounds of ``steps`` steps; one program.
+    """Train by Adam on all training days at once: ``rounds`` rounds of ``steps`` steps, one
+    program.
 
     ``training`` and ``validation`` are (inputs, targets) in the units of the data. The parameters
-    with the smallest loss on the validation days after a round are kept: a network trained to the
-    end would learn its training days by heart. ``resolution``: the step in which targets were
-    recorded. A density could put a spike on each recorded value and lower the loss without end, so
-    every step adds new noise, uniform over one such step, to the targets it learns from.
+    with the smallest validation loss after a round are kept, to avoid overfitting. ``resolution``:
+    the step in which targets were recorded. A density could put a spike on each recorded value and
+    lower the loss without bound, so every step adds new noise, uniform over ``resolution``, to the
+    targets.
     """
     import optax  # only where it is used
 

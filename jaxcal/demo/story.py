@@ -1,4 +1,4 @@
-"""The demonstration from data to report: fit on three years, test on the fourth."""
+"""The demonstration, from data to report: fit on three years, test on the fourth."""
 
 import csv
 import time
@@ -47,7 +47,7 @@ How to read this
 
 
 class Weather(NamedTuple):
-    """One entry a day, in the order of time, without gaps; each of shape [n].
+    """Daily weather in temporal order, without gaps; arrays of shape [n].
 
     ``dates`` as ``datetime64[D]``; ``precipitation`` in mm; ``temp_max`` and ``temp_min`` in
     degrees Celsius; ``wind``, the day's mean speed, in m/s.
@@ -70,10 +70,10 @@ def seattle_weather() -> Weather:
 
 
 class Days(NamedTuple):
-    """n forecasts, in the order of time.
+    """Inputs and targets of n forecasts, in temporal order.
 
-    ``dates`` [n]: the day that is forecast. ``inputs`` [n, 6]: the day before it (highest and
-    lowest temperature, square root of the precipitation, wind, sine and cosine of the time of
+    ``dates`` [n]: the day that is forecast. ``inputs`` [n, 6]: weather of the day before (highest
+    and lowest temperature, square root of the precipitation, wind, sine and cosine of the time of
     year). ``targets`` [n, 2]: highest and lowest temperature of the day, in degrees Celsius.
     """
 
@@ -82,13 +82,13 @@ class Days(NamedTuple):
     targets: Float32[np.ndarray, "n 2"]
 
     def within(self, first: str, last: str) -> "Days":
-        """The forecasts for ``first`` to ``last``, both included, as ISO dates."""
+        """Return the forecasts for ``first`` to ``last``, both included, as ISO dates."""
         kept = (self.dates >= np.datetime64(first)) & (self.dates <= np.datetime64(last))
         return Days(*(column[kept] for column in self))
 
 
 def forecasts(weather: Weather) -> Days:
-    """Each day but the last as the input of a forecast for the next."""
+    """Return forecasts of each day from the day before."""
     angle = 2 * np.pi * _day_of_year(weather.dates) / 365.25
     inputs = np.stack(
         [
@@ -110,7 +110,8 @@ def _day_of_year(dates: np.ndarray) -> np.ndarray:
 
 
 class Verdict(NamedTuple):
-    """One forecaster under two nulls, split over coordinates where days may be dependent."""
+    """Tests of one forecaster with two nulls; the one for dependent days is split over
+    coordinates."""
 
     name: str
     independent: TestResult
@@ -118,11 +119,11 @@ class Verdict(NamedTuple):
 
 
 def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> list[Verdict]:
-    """Fit, test, print the report, save the figure ``output`` and, beside it, the check of the last
-    forecaster as a page; the same seed, the same report.
+    """Fit, test and print the report; save the figure ``output`` and, next to it, an HTML page with
+    the check of the last forecaster. The report is reproducible for a given seed.
 
-    ``draws`` of each null, ``rounds`` of training. Computes in float32. Raises OSError where the
-    figure cannot be written.
+    ``draws``: number of draws of each null. ``rounds``: rounds of training. Computes in float32.
+    Raises OSError if the figure cannot be written.
     """
     started = time.perf_counter()
     days = forecasts(seattle_weather())
@@ -160,7 +161,8 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
 def draw(
     results: Sequence[tuple[str, TestResult]], dates: Shaped[np.ndarray, " n"], output: Path
 ) -> None:
-    """Save the null, the days and the coordinates of each named result to ``output``."""
+    """Save a figure of the null, the days and the coordinates of each named result to
+    ``output``."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 3.9 * len(results)), layout="constrained")
@@ -175,7 +177,7 @@ def draw(
 
 
 def check_of(verdict: Verdict, tested: Days) -> CheckReport:
-    """The check of one forecaster, of the test that was made of it."""
+    """Return the check report of one forecaster, from its test for dependent days."""
     return CheckReport.of(
         kind=f"the {verdict.name[0].lower()}{verdict.name[1:]}",
         why="its densities are known up to their constants, and kccsd_test needs no more; days "
@@ -191,7 +193,7 @@ def check_of(verdict: Verdict, tested: Days) -> CheckReport:
 
 
 def _trained(start_key: Key, train_key: Key, fitted: Days, rounds: int) -> Energy:
-    """The energy trained on 2012 and 2013; 2014 decides when to stop."""
+    """Train the energy on 2012 and 2013; 2014 determines when to stop."""
     training, validation = (
         (jnp.asarray(days.inputs), jnp.asarray(days.targets))
         for days in (
@@ -207,7 +209,7 @@ def _trained(start_key: Key, train_key: Key, fitted: Days, rounds: int) -> Energ
 def _tests(
     key: Key, predictions: Predictions, tested: Days, draws: int
 ) -> tuple[TestResult, TestResult]:
-    """The test as if days were independent, and the one that allows for their dependence."""
+    """Return the test for independent days, and the one that allows for dependence."""
     independent = kccsd_test(key, predictions, tested.targets, null=Wild(draws))
     dependent = kccsd_test(
         key, predictions, tested.targets, null=DependentWild(draws), coordinates=True

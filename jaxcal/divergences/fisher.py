@@ -67,7 +67,7 @@ def ground_kernel(kernel: KernelLike | None) -> Any:
             f"ground: wanted a kernel k(x, y) of two points, such as jaxcal.kernels.Gaussian(), "
             f"got {type(kernel).__name__}"
         )
-    # a plain function is part of the program, not of the data
+    # a plain function belongs to the program, not to the data
     return kernel if isinstance(kernel, (eqx.Module, Partial)) else Partial(kernel)
 
 
@@ -117,7 +117,6 @@ class KernelFisher(_Euclidean, eqx.Module):
     def fitted(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> "KernelFisher":
-        """Return the divergence with the bandwidth of its ground kernel set."""
         if at_nodes is None or at_nodes.nodes is None or not points.needs_bandwidth(self.ground):
             return self
         bandwidth = _ground_bandwidth(key, predictions, at_nodes.nodes)

@@ -22,7 +22,7 @@ BaseCov = Float[Array, " d"] | Float[Array, "d d"]
 
 
 def moments(predictions: PredictionsLike) -> tuple[Points, Cov]:
-    """Return means [n, d] and (co)variances of n Gaussian predictions; else an explained error."""
+    """Return means [n, d] and (co)variances of n Gaussian predictions; TypeError for others."""
     _check_batch(predictions)
     mean, cov = gaussian_moments(predictions)
     if mean.ndim != 2:
@@ -93,7 +93,7 @@ class GaussianFisher(_Euclidean, eqx.Module):
 
     :math:`tr(\Delta\Lambda\, S\, \Delta\Lambda) + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2`
     with precisions :math:`\Lambda` and base measure N(m, S), in the units of the targets like
-    ``base_measure`` of a test; by default standard normal in the units of the test.
+    ``base_measure`` of a test. By default it is standard normal in the units of the test.
 
     Args:
         mean: Mean m of the base measure, [] or [d].
@@ -127,7 +127,7 @@ def gaussian_kernel_fisher(
     base_cov: BaseCov,
     lengths: Point,
 ) -> Float[Array, "n q"]:
-    r"""Embedding of the kernelized Fisher divergence of Gaussians, base measure N(m, S).
+    r"""Return the features of `GaussianKernelFisher`, for Gaussians and base measure N(m, S).
 
     For the ground kernel ``exp(-sum_i (x_i - y_i)^2 / (2 g_i^2))`` with G = diag(g^2),
 
@@ -183,7 +183,6 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
     def fitted(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> "GaussianKernelFisher":
-        """Return the divergence with the bandwidth of its ground kernel set."""
         if self.bandwidth is not None:
             return self
         bandwidth = spread_of_gaussians(key, *moments(predictions))

@@ -19,8 +19,8 @@ from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
 
 
 class Embedded(eqx.Module):
-    """``features`` of the kernel means, ``squared_norms`` [n] of these, and the arrays of the
-    formulas, the same in every row."""
+    """``features`` of the kernel means, their ``squared_norms`` [n], and the arrays of the
+    formulas, repeated in every row."""
 
     features: PyTree
     squared_norms: Float[Array, " n"]
@@ -71,7 +71,6 @@ class MMD(eqx.Module):
         return MMD(kernel, self.n_draws) if self.of_targets else self
 
     def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "MMD":
-        """Return the divergence with the bandwidth of its ground kernel set."""
         if not points.needs_bandwidth(self.ground):
             return self
         draw_key, bandwidth_key = jax.random.split(key)

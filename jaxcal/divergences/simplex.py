@@ -1,8 +1,7 @@
 """Class probabilities as predictions, and distances between them.
 
 A prediction is a row of probabilities, numpyro's ``Categorical`` (by probabilities or logits) or
-``Bernoulli``, which counts as the classes (0, 1). For other embeddings use
-`jaxcal.divergences.Vectors`.
+``Bernoulli`` with classes (0, 1). For other embeddings use `jaxcal.divergences.Vectors`.
 """
 
 from functools import reduce

@@ -65,7 +65,7 @@ class _Euclidean:
 
 
 def centred(vectors: Array) -> Array:
-    """Return the vectors minus their mean, so that a common offset costs their distances no digits.
+    """Return the vectors minus their mean, so that distances lose no digits by a common offset.
 
     Columns with entries that are not finite keep their offset, and other rows stay finite.
     """

@@ -1,4 +1,4 @@
-"""Sums of moments times features of predictions: kind and place of an error, in linear time."""
+"""Sums of moments times features of predictions, which locate and name errors in linear time."""
 
 from jaxcal.entries.calibration import calibration_test
 

@@ -30,7 +30,7 @@ from jaxcal.results import Parts, Table, TestResult, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Keys, Points, Predictions, Scalar
 
 LEAST_ROWS = 10  # least number of observations for a table
-TAKES = "a target (and its inputs)"  # what statistics are functions of
+TAKES = "a target (and its inputs)"  # arguments of statistics
 IMPROBABLE = 1e-6  # probability that any of n correct predictions has a target so far in its tail
 
 
@@ -65,31 +65,30 @@ def calibration_test(
             categories as columns of 0 and 1. Of more than 10 columns the leading principal
             components are tested together, and up to 200 columns one by one.
         names: Names of the d coordinates of a target; by default 0, 1, ...
-        statistics: A JAX function of one target that returns one or several numbers, or of one
-            target and its inputs if these are given. Their ranks are tested too: SBC of quantities
-            that you choose (Modrak et al., 2023), such as the log likelihood of the data, or the
-            score of a classifier that was trained on other observations. NaN counts as the least.
-            It is compared by identity, as every new lambda compiles again.
-        null: `jaxcal.nulls.HadamardWild` or `Wild`, or `DependentWild` for observations in the
-            order of time.
+        statistics: A JAX function of one target (and its inputs, if passed) that returns one or
+            several numbers, whose ranks are tested too: SBC of quantities that you choose (Modrak
+            et al., 2023), such as the log likelihood of the data, or the score of a classifier
+            trained on other observations. NaN counts as the smallest value. Functions are compared
+            by identity, so every new lambda is compiled again.
+        null: `jaxcal.nulls.HadamardWild` or `Wild`, or `DependentWild` for observations in
+            temporal order.
         level: Probability of rejecting calibrated predictions; it determines ``result.verdict``.
 
     Returns:
         `TestResult`. ``result.parts`` holds the alternatives, each with its p-value;
-        ``result.table`` the shift and the spread of each coordinate, on average and along each
-        feature; ``result.ranks`` the ranks of the targets by log density, by each coordinate and by
-        ``statistics`` (`jaxcal.plots.where`). A target at which
-        its prediction has density 0, or so far in its tail that the probability of any such target
-        among n is 1e-6, leads to rejection by itself. Scores are omitted if a density has a
-        boundary.
+        ``result.table`` shift and spread of each coordinate, on average and along each feature;
+        ``result.ranks`` ranks of the targets by log density, by each coordinate and by
+        ``statistics`` (`jaxcal.plots.where`). A target leads to rejection by itself if its
+        prediction has density 0 there, or if it is so far in the tail that any such target among n
+        has probability 1e-6. Scores are omitted if a density has a boundary.
 
     Cost per observation, for predictions that are not sampled: about 190 log densities, 6 gradients
     and 5 d Hessian-vector products, and k b multiplications for k entries (d = 2: 41) and b draws
     of the null. Linear in n.
 
     Source: Tjelmeland (2004) for weighted candidates; Talts et al. (2018) for ranks; Stein (1972)
-    for scores; White (1982) and Hansen (1982) for moments times features; Dawid (1984) for what is
-    learned from other observations.
+    for scores; White (1982) and Hansen (1982) for moments times features; Dawid (1984) for learned
+    entries.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -135,7 +134,7 @@ def _returns_numbers(statistics: Statistics, ys: Array, inputs: Points | None) -
 def observed(
     predictions: Predictions, ys: Array, inputs: ArrayLike | None
 ) -> tuple[Predictions, Points | None]:
-    """Log densities at targets, and inputs, checked. Raises ValueError or TypeError by name."""
+    """Return checked log densities and inputs; ValueError or TypeError names a wrong argument."""
     if not (isinstance(predictions, Unnormalized) or is_distribution(predictions)):
         raise TypeError(
             f"predictions: this needs log densities, which {type(predictions).__name__} does not "
@@ -186,9 +185,9 @@ def _unjudged(
 
 
 class Fit(NamedTuple):
-    """Points near n predictions, scores at their targets, and notes. Observations that are ``kept``
-    [n] enter the entries; one that is ``impossible`` [n], by density 0 or by its tail, leads to
-    rejection by itself; the density or score of one that is ``lost`` [n] is not finite."""
+    """Points near n predictions, scores at their targets, and notes. Masks [n] of observations:
+    ``kept`` ones enter the entries; ``impossible`` ones, by density 0 or by their tail, lead to
+    rejection; ``lost`` ones have a density or score that is not finite."""
 
     seen: Seen
     scores: Points | None
@@ -209,7 +208,7 @@ class Fit(NamedTuple):
         statistics: Statistics | None = None,
         inputs: Float[Array, "n q"] | None = None,
     ) -> "Fit":
-        """That of these observations; ``fixed`` are units, and whether densities end, by others."""
+        """Fit to observations; ``fixed``: units, and whether densities end, from another fit."""
         n = len(targets)
         raw = targets.reshape(n, -1)
         finite = jnp.all(jnp.isfinite(raw), axis=1)
@@ -248,7 +247,7 @@ def _says_an_end(predictions: Predictions) -> bool:
 
 
 def _digit(logs: Array) -> Array:
-    """Return the distance to the next number of the type."""
+    """Return the rounding error of log densities; 0 where they are not finite."""
     return jnp.where(jnp.isfinite(logs), jnp.abs(logs), 0) * jnp.finfo(logs.dtype).eps
 
 
@@ -267,7 +266,7 @@ def _one(
     fit = Fit.of(keys[0], predictions, targets, None, statistics, inputs)
     frame = Frame.of(fit.seen, inputs)
     alternatives = groups(frame, fit.seen, fit.scores, fit.ends, inputs)
-    if not isinstance(null, DependentWild):  # what neighbours in time share would be learned
+    if not isinstance(null, DependentWild):  # dependent errors of neighbours would be learned
         alternatives.append(varying(keys[1], frame, fit.seen, inputs, fit.kept))
     entries = Entries.of(alternatives, fit.kept)
     everywhere = sum(block.shape[1] for group in alternatives[:2] for block in group.blocks)
@@ -321,7 +320,7 @@ def _one(
 def _about_data(
     predictions: Predictions, targets: Array, inputs: Points | None
 ) -> dict[str, Array]:
-    """Return notes that need no points."""
+    """Return the notes that do not need points near the predictions."""
     n = len(targets)
     raw = targets.reshape(n, -1)
     same = repeated_rows(targets, fingerprints(targets, n), fingerprints(predictions, n))
@@ -348,7 +347,7 @@ def _table(
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:
-    """Return the statistic and its draws as `Sums` for a null; contributions are the first-order
+    """Return the statistic and its draws as `Sums` for a null. Contributions are first-order
     changes of the statistic by leaving out observations."""
     n = len(contributions)
     row = (contributions * ordered_pairs(n))[None]

@@ -27,12 +27,12 @@ from jaxcal.numerics import at_least, eliminated
 
 TAU2 = 8.0  # shifts of about 3 deviations
 RIDGE = 0.02  # share of the identity in R, as entries may be collinear
-NARROW = 32  # entries of a block
+NARROW = 32  # most entries of a narrow block
 
 
 class Entries(NamedTuple):
-    """``values`` [n, k] of all groups, with sums of squares 1 or 0: first the blocks, with their
-    ``correlations`` [c, c], then entries of which a single one may be shifted."""
+    """Entries of all groups, ``values`` [n, k] with sums of squares 1 or 0: first the c entries of
+    blocks, with ``correlations`` [c, c], then entries of which a single one may be shifted."""
 
     values: Float[Array, "n k"]
     correlations: Float[Array, "c c"]
@@ -48,7 +48,7 @@ class Entries(NamedTuple):
             return cls(values, of_blocks.T @ of_blocks)
 
     def sums(self, signs: Float[Array, "n b"] | HadamardSigns) -> Float[Array, "k b1"]:
-        """Return sums of the entries, then with each column of signs."""
+        """Return sums of the entries: without signs, then with each column of signs."""
         if isinstance(signs, HadamardSigns):
             drawn = signs.sums(self.values)
         else:
@@ -58,7 +58,7 @@ class Entries(NamedTuple):
 
 
 def side_by_side(groups: list[Group], kept: Bool[Array, " n"]) -> tuple[Float[Array, "n k"], int]:
-    """Entries of all groups, 0 of observations that are not kept; so many are of blocks."""
+    """Return entries of all groups (0 unless ``kept``), and the number of those in blocks."""
     blocks = [block for group in groups for block in group.blocks]
     alone = [group.alone for group in groups if group.alone is not None]
     values = jnp.where(kept[:, None], jnp.concatenate(blocks + alone, axis=1), 0)
@@ -70,8 +70,8 @@ def log_evidence(
 ) -> Float[Array, "g b"]:
     """Return the weighted log evidence of each group, for b columns of sums of variance 1.
 
-    r are the correlations of the blocks' entries, which come first. Cost: k^3 for the largest
-    block, of k entries, and k^2 b.
+    r: correlations of the blocks' entries, which come first. Cost: k^3 for the largest block, of k
+    entries, and k^2 b.
     """
     sizes = [block.shape[1] for group in groups for block in group.blocks]
     single = z**2 * (TAU2 / (1 + TAU2) / 2) - math.log1p(TAU2) / 2
@@ -95,8 +95,8 @@ def log_evidence(
 
 
 def _runs(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row numbers of m consecutive runs with these counts, padded to the longest, and
-    which entries are no padding, [m, w] both."""
+    """Return row numbers of m consecutive runs with these counts, padded to the longest, and a mask
+    of the entries that are not padding, both [m, w]."""
     offsets = np.arange(max(counts))[None]
     real = offsets < np.asarray(counts)[:, None]
     return np.where(real, np.cumsum([0, *counts[:-1]])[:, None] + offsets, 0), real
@@ -112,7 +112,8 @@ def _means(logs: Float[Array, "k b"], counts: list[int]) -> Float[Array, "m b"]:
 def _whole(z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]) -> Float[Array, "m b"]:
     """Return the log evidence of m blocks whose entries may all be shifted.
 
-    Narrow blocks are padded to one width and wide ones to the widest: two programs serve all."""
+    Narrow blocks are padded to one width and wide ones to the widest, so that two programs
+    suffice."""
     used, (at, real) = jnp.diagonal(r) > 0, _runs(sizes)
     narrow = np.asarray(sizes) <= NARROW
     evidences = []
@@ -127,7 +128,7 @@ def _whole(z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]) -> 
 def _shifted(
     z: Float[Array, "m w b"], there: Bool[Array, "m w"], r: Float[Array, "c c"], at: np.ndarray
 ) -> Float[Array, "m b"]:
-    """Return the same for blocks of one width; entries that are not ``there`` add nothing."""
+    """Return `_whole` for blocks of one width; ``there`` is the mask of their entries."""
     pairs, eye = there[:, :, None] & there[:, None], jnp.eye(at.shape[1], dtype=r.dtype)[None]
     inside = jnp.where(pairs, (1 - RIDGE) * r[at[:, :, None], at[:, None]] + RIDGE * eye, eye)
     both = jnp.stack([inside, inside + TAU2 * eye])

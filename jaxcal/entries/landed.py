@@ -1,10 +1,10 @@
 r"""Weighted points near each prediction, among which the target has uniform ranks.
 
-Take m points of a density q beside the target, a draw of p under calibration, and weights
-:math:`w_c \propto p(z_c) / q(z_c)` over all m + 1 of them. Given the set, member c is the target
-with probability :math:`w_c`. So the weighted, randomized rank of **any** statistic of the target is
-uniform given its prediction, exactly, for every m and however badly q fits, provided that q > 0
-where p > 0. Only log densities up to their constants are used; draws of p have equal weights.
+Take the target, a draw of p under calibration, and m points from a density q, with weights
+:math:`w_c \propto p(z_c) / q(z_c)` for all m + 1 points. Given the set, point c is the target with
+probability :math:`w_c`. So the weighted, randomized rank of **any** statistic of the target is
+exactly uniform given its prediction, for every m and every q with q > 0 where p > 0. Only log
+densities up to their constants are used; draws of p have equal weights.
 
 Source: Tjelmeland (2004) for the weights; Besag and Clifford (1989) for exchangeability.
 """
@@ -26,10 +26,10 @@ from jaxcal.typing import DTypeLike, Key, Points
 from jaxcal.whitening import Landing
 
 N_POINTS = 96  # per target
-N_NODES = 10  # the climb to a mode starts at the best of these
+N_NODES = 10  # nodes; the search for a mode starts at the best one
 N_FIRST = 48  # points for a first estimate of where the mass is
-ROUNDS = 4  # rounds of points, if these locate the mass
-ENOUGH = 8  # least effective number of points for which their moments replace the mode
+ROUNDS = 4  # rounds of points that locate the mass
+ENOUGH = 8  # least effective number of points whose moments replace the mode
 # shares and deviations of the normal densities of points: about the mode, in units of its
 # curvature; about the mass of the first points; about all targets
 SUMMIT, MASS, COMMON = (0.4, 1.2), (0.35, 1.2), (0.25, 1.2)
@@ -40,7 +40,7 @@ class Landed(NamedTuple):
 
     ``points`` [n, m + 1, d], the target first; ``logs`` [n, m + 1], log densities up to a constant
     per prediction; ``weights`` [n, m + 1], rows sum to 1. Functions of the predictions alone:
-    ``centers`` [n, d] and ``scales`` [n, d, d], with ``scales @ scales.T`` about the covariances
+    ``centers`` [n, d]; ``scales`` [n, d, d], where ``scales @ scales.T`` approximates covariances
     near a mode; ``claims``, claimed centre and deviation, both [n, d], for features.
     """
 
@@ -59,8 +59,8 @@ def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> L
     curvature; about all targets; and about the mass of first points from the other two, which
     covers all modes.
 
-    ``targets`` [n, *event] are the raw ``ys``, at which densities are evaluated: a change of units
-    and back does not preserve integers.
+    ``targets`` [n, *event] are the raw ``ys``, at which densities are evaluated, as converting
+    units forth and back does not preserve integers.
 
     Cost per prediction: m + 1 log densities, and those of `jaxcal.whitening.Landing`.
     """
@@ -79,8 +79,8 @@ def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> L
 def _drawn(
     predictions: Standardized, draws: Float[Array, "n k *event"], ys: Points, targets: Array
 ) -> Landed:
-    """Return half of the draws, with known moments or those of the other half; draws that come
-    without a density have the same one, 1, everywhere."""
+    """Return half of the draws, with known moments or those of the other half. The density of draws
+    without density counts as 1."""
     (n, d), k = ys.shape, draws.shape[1]
     originals = jnp.concatenate([targets[:, None], draws[:, : k // 2]], axis=1)
     points = predictions.units.points(originals.reshape(n, -1, d))
@@ -115,14 +115,14 @@ def _climbed(key: Key, predictions: Standardized, ys: Points, targets: Array) ->
 
 PointKeys = KeyArray[Array, " k"]
 Part = tuple[tuple[float, float], Points, Float[Array, "n d d"]]  # share and deviation, M and c
-# which normal density a point comes from, as a uniform number, and standard normal noise
+# a uniform number that selects the normal density of a point, and standard normal noise
 Chance = tuple[Float[Array, "r m 1"], Float[Array, "r m d"]]
 
 
 def _chances(
     keys: PointKeys, d: int, rows: int, counts: tuple[int, ...], dtype: DTypeLike
 ) -> tuple[Float[Array, "nodes d"], list[Chance]]:
-    """Return normal nodes, and the random numbers of each set of points."""
+    """Return normal nodes, and the random numbers for each set of points."""
     pairs = [jax.random.split(key) for key in keys[1:]]
     shapes = [(N_NODES, d)]
     for m in counts:
@@ -168,9 +168,9 @@ class _Near(NamedTuple):
 
     @property
     def three(self) -> list[Part]:
-        """Return normal densities about the mode, about all targets, and about the first points,
-        with a lower bound of their spread: few may carry all the weight, and rounding limits the
-        ratio of the widest to the narrowest direction."""
+        """Return normal densities about the mode, about all targets, and about the first points.
+        The spread of the last has a lower bound: few points may carry all the weight, and rounding
+        limits the ratio of the widest to the narrowest direction."""
         two = _about(self.centers, self.scales)
         d = self.centers.shape[1]
         wider = self.spread + self.scales @ jnp.swapaxes(self.scales, 1, 2) / 5
@@ -179,8 +179,8 @@ class _Near(NamedTuple):
 
     @property
     def claims(self) -> tuple[Points, Points]:
-        """Return centre and deviation of the mode, which has no noise, unless enough first points
-        show that it does not represent the mass, as with several modes."""
+        """Return centre and deviation of the mode, which has no noise; those of the first points if
+        enough of these show that the mode does not represent the mass, as with several modes."""
         deviations = jnp.linalg.norm(self.scales, axis=2)
         enough = 1 / jnp.sum(self.weights**2, axis=1) > ENOUGH
         widths = jnp.sqrt(at_least(jnp.diagonal(self.spread, axis1=1, axis2=2), 0))
@@ -213,8 +213,8 @@ def located(
 ) -> tuple[Points, Float[Array, "n d d"], Bool[Array, " n"]]:
     """Return centres and scales of n predictions, and whether enough points met the mass, [n].
 
-    From known moments, else from those of weighted points, drawn in rounds; equal predictions get
-    equal values. Cost: 10 times the log densities of `landed`.
+    From known moments or moments of weighted points, drawn in rounds. Equal predictions get equal
+    values. Cost: 10 times the log densities of `landed`.
     """
     offered = offered_moments(predictions)
     if offered is not None:
@@ -242,8 +242,8 @@ def located(
 def _tempered(
     predictions: Standardized, parts: list[Part], points: Float[Array, "n m d"]
 ) -> tuple[Points, Float[Array, "n d d"], Bool[Array, " n"]]:
-    """Return mean and covariance of weighted points, with weights to the largest power of 1, 1/2,
-    .. that leaves enough of them, and whether that is 1."""
+    """Return mean and covariance of weighted points. Weights are raised to the largest power of 1,
+    1/2, .. with enough effective points; also return whether it is 1."""
     logs = _logs(predictions, _originals(predictions, points), points.dtype)
     logs = logs - _log_mixture(parts, points)
     powers = 2.0 ** -jnp.arange(8, dtype=logs.dtype)
@@ -281,7 +281,7 @@ def _log_mixture(parts: list[Part], points: Float[Array, "n k d"]) -> Float[Arra
 
 
 def _usable(centers: Points, scales: Array) -> tuple[Points, Array]:
-    """Replace centres and scales that are not finite or have no spread by those of all targets."""
+    """Replace centres and scales that are not finite or singular by those of all targets."""
     eye = jnp.eye(scales.shape[1], dtype=scales.dtype)[None]
     smallest = jnp.min(jnp.linalg.norm(scales, axis=2), axis=1)
     usable = jnp.all(jnp.isfinite(centers), axis=1) & (smallest > 0) & jnp.isfinite(smallest)

@@ -16,16 +16,16 @@ from jaxcal.entries.ranks import Ranked, Seen, normal
 from jaxcal.numerics import at_least, at_most, eliminated
 from jaxcal.typing import Points
 
-FARTHEST = 3.0  # largest deviations of a feature, so that no observation dominates
-MOST = 10  # most columns of a feature; of more, the leading principal components, or the first
+FARTHEST = 3.0  # features are clipped at so many deviations, so that no observation dominates
+MOST = 10  # most columns of a feature; more are reduced to principal components, or to the first
 SKETCHED = 200  # most columns for exact principal components
 MOST_ALONE = 512  # most products of a moment with single columns
 
 
 class Group(NamedTuple):
-    """A named alternative: ``blocks`` of entries [n, k], shifted as a whole or one by one; the
-    prior ``weight`` of the group; entries [n, k] of which one ``alone`` is shifted, or None; and
-    whether the shift is ``positive``, for a group of one entry."""
+    """A named alternative: ``blocks`` of entries [n, k], of which all or one may be shifted; the
+    prior ``weight`` of the group; entries ``alone`` [n, k], of which only one may be shifted, or
+    None; and whether the shift is ``positive``, for a group of one entry."""
 
     name: str
     weight: float
@@ -41,8 +41,8 @@ def features_of(seen: Seen) -> tuple[Points, Points]:
 
 
 class Scaling(NamedTuple):
-    """Standardization of columns by those of a fit: ``center`` and ``scale`` [q], infinite for
-    constant columns."""
+    """Standardization of columns by ``center`` and ``scale`` [q] of a fit; the scale of constant
+    columns is infinite."""
 
     center: Float[Array, " q"]
     scale: Float[Array, " q"]
@@ -73,7 +73,7 @@ def standardized(columns: Float[Array, "n q"]) -> Float[Array, "n q"]:
 
 
 class Few(NamedTuple):
-    """Map columns to standardized ones, or to leading principal components if more than `MOST`.
+    """Map of columns to standardized ones or, of more than `MOST`, to leading principal components.
 
     More than `SKETCHED` columns, such as pixels, are first reduced to random combinations.
     ``vectors`` [r, q] and the scaling of the ``components`` are None for few columns."""
@@ -137,7 +137,7 @@ class Frame(NamedTuple):
         return ("everywhere", "centre", "scale", *(f"input {k}" for k in range(count)))
 
     def along(self, seen: Seen, inputs: Float[Array, "n q"] | None) -> Float[Array, "f n d"]:
-        """Return the features of these columns but the first, for each coordinate of a target."""
+        """Return the features of all table columns except the first, for each coordinate."""
         centers, deviations = seen.claims
         each = [self.center.columns(centers), self.scale.columns(jnp.log(deviations))]
         if inputs is not None and self.inputs is not None:
@@ -159,7 +159,7 @@ def groups(
     inputs: Float[Array, "n q"] | None,
 ) -> list[Group]:
     """Return the named alternatives. ``scores`` [n, d] at the targets are None if distributions
-    declare a boundary; then, and if a density ``ends`` otherwise, shifts use ranks only."""
+    declare a boundary. In this case, and if a density ``ends`` otherwise, shifts use ranks only."""
     ranks, d = seen.ranks, seen.centers.shape[1]
     center, features = frame.center.columns(seen.claims[0]), frame.features(seen, inputs)
     columns = None
@@ -212,15 +212,15 @@ def groups(
 
 
 def whole(ranks: Ranked) -> Float[Array, "n 1"]:
-    """Return the normal score of the rank of the log density: large for a target far out."""
+    """Return the normal score of the rank of the log density: large for a target in the tail."""
     return -normal(ranks.density[:, None])
 
 
 def _alone(
     moments: Float[Array, "n q"], columns: Float[Array, "n r"] | None
 ) -> Float[Array, "n k"] | None:
-    """Return moments, or their sum, times each of many columns: an input that the model ignores may
-    vary too little to enter the leading components."""
+    """Return moments, or their sum, times each of many columns: the leading components may lack an
+    input that varies little and that the model ignores."""
     if columns is None or not MOST < columns.shape[1] <= SKETCHED:
         return None
     if moments.shape[1] * columns.shape[1] > MOST_ALONE:

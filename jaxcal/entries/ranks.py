@@ -14,7 +14,7 @@ from jaxcal.numerics import uniforms
 from jaxcal.read import Standardized, Unnormalized
 from jaxcal.typing import Key, Keys, Points
 
-Statistics: TypeAlias = Callable[..., Array]  # of one target, and of its inputs if there are any
+Statistics: TypeAlias = Callable[..., Array]  # a function of one target, and its inputs if any
 BLOCK = 4096  # observations whose points are in memory at once
 
 
@@ -22,12 +22,12 @@ class Ranked(NamedTuple):
     """Ranks of each target, uniform given its prediction: of its log density, [n], of each
     coordinate, [n, d], and of the product of each pair of coordinates, [n, d (d - 1) / 2].
     ``at_most`` [n]: upper end of the randomized rank of the log density. ``resolved`` [n, d]: ranks
-    of coordinates that are drawn anew, uniformly, below the least rank that the points resolve, and
-    above the greatest one. A target has next to no weight where its prediction is wrong in one
-    coordinate, so that its rank in any other, right one is 0 or 1 too often; that of ``resolved``
-    is not, but says less on tails. ``statistics`` [n, s]: of functions of the target. ``halves``
+    of coordinates, redrawn uniformly below the least and above the greatest rank that the points
+    resolve. If one coordinate of a prediction is wrong, the target has almost no weight, and its
+    ranks in right coordinates are 0 or 1 too often; ``resolved`` ranks avoid that, but carry less
+    information on tails. ``statistics`` [n, s]: ranks of functions of the target. ``halves``
     [n, 2, d]: ranks of coordinates among either half of the points. ``grain`` [n]: sum of squared
-    weights, one over the effective number of points.
+    weights, the inverse of the effective number of points.
     """
 
     density: Float[Array, " n"]
@@ -41,7 +41,7 @@ class Ranked(NamedTuple):
 
     @property
     def shown(self) -> Float[Array, "n r"]:
-        """Return the ranks in results: of the log density, each coordinate, and statistics."""
+        """Return the ranks for results: of the log density, each coordinate, and statistics."""
         each = [self.density[:, None], self.coordinates, self.statistics]
         return jnp.concatenate(each, axis=1)
 
@@ -106,8 +106,8 @@ def seen(
     """Return summaries of the points near each prediction. For log densities with rows of
     parameters, observations are processed in blocks, which bounds memory.
 
-    With one key per row, the draws of an observation do not depend on its neighbours; distributions
-    draw for all rows at once, by the first key.
+    With one key per row, the draws of an observation do not depend on other rows; distributions
+    draw for all rows at once, with the first key.
     """
 
     def of_block(
@@ -153,8 +153,8 @@ def _in_blocks(
     ys: Points,
     *arrays: Array | None,
 ) -> PyTree:
-    """Apply to blocks of rows, each with a key of its own or with the keys of its rows; the overlap
-    of the last block with the previous one is dropped."""
+    """Apply a function to blocks of rows, each with one key or the keys of its rows. Rows that the
+    last block shares with the previous one are dropped."""
     n, densities = len(ys), predictions.predictions
     if n <= BLOCK or not isinstance(densities, Unnormalized):
         return function(key, predictions, ys, *arrays)
@@ -185,7 +185,7 @@ def values_of(
     targets: Float[Array, "n *event"],
     inputs: Float[Array, "n q"] | None,
 ) -> Float[Array, "n k s"]:
-    """Return statistics of points, of the targets first; NaN counts as -infinity."""
+    """Return statistics of the points, the target first; NaN counts as -infinity."""
     points = points.reshape(*points.shape[:2], *targets.shape[1:]).at[:, 0].set(targets)
 
     def of_row(members: Array, x: Array | None) -> Array:

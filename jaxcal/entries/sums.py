@@ -1,4 +1,4 @@
-"""The sums that a calibration test needs, batch by batch: those of all observations add up."""
+"""Sums for a calibration test, batch by batch; sums of different observations add up."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,14 +20,14 @@ from jaxcal.read import Units
 from jaxcal.results import Parts, Table
 from jaxcal.typing import Key, Keys, Points, Predictions
 
-Layout = tuple[tuple[str, float, tuple[int, ...], int | None], ...]  # of groups, without entries
+Layout = tuple[tuple[str, float, tuple[int, ...], int | None], ...]  # groups without entries
 
 
 class EntriesFit(eqx.Module):
-    """What a first sample fixes: units, what features are measured in, whether densities end.
+    """Fit to a first sample: units, scaling of features, and whether densities end.
 
-    Given these every entry is a sum over observations. ``layout`` [groups] says which entries are
-    of which alternative; ``n_draws`` draws of signs are summed beside them.
+    Given the fit, every entry is a sum over observations. ``layout`` has the entries of each
+    alternative; sums with ``n_draws`` draws of signs are computed too.
     """
 
     key: Key
@@ -41,12 +41,12 @@ class EntriesFit(eqx.Module):
     def of(
         cls, key: Key, predictions: Predictions, ys: Array, inputs: Points | None, n_draws: int
     ) -> "EntriesFit":
-        """That of checked observations."""
+        """Fit to checked observations."""
         units, frame, ends, layout = _fitted(key, predictions, ys, inputs)
         return cls(key, units, frame, ends, layout, n_draws)
 
     def zeros(self) -> dict[str, np.ndarray]:
-        """Sums before the first batch."""
+        """Return sums before the first batch."""
         c = sum(sum(sizes) for _, _, sizes, _ in self.layout)
         k = c + sum(alone or 0 for *_, alone in self.layout)
         shapes = {"entries": (k, 1 + self.n_draws), "products": (c, c), "squares": (k,)}
@@ -64,13 +64,13 @@ class EntriesFit(eqx.Module):
         rows: np.ndarray,
         done: int,
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Sums, and what is least, of checked observations with these row numbers, without the
-        first that are ``done``."""
+        """Return sums and minima of checked observations with these row numbers, without the first
+        ``done`` rows."""
         high, low = (np.asarray(part, np.uint32) for part in np.divmod(rows, 2**32))
         return _sums(self, predictions, ys, inputs, (high, low), jnp.asarray(done))
 
     def table(self, sums: dict[str, np.ndarray], level: float) -> Table | None:
-        """Return the shift and the spread of each coordinate; None of few observations."""
+        """Return shift and spread of each coordinate; None for few observations."""
         if sums["cubes"][0, 0, 0, 0, 0] < LEAST_ROWS:
             return None
         with jax.enable_x64(True):
@@ -78,7 +78,7 @@ class EntriesFit(eqx.Module):
             return jax.tree.map(np.asarray, table)
 
     def judged(self, sums: dict[str, np.ndarray], n: int, least_rank: float) -> "Judged":
-        """The test of sums over n observations."""
+        """Return the test from sums over n observations."""
         with jax.enable_x64(True):
             arrays = (jnp.asarray(sums[name]) for name in ("entries", "products", "squares"))
             statistic, each = _judged(*arrays, layout=self.layout)
@@ -95,7 +95,7 @@ COUNTS = ("impossible", "lost", "nonfinite", "ended", "uneven")
 
 
 class Judged(NamedTuple):
-    """``p_value``, ``statistic``, its draws ``null_samples`` [b], and ``parts``."""
+    """Result of a test: ``p_value``, ``statistic``, its draws ``null_samples`` [b], ``parts``."""
 
     p_value: float
     statistic: float
@@ -122,12 +122,12 @@ def _fitted(key: Key, predictions: Predictions, ys: Array, inputs: Points | None
 
 
 def row_keys(key: Key, rows: tuple[Array, Array]) -> Keys:
-    """A key for each row number, of which the high and the low 32 bits are given."""
+    """Return a key for each row number, from its high and its low 32 bits."""
     return jax.vmap(lambda high, low: jax.random.fold_in(jax.random.fold_in(key, high), low))(*rows)
 
 
 def row_signs(keys: Keys, b: int, dtype: Any) -> Float[Array, "n b"]:
-    """b random signs of each row, by its own key."""
+    """Return b random signs for each row, from its key."""
     return jax.vmap(lambda key: independent_signs(key, 1, b, dtype)[0])(keys)
 
 
@@ -176,7 +176,7 @@ def _sums(
 
 @partial(jax.jit, static_argnames="layout")
 def _judged(entries: Array, products: Array, squares: Array, *, layout: Layout) -> Any:
-    """Statistic [1 + b], and that of each alternative [g, 1 + b]."""
+    """Return the statistic, [1 + b], and that of each alternative, [g, 1 + b]."""
     sizes = jnp.sqrt(squares)
     safe = jnp.where(sizes > 0, sizes, 1)
     of_blocks = safe[: len(products)]
@@ -190,5 +190,5 @@ def _judged(entries: Array, products: Array, squares: Array, *, layout: Layout) 
 
 
 def _like(k: int) -> Any:
-    """Entries of which the number alone is looked at."""
+    """Return a placeholder for k entries, of which only the number is used."""
     return jax.ShapeDtypeStruct((1, k), float)

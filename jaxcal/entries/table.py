@@ -1,9 +1,10 @@
 r"""Shift and spread of each coordinate, on average and along features.
 
-The normal score :math:`\nu = \Phi^{-1}(r)` of the rank of a coordinate is standard normal given the
-prediction, for every shape of it, under calibration; for a Gaussian prediction it is the error in
-claimed deviations. Means of :math:`\nu`, of :math:`\nu^2`, and their slopes along a feature
-therefore measure errors in units of the prediction, with tests exact up to the normality of means.
+Under calibration the normal score :math:`\nu = \Phi^{-1}(r)` of the rank of a coordinate is
+standard normal given the prediction, whatever its shape; for a Gaussian prediction it is the error
+in claimed deviations. Means of :math:`\nu` and :math:`\nu^2`, and their slopes along a feature,
+therefore measure errors in units of the prediction, with tests that are exact up to the normality
+of means.
 """
 
 import math
@@ -30,11 +31,11 @@ def table(
     columns: tuple[str, ...],
 ) -> Table:
     """Return a table: rows for shift, then spread, of each coordinate; columns for the average and
-    each of f standardized features, which has its own values for each coordinate.
+    each of f standardized features, whose values may differ between coordinates.
 
-    Limits and p-values by Student's t, with the larger of the usual errors and those robust to a
-    spread that varies along the feature. p-values are the larger ones of two: of ``normal`` scores,
-    and of ``resolved`` ones, on which an error of another coordinate has hardly any influence.
+    Limits and p-values are by Student's t, with the larger of the usual error and one robust to a
+    spread that varies along the feature. Of the p-values from ``normal`` and from ``resolved``
+    scores the larger is used; errors of other coordinates hardly affect the latter.
     """
     scores = jnp.stack([normal, resolved])
     effects, errors = jax.vmap(lambda normal: _of_rows(normal, features, kept))(scores)
@@ -62,7 +63,7 @@ def _of_rows(
     explained, _ = jax.lax.scan(without, errors, features)
     square = jnp.sum(explained**2, axis=0) / (count - 1)
     relative = weight * (explained**2 / square[None] - 1) / 2
-    # halved squares of normal scores have variance 1/2, which small samples underestimate
+    # half the square of a normal score has variance 1/2, which small samples underestimate
     about = at_least(jnp.sqrt(jnp.sum(relative**2, axis=0) / (count - 1)), 0.5**0.5) / count**0.5
     everywhere = jnp.stack([-mean, -jnp.log(square) / 2])
     its_error = jnp.stack([jnp.sqrt(jnp.sum(errors**2, axis=0) / (count - 1) / count), about])
@@ -93,8 +94,8 @@ def with_limits(
     names: tuple[str, ...],
     columns: tuple[str, ...],
 ) -> Table:
-    """Return a table of effects with these errors, of so many observations: effects and limits are
-    the first, of normal scores; p-values the larger ones of these and of resolved scores."""
+    """Return a table from effects and errors for ``count`` observations. Effects and limits are
+    those of normal scores; p-values are the larger of these and of resolved scores."""
     degrees = count - 2
     p = jnp.max(student_p_value(effects, errors, degrees), axis=0)
     effect, error = effects[0], errors[0]
@@ -109,8 +110,9 @@ def with_limits(
 def table_sums(
     normal: Float[Array, "n d"], features: Float[Array, "f n d"], kept: Bool[Array, " n"]
 ) -> tuple[Float[Array, "d s s s"], Float[Array, "d f 5 5"]]:
-    """Return sums from which `summed_table` takes a table: of products of three of 1, the normal
-    score and the features; and of powers 0 to 4 of each feature times those of the score."""
+    """Return the sums that `summed_table` needs: sums of all products of three factors among 1, the
+    normal score and the features; and of powers 0 to 4 of each feature times powers of the
+    score."""
     numbers = jnp.concatenate([jnp.ones_like(normal)[None], normal[None], features])
     u = jnp.where(kept[None, :, None], numbers, 0).transpose(2, 1, 0)
     d, n, s = u.shape
@@ -129,11 +131,11 @@ def summed_table(
     level: float,
     columns: tuple[str, ...],
 ) -> Table:
-    """Return the table of `table_sums` of normal and of resolved scores, with effects as by
+    """Return the table from `table_sums` of normal and resolved scores, with the effects of
     `table`; coordinates are called 0, 1, ..
 
-    Errors of the spread are taken before trends of the shift are removed, so that limits are wider
-    where these are strong.
+    Errors of the spread are computed before trends of the shift are removed, so limits are wider if
+    these trends are strong.
     """
     d, f = powers.shape[1:3]
     of_scores = zip(cubes.reshape(-1, *cubes.shape[2:]), powers.reshape(-1, f, 5, 5), strict=True)
@@ -146,12 +148,13 @@ def summed_table(
 def _of_sums(
     cubes: Float[np.ndarray, "s s s"], powers: Float[np.ndarray, "f 5 5"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return effects and their errors, [2, 1 + f] each: of the shift, and of the spread."""
+    """Return effects and their errors, [2, 1 + f] each: row 0 for the shift, row 1 for the
+    spread."""
     n, f, products = cubes[0, 0, 0], len(powers), cubes[0]
     mean = products[0] / n
     centred = np.eye(2 + f)
     centred[1:, 0] = -mean[1:]
-    # what the features leave of the score, one after the other, as factors of 1, score, features
+    # residual of the score after regression on one feature after the other, as coefficients
     left = centred[1]
     for axis in centred[2:]:
         square = axis @ products @ axis
@@ -185,8 +188,8 @@ def _of_sums(
 def _error(
     n: float, size: float, quartic: float, square: float, first: float, third: float, fourth: float
 ) -> float:
-    """Return the error of the slope of a moment m along a feature f of deviation 1, from sums of
-    f^2, f^4, m^2, m f, m f^3 and m^2 f^2."""
+    """Return the error of the slope of a moment m along a feature f of deviation 1, from sums: f^2,
+    f^4, m^2, m f, m f^3 and m^2 f^2."""
     slope = first / size
     plain = (square - slope * first) * size / n
     varying = fourth - 2 * slope * third + slope**2 * quartic
@@ -194,7 +197,7 @@ def _error(
 
 
 def _about(mean: float) -> Float[np.ndarray, "5 5"]:
-    """Return the factors by which powers of x make powers of x - mean."""
+    """Return the matrix that maps powers of x to powers of x - mean."""
     return np.array(
         [[math.comb(i, j) * (-mean) ** max(i - j, 0) for j in range(5)] for i in range(5)]
     )

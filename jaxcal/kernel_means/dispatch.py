@@ -34,7 +34,7 @@ class Formulas(Protocol):
 
 Averages = tuple[PyTree, Formulas]
 Maker = Callable[[Any, Any], Averages]  # takes a kernel and a distribution
-OWN_COUNTS = 128  # the cost of a pair is quadratic in this if predictions have their own units
+OWN_COUNTS = 128  # counts if predictions have units of their own: a pair costs its square
 _PAIRS: dict[tuple[type, type], Maker] = {}
 _LOOKED_UP: set[tuple[type, type]] = set()  # classes that compiled programs may have used
 
@@ -43,8 +43,9 @@ def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
     """Return a decorator that registers how a class of kernels is averaged over distributions.
 
     Args:
-        kernel: Class of kernels; ``object`` for any. The nearest class wins, the kernel's first.
-        distribution: Class of distributions (of closed forms, as of `distribution_of`).
+        kernel: Class of kernels; ``object`` for any. The nearest base class is used, of the kernel
+            before that of the distribution.
+        distribution: Class of distributions, as `distribution_of` returns them.
 
     Returns:
         A decorator of a function of the kernel and the distribution. That function returns features
@@ -88,7 +89,8 @@ def find(kernel: object, distribution: PyTree) -> Maker | None:
 
 
 def make(kernel: KernelLike, distribution: PyTree) -> Averages:
-    """Return features and formulas; TypeError if no function averages the kernel over these."""
+    """Return features and formulas; TypeError if no function averages the kernel over the
+    distribution."""
     maker = find(kernel, distribution)
     if maker is None:
         raise NoClosedForm(
@@ -137,7 +139,7 @@ class KernelMeans(eqx.Module):
     def error(self) -> Scalar | float | None:
         """Absolute error of an average, for kernels of height 1 in float64.
 
-        A bound for quadrature rules that state one, 0 for closed forms. For random quantiles, whose
+        0 for closed forms; a bound for quadrature rules that state one; for random quantiles, whose
         averages are unbiased, the standard error of `first` at likely targets. None for draws,
         whose averages are unbiased, and for nodes from the user.
         """
@@ -153,7 +155,7 @@ class KernelMeans(eqx.Module):
     def second(self, rows: Features, cols: Features) -> Float[Array, "r c"]:
         r"""Return :math:`\kappa_2`: ``E k(Z_i, Z_j)`` for independent Z_i ~ p_i, Z_j ~ p_j, [r, c].
 
-        With draws, the diagonal compares a prediction with its own draws; use `own` instead.
+        With draws, the diagonal is biased, as it pairs draws with themselves; use `own` instead.
         """
         return self.formulas.second(rows, cols)
 
@@ -224,8 +226,8 @@ def kernel_means(
         n_draws: Number of draws of each prediction, used instead of all other methods. By default
             64, for vectors without a closed form.
         n_counts: For counts, sum over 0, .., n_counts - 1; averages are NaN if these leave out
-            probability. By default as many as hold all but 1e-9 of the probability, up to 2048; if
-            that is not enough, or if values are traced by JAX, random quantiles are used.
+            probability. By default the number that covers all but 1e-9 of the probability, up to
+            2048; if that is not enough, or if values are traced by JAX, random quantiles are used.
 
     Returns:
         `KernelMeans`; its ``route`` names the method, its ``error`` states the accuracy.
@@ -273,7 +275,8 @@ def kernel_means(
 
 
 def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None:
-    """Return counts in the units of the predictions; None if they are no counts, or too many."""
+    """Return counts in the units of the predictions; None for other predictions, or too many
+    counts."""
     standardized = isinstance(predictions, Standardized)
     original = predictions.predictions if standardized else predictions
     size = sampling.lattice_size(original) if n_counts is None else n_counts

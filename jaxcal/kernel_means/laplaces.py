@@ -33,7 +33,7 @@ from jaxcal.kernels.points import L1Laplace, Laplace
 from jaxcal.read.families import Laplaces
 from jaxcal.typing import Point
 
-TERMS = 18  # of the series of E_2 if both arguments are below 1: 1 / 20! is below 1e-18
+TERMS = 18  # terms of the series of E_2 for arguments below 1: 1 / 20! is below 1e-18
 
 
 def e1(x: Array) -> Array:
@@ -60,7 +60,7 @@ def _e2(x: Array, y: Array) -> Array:
 
 
 def _ordered(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return the smaller and the larger; ties keep the full derivative of each argument."""
+    """Return the smaller and the larger argument; with ties, each keeps its full derivative."""
     first = a <= b
     return jnp.where(first, a, b), jnp.where(first, b, a)
 
@@ -78,8 +78,8 @@ def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
 def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
     r"""Return ``E exp(-gamma |Z - Z'|)`` at distance z >= 0 of the locations.
 
-    For sorted rates :math:`r_0 \le r_1 \le r_2`, G = f as a function of the rate, and divided
-    differences in the rate itself, :math:`G[r_0^2, r_1^2, r_2^2] = (f[r_0, r_1, r_2] -
+    With sorted rates :math:`r_0 \le r_1 \le r_2`, f(r) = G and divided differences of f in r,
+    :math:`G[r_0^2, r_1^2, r_2^2] = (f[r_0, r_1, r_2] -
     f[r_0, r_1] / (r_0 + r_1)) / ((r_1 + r_2)(r_0 + r_2))`.
     """
     least, most = _ordered(alpha, beta)

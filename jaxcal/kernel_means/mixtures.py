@@ -1,4 +1,4 @@
-r"""Kernel means by linearity: of mixtures, of sums of kernels, of kernels that mix Gaussian ones.
+r"""Kernel means by linearity: mixtures, sums of kernels, and scale mixtures of Gaussian kernels.
 
 For mixtures :math:`\kappa_1(\sum_a w_a p_a, y) = \sum_a w_a \kappa_1(p_a, y)` and
 :math:`\kappa_2 = \sum_{ab} w_a w'_b \kappa_2(p_a, p'_b)`.
@@ -15,8 +15,8 @@ with shapes beta, alpha and nu (Laplace is the Matern kernel of nu = 1/2). Their
 normals are averages of those of Gaussian kernels, at the nodes of the trapezoidal rule in x with
 :math:`\log s = x - c\,\mathrm{softplus}(-x)^2`, which resolves a feature of width 1 in log s
 anywhere and is sparse far below s = 1, where integrands are small. `ERROR` is the absolute error of
-the rule for the kernel itself, of height 1 in float64, at every distance up to 1e7 bandwidths, and
-so bounds every average of the kernel, in any dimension.
+the rule for a kernel of height 1 in float64 at every distance up to 1e7 bandwidths. It therefore
+bounds the error of every average of the kernel, in any dimension.
 """
 
 import math
@@ -133,14 +133,14 @@ class OfMultiple(eqx.Module):
 
 @pair(Sum, object)
 def of_sum(kernel: Sum, distribution: Distribution) -> Averages:
-    """Return kernel means of a sum, of which both parts need a closed form."""
+    """Return kernel means of a sum of two kernels that both have a closed form."""
     (left, one), (right, other) = make(kernel.left, distribution), make(kernel.right, distribution)
     return (left, right), OfSum(one, other)
 
 
 @pair(Scaled, object)
 def of_multiple(kernel: Scaled, distribution: Distribution) -> Averages:
-    """Return kernel means of a multiple of a kernel, which needs a closed form."""
+    """Return kernel means of a multiple of a kernel that has a closed form."""
     features, inner = make(kernel.kernel, distribution)
     return features, OfMultiple(kernel.scale, inner)
 
@@ -182,7 +182,8 @@ def gamma_rule(shape: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gaussians_of(kernel: KernelLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return squared lengths, in squared bandwidths, and weights of a kernel's Gaussian kernels."""
+    """Return the Gaussian kernels of a mixture: squared lengths, in squared bandwidths, and
+    weights."""
     match kernel:
         case IMQ(beta=beta):
             s, weights = gamma_rule(beta)

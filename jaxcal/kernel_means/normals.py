@@ -30,14 +30,13 @@ from jaxcal.read.families import Normals
 from jaxcal.read.standardized import along_last
 from jaxcal.typing import Point, Points, Scalar
 
-UNROLLED = 16  # up to this many coordinates, loops are unrolled
-SMALL = 4  # the same for matrices
+UNROLLED = 16  # largest number of coordinates for which loops are unrolled
+SMALL = 4  # the same for loops over matrices
 
 
 class DiagonalNormals(NamedTuple):
-    """Normals with independent coordinates: one array [n] per coordinate, contiguous in a pass.
-
-    Many coordinates stay in one array [n, d], over which a loop runs.
+    """Normals with independent coordinates: one contiguous array [n] per coordinate or, for many
+    coordinates, one array [n, d] over which a loop runs.
     """
 
     means: tuple[Float[Array, " n"], ...] | Points
@@ -60,7 +59,7 @@ class Diagonal(eqx.Module):
 
     def first(self, rows: DiagonalNormals, ys: Array) -> Array:
         if isinstance(rows.means, tuple):
-            # differences of points keep their digits for narrow kernels too
+            # differences of points are accurate for narrow kernels too
             check_dimension(ys, len(rows.means))
             points = DiagonalNormals(tuple(ys.T), tuple(jnp.zeros_like(ys).T))
             return self.second(rows, points)
@@ -139,7 +138,8 @@ class Full(eqx.Module):
         return jnp.exp(-jnp.sum(log_ratio + white**2 / 2))
 
     def _small_pair(self, p: FullNormals, q: FullNormals) -> Scalar:
-        """Return the same from an unrolled Cholesky factorization, vectorized over pairs."""
+        """Return kappa_2 of a pair from an unrolled Cholesky factorization, vectorized over
+        pairs."""
         total, gap = p.cov + q.cov, p.mean - q.mean
         low: list[list[Array]] = []
         white: list[Array] = []

@@ -3,11 +3,11 @@ r"""Finite sums: kernels averaged over draws, random quantiles, given nodes, cou
 With m draws z, :math:`\kappa_1 = \frac1m \sum_a k(z_a, y)` and, for two predictions,
 :math:`\kappa_2 = \frac1{m m'} \sum_{ab} k(z_a, z'_b)`. For a prediction with itself the sum is over
 different draws, or over pairs from different halves if each half is stratified
-(`jaxcal.read.sampling`), so that every average is unbiased. Nodes have weights instead.
+(`jaxcal.read.sampling`), so that every average is unbiased. Nodes have weights in place of 1/m.
 
-Counts are points that all predictions share: with their Gram matrix K and probabilities p, q,
-:math:`\kappa_1(p, y) = p^\top k(y)` and :math:`\kappa_2(p, q) = p^\top K q`. The absolute error in
-float64 for kernels bounded by 1 is `COUNTS_ERROR`: the probability beyond the last count adds at
+All predictions share the points 0, 1, .. of counts: with their Gram matrix K and probabilities p,
+q, :math:`\kappa_1(p, y) = p^\top k(y)` and :math:`\kappa_2(p, q) = p^\top K q`. The absolute error
+in float64 for kernels bounded by 1 is `COUNTS_ERROR`: the probability beyond the last count adds at
 most 4e-9 (`jaxcal.read.sampling.OMITTED`), and numpyro's probabilities that need Beta functions
 (``BetaBinomial``, ``NegativeBinomial2``) are accurate to about 1e-7.
 
@@ -65,8 +65,8 @@ class FromDraws(eqx.Module):
 
 
 def _about(kernel: KernelLike, draws: Array, others: Array) -> Array:
-    """Return the Gram matrix of draws and other points; a kernel of the distance is centred at the
-    mean of the draws, so that a common offset costs no digits."""
+    """Return the Gram matrix of draws and other points, centred at the mean of the draws for radial
+    kernels, so that no digits are lost by a common offset."""
     if draws.shape[1] > 1 and points.profile(kernel) is not None:
         middle = jnp.mean(draws, axis=0, keepdims=True)
         draws, others = draws - middle, others - middle
@@ -136,7 +136,7 @@ def over_draws(kernel: KernelLike, distribution: Particles) -> Averages:
 @pair(Scaled, Nodes)
 @pair(object, Nodes)
 def over_nodes(kernel: KernelLike, distribution: Nodes) -> Averages:
-    """Return kernel means of any kernel that the quadrature rule integrates well."""
+    """Return kernel means of any kernel by the quadrature rule of the nodes."""
     return distribution, FromNodes(kernel)
 
 
@@ -156,7 +156,7 @@ class Smoothed(NamedTuple):
 
 
 class OverCounts(eqx.Module):
-    """Kernel means from matrix products of length m."""
+    """Kernel means over m counts, from matrix products."""
 
     route: ClassVar[str] = f"sums over counts, error below {COUNTS_ERROR:g}"
     error: ClassVar[float] = COUNTS_ERROR
@@ -185,8 +185,8 @@ def over_counts(kernel: KernelLike, distribution: Lattice) -> Averages:
 
 
 def _standard_error(kernel: KernelLike, distribution: Stratified) -> Scalar:
-    """Return half of the difference between the averages of the two halves, at their points, as
-    root mean square over points and predictions."""
+    """Return an estimate of the standard error: half the difference between the averages of the two
+    halves at their points, as root mean square over points and predictions."""
 
     def squared(points: Array) -> Array:
         between = gram(kernel, points, points)
@@ -197,7 +197,7 @@ def _standard_error(kernel: KernelLike, distribution: Stratified) -> Scalar:
 
 
 class ClassMeans(eqx.Module):
-    """Kernel means from products with the Gram matrix of the classes; None is the identity."""
+    """Kernel means of classes, from products with their Gram matrix; None is the identity."""
 
     matrix: Float[Array, "m m"] | None
 
@@ -224,7 +224,8 @@ class ClassMeans(eqx.Module):
 
 
 class MatrixMeans(eqx.Module):
-    r"""Sum of the four terms, :math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`; O(m^2) per pair."""
+    r"""Sum of the four terms of h_Y, :math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`; O(m^2) per
+    pair."""
 
     kernel: MatrixKernel
 

@@ -1,6 +1,6 @@
 r"""Characteristic functions of predictions: the means of cos(w . Z) and sin(w . Z).
 
-They are averaged like kernels of a point and a frequency: in closed form over normals and Laplace
+A wave is averaged like a kernel of a point and a frequency: in closed form over normals and Laplace
 distributions, by linearity over mixtures, else from draws, nodes or counts. With
 :math:`E e^{i w \cdot Z} = e^{i w \cdot \mu} g(w)`, g is :math:`e^{-w^\top \Sigma w / 2}` for
 normals and :math:`\prod_j 1 / (1 + b_j^2 w_j^2)` for Laplace distributions.
@@ -50,7 +50,7 @@ class _Formulas(eqx.Module):
 
 
 class OverNormals(_Formulas):
-    """Means over normals: one matrix product for independent coordinates, d otherwise."""
+    """Means over normals: one matrix product for independent coordinates, else d products."""
 
     def first(self, rows: Normals, ws: Array) -> Float[Array, "r c"]:
         check_dimension(ws, rows.mean.shape[-1])

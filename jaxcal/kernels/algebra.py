@@ -1,7 +1,8 @@
 """Base classes of kernels: sums, products, a bandwidth, a radial profile.
 
-Capabilities are found by attribute, not by class: a kernel with ``bandwidth`` gets the median
-heuristic, one with ``shape(u)`` too uses matrix products; ``smooth`` is trusted if declared.
+Attributes, not classes, declare capabilities: a kernel with ``bandwidth`` gets the median
+heuristic, and one that also has ``shape(u)`` uses matrix products; a declared ``smooth`` is not
+checked.
 """
 
 from abc import abstractmethod
@@ -25,7 +26,7 @@ def check_bandwidth(value: Any) -> Any:
     """Return a positive, finite scalar or vector; tracers pass unchecked."""
     if value is None:
         return value
-    # one compiled program for 1 and 1.0
+    # so that 1 and 1.0 share a compiled program
     array = convert.floats(float(value) if type(value) is int else value, "bandwidth")
     if array.ndim > 1 or array.size < 1:
         raise ValueError(f"bandwidth: a scalar or one length per dimension, got {array.shape}")
@@ -103,8 +104,8 @@ class Radial(Kernel):
 
 
 class Profile(Kernel):
-    """Radial kernel from a function of the squared distance u, for users' kernels of plain classes
-    with ``shape`` and ``bandwidth``; the function is compared by identity."""
+    """Radial kernel from the ``shape`` and ``bandwidth`` of a user's class that is not a `Kernel`;
+    the function is compared by identity."""
 
     function: ArrayFunction = eqx.field(static=True)
     bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
@@ -142,9 +143,9 @@ def _radial(kernel: "Radial | Profile", x: Array, y: Array) -> Scalar:
 
 
 def of_type(number: Array, points: Array) -> Array:
-    """Return a length or scale in the type of the points, which float64 must not promote.
+    """Return a length or scale in the type of the points, so that float64 does not promote them.
 
-    ValueError if there are more lengths than one that do not match the coordinates.
+    ValueError if there are several lengths, and not one per coordinate.
     """
     if jnp.size(number) != 1 and jnp.shape(number) != jnp.shape(points)[-1:]:
         raise ValueError(
@@ -237,7 +238,7 @@ class Scaled(Kernel):
 def profile(kernel: KernelLike) -> Callable[[Array], Array] | None:
     """Return the kernel as a function of the squared Euclidean distance, or None.
 
-    Radial kernels with one length, constants, and their sums, products and multiples have one.
+    Radial kernels with one length, constants, and sums, products and multiples of these have one.
     """
     match kernel:
         case Constant():

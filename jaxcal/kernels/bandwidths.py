@@ -23,7 +23,7 @@ from jaxcal.read import Draws, Standardized, draws, gaussian_moments
 from jaxcal.typing import Divergence, Features, Key, Predictions, Scalar
 
 MAX_OBSERVATIONS = 512  # observations of which all distances are computed
-MAX_PAIRS = 2048  # pairs of a distance that is computed pair by pair
+MAX_PAIRS = 2048  # pairs for a distance that is computed pair by pair
 MAX_PREDICTION_PAIRS = 200
 MAX_DRAWS = 32  # draws per prediction of a pair: 32^2 distances
 
@@ -44,7 +44,8 @@ def pairs(n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"], Int[Array
 
 
 def by_values(features: Features) -> Int[Array, " n"]:
-    """Return the order of the observations by a fixed projection of their values, not by row.
+    """Return an order of the observations that depends on a fixed projection of values, not on
+    rows.
 
     Observations that rounding could swap are nearly equal, and so are their distances.
     """
@@ -159,12 +160,12 @@ def second_order_heuristic(
 ) -> Scalar:
     """Return the bandwidth of a kernel on the points of predictions: a median distance of draws.
 
-    For each pair of predictions, the median distance of two independent draws from their equal
-    mixture; then the median of these over pairs (of the positive ones if it is 0, 1 if all
-    predictions are the same point), in the units of the points. Exact for one dimension and
-    isotropic Gaussians, from draws otherwise. At most ``most`` pairs are used, so the cost does
-    not grow with n. NaN if a prediction in use is. TypeError for predictions with neither Gaussian
-    moments nor draws. Source: Glaser et al. (2023), Section 6.
+    The bandwidth is the median over pairs of predictions of the median distance of two independent
+    draws from the equal mixture of the pair, in the units of the points. If it is 0, the median of
+    the positive ones is used, or 1 if all predictions are the same point. Exact in one dimension
+    and for isotropic Gaussians; otherwise from draws. At most ``most`` pairs are used, so the cost
+    does not grow with n. NaN if a used prediction is NaN. TypeError for predictions with neither
+    Gaussian moments nor draws. Source: Glaser et al. (2023), Section 6.
     """
     try:
         moments = gaussian_moments(predictions)
@@ -214,8 +215,8 @@ def spread_of_gaussians(
 ) -> Scalar:
     """Return the second-order heuristic of Gaussians: exact if all are isotropic, or d = 1.
 
-    Variances within 1 % of each other count as isotropic; other Gaussians are sampled. Exact
-    values are constants for derivatives, sampled ones are not.
+    Variances within 1 % of each other count as isotropic; other Gaussians are sampled. Exact values
+    have derivative 0; sampled ones are differentiated.
     """
     n, d = mean.shape
     if n < 2:
@@ -269,10 +270,10 @@ def _log_chi2_tail(x: Array, k: int) -> Array:
 def _log_distance_cdf(r: Array, shift: Array, s: Array, d: int) -> Array:
     r"""Return log P(|X| <= r) for X ~ N(mu, s^2 I_d), |mu| = ``shift`` (noncentral chi).
 
-    In units of s, with a = |mu| / s, along mu and orthogonal to it:
-    :math:`\int_{-r}^{r} \phi(x - a) P(\chi^2_{d-1} \le r^2 - x^2) dx`, by Gauss-Legendre in the
-    angle x = middle + half sin(angle), over the part of [-r, r] within 9 of a, or of r if that is
-    closer. Accurate for every a; a Poisson series would need about a^2 terms.
+    In units of s, with a = |mu| / s and x the coordinate along mu:
+    :math:`\int_{-r}^{r} \phi(x - a) P(\chi^2_{d-1} \le r^2 - x^2) dx`, by Gauss-Legendre quadrature
+    in the angle of x = middle + half sin(angle), over the part of [-r, r] within 9 of a, or of r if
+    that is closer. Accurate for every a; a Poisson series would need about a^2 terms.
     """
     a, r = shift / s, r / s
     if d == 1:
@@ -294,10 +295,11 @@ def _isotropic_median(
 ) -> Float[Array, " p"]:
     """Return the median distance of two draws from the equal mixture of N(mu, v I), N(mu', w I).
 
-    With |X| ~ (shift, variance) the distance is |X| ~ (0, 2v), (0, 2w), (|mu - mu'|, v + w) in the
-    proportions 1/4, 1/4 and 1/2. At the median, P(|X| > r) of the first two sum to twice
-    P(|X| <= r) of the third. Solved by bisection in logarithms, as both sides are tiny for narrow,
-    distant predictions. Without a derivative: an exact ground bandwidth is a constant.
+    The distance is |X| for normal X with (shift, variance) = (0, 2v), (0, 2w) or (|mu - mu'|, v +
+    w) with probabilities 1/4, 1/4 and 1/2. At the median r, the sum of P(|X| > r) for the first two
+    equals twice P(|X| <= r) for the third. Solved by bisection in logarithms, as both sides are
+    tiny for narrow, distant predictions. It has no derivative: exact ground bandwidths are
+    constant.
     """
     # draws blurred by 1e-5 of the shift: negligible, except for point masses, where it is the limit
     blur = 2 * (1e-5 * shift) ** 2 + float(jnp.finfo(shift.dtype).tiny) ** 0.5

@@ -38,7 +38,8 @@ def _as_pytree(function: Any) -> Any:
 
 
 class MatrixKernel(eqx.Module):
-    r"""Kernel k((p, y), (q, y')) on predictions and classes jointly that is no product of two.
+    r"""Kernel k((p, y), (q, y')) on predictions and classes jointly, in general not a product of
+    two.
 
     Args:
         function: ``K(p, q)`` of two probability vectors [m] that returns the matrix
@@ -120,7 +121,7 @@ class Hamming(Kernel):
     Args:
         rate: Above 0; about 1 over the typical number of positions at which two sequences differ.
 
-    Source: Glaser et al. (2024), who compare conditional models of proteins by it.
+    Source: Glaser et al. (2024), who use it to compare conditional models of proteins.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -174,7 +175,7 @@ class Spectrum(Kernel):
         return self._shared(x, y, dtype) / jnp.where(norms > 0, safe_sqrt(norms), 1)
 
     def _shared(self, x: Array, y: Array, dtype: DTypeLike) -> Scalar:
-        """Return the number of pairs of equal runs, one of x and one of y."""
+        """Return the number of pairs of equal runs, one run of x and one of y."""
         same: Bool[Array, "l k"] = (x[:, None] == y[None]) & (x[:, None] >= 0)
         rows, cols = (len(z) - self.length + 1 for z in (x, y))
         runs = same[:rows, :cols]

@@ -19,8 +19,8 @@ from jaxcal.typing import DTypeLike, Key
 
 class Precisions(NamedTuple):
     """Random variances ``values`` [r, d] of the frequencies, and the ``height`` [r] of the kernel
-    each was drawn for; their mean height is k(x, x). ``drawn`` [r, d] are frequencies from kernels
-    that draw them directly."""
+    of each; the mean height is k(x, x). ``drawn`` [r, d]: frequencies from kernels that draw them
+    directly."""
 
     values: Float[Array, "r d"]
     height: Float[Array, " r"]
@@ -40,14 +40,13 @@ def precisions(
     *,
     dtype: Any = None,
 ) -> Precisions:
-    r"""Draw the precisions [count, d] of the Gaussian kernels of which a kernel on vectors is a
-    mixture.
+    r"""Draw the precisions [count, d] of Gaussian kernels whose mixture is a kernel on vectors.
 
-    Of `Gaussian`, `IMQ`, `RationalQuadratic`, `Matern52`, `Laplace`, `L1Laplace`, `Constant`, their
-    sums, products and multiples, with their bandwidths; of any radial kernel with a method
-    ``precisions(key, count)`` that draws S of :math:`shape(u) = E e^{-S u / 2}`; and of any kernel
-    with k(x, x) = 1 and a method ``frequencies(key, count, d)`` that draws [count, d] from its
-    spectral density. TypeError with the ``name`` of the argument for others.
+    The kernel may be `Gaussian`, `IMQ`, `RationalQuadratic`, `Matern52`, `Laplace`, `L1Laplace`,
+    `Constant`, their sums, products and multiples, with their bandwidths; any radial kernel with a
+    method ``precisions(key, count)`` that draws S of :math:`shape(u) = E e^{-S u / 2}`; or any
+    kernel with k(x, x) = 1 and a method ``frequencies(key, count, d)`` that draws [count, d] from
+    its spectral density. For others, TypeError with the ``name`` of the argument.
     """
     dtype = jnp.result_type(float) if dtype is None else dtype
 

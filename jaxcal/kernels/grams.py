@@ -16,8 +16,8 @@ def pivots(
 ) -> tuple[Int[Array, " r"], Bool[Array, " r"]]:
     """Return the rows of ``xs`` in the pivot order of incomplete Cholesky, and which are in use.
 
-    Each step selects the row whose feature is farthest from the span of those selected, and stops
-    after ``rank`` steps or when that squared distance is at most ``tolerance`` times the largest
+    Each step selects the row whose feature is farthest from the span of the selected ones. It stops
+    after ``rank`` steps, or if that squared distance is at most ``tolerance`` times the largest
     k(x, x). Ties are broken by value, not by row. A row whose k(x, x) is not finite comes first,
     so that the result is NaN. Cost O(n rank^2), memory O(n rank).
     Source: Fine and Scheinberg (2002).
@@ -48,9 +48,9 @@ def pivots(
 
 
 class NystroemFeatures(eqx.Module):
-    r"""Features ``k(q, S) L^-T`` with ``L L^T = k(S, S)`` of r landmarks S: exact on their span.
+    r"""Features ``k(q, S) L^-T`` with ``L L^T = k(S, S)`` for r landmarks S: exact on their span.
 
-    ``lift`` [r, p]: L^-T, or its product with a matrix of p columns (`turned`). One product with it
+    ``lift`` [r, p]: L^-T, or its product with a matrix of p columns (`turned`). A product with it
     takes a quarter of the time of triangular solves. ``used`` [r]: which landmarks are in use.
     """
 
@@ -72,7 +72,7 @@ class NystroemFeatures(eqx.Module):
         return cls(kernel, landmarks, jnp.where(used[:, None], lift, 0), used)
 
     def turned(self, matrix: Float[Array, "p s"]) -> "NystroemFeatures":
-        """Return the map whose features are multiplied by ``matrix``."""
+        """Return the map to the features times ``matrix``."""
         with jax.default_matmul_precision("highest"):
             return NystroemFeatures(self.kernel, self.landmarks, self.lift @ matrix, self.used)
 

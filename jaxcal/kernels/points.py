@@ -266,7 +266,7 @@ class L1Laplace(Kernel):
 
 
 class Linear(Kernel):
-    """Linear kernel ``k(x, y) = x . y``, whose functions are the linear ones.
+    """Linear kernel ``k(x, y) = x . y``, whose RKHS consists of the linear functions.
 
     It depends on the origin of the points, not only on their differences.
 
@@ -292,15 +292,16 @@ def gram(kernel: Callable[..., Array], xs: Features, ys: Features) -> Float[Arra
 
 
 def by_rows(pair: Callable[..., Array], rows: Features, cols: Features) -> Float[Array, "r c"]:
-    """Return ``[pair(row, col)]`` row by row, which stores intermediates of c pairs, not r c."""
+    """Return ``[pair(row, col)]`` row by row, so that intermediates of c pairs are stored, not r
+    c."""
     return jax.lax.map(lambda row: jax.vmap(lambda col: pair(row, col))(cols), rows)
 
 
 def matrix(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
     """Return ``[k(x_i, y_j)]`` by matrix products for sums and products of linear, radial kernels.
 
-    Points are centred at the mean of ``ys``, so that a common offset costs no digits. A kernel may
-    provide its own ``gram(xs, ys)``; others are evaluated pair by pair, as in `gram`.
+    Points are centred at the mean of ``ys``, so that no digits are lost by a common offset. A
+    kernel may provide a method ``gram(xs, ys)``; others are evaluated pair by pair, as in `gram`.
     Cost O(n m q).
     """
     radial = profile(kernel)
@@ -331,7 +332,7 @@ def squared_distances(xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float
 def separations(xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
     """Return ``|x_i - y_j|^2``, exactly 0 if it is below the rounding error.
 
-    Up to 16 coordinates are subtracted one by one; more go through `squared_distances`.
+    Up to 16 coordinates are subtracted one by one; for more, `squared_distances` is used.
     """
     q = xs.shape[1]
     if q <= FEW:

@@ -20,7 +20,7 @@ from jaxcal.read import Draws
 from jaxcal.read.predictions import SETTLED
 from jaxcal.results import FEW, Result, Sentences
 
-LEAST = 10  # least draws per chain for an effective size: each half has two lags or more
+LEAST = 10  # fewest draws per chain for an effective size: each half has two lags or more
 
 
 def split_rhat(path: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
@@ -68,7 +68,7 @@ def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
 
 
 def _halves(path: Array) -> Array:
-    """Return twice as many chains of half the length, without the middle of an odd length."""
+    """Return twice as many chains of half the length, without the middle state of an odd length."""
     half = path.shape[0] // 2
     return jnp.concatenate([path[:half], path[-half:]], axis=1)
 

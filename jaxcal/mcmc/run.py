@@ -22,13 +22,13 @@ from jaxcal.results import recorded
 from jaxcal.typing import Key, KeyLike, Predictions
 
 PATH = 500  # states of each chain for R-hat, evenly spaced over the steps after warm-up
-LENGTH = 2000  # steps of each chain after warm-up, with which R-hat distinguishes 1.01 from 1
+LENGTH = 2000  # steps of each chain after warm-up, enough for R-hat to tell 1.01 from 1
 LANES = "predictions"  # axis along which all predictions take a step together
 
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Protocol of settings that make a numpyro kernel for a potential, minus a log density."""
+    """Protocol of settings with a method that returns numpyro's kernel for a potential."""
 
     def kernel(self, potential: Potential, /) -> PyTree: ...
 
@@ -50,14 +50,14 @@ def mcmc_draws(
 
     Each chain makes ``n_warmup`` steps, during which an adapting sampler tunes itself, then keeps
     one draw every ``thin`` steps. A test with these draws is valid if each draw follows its
-    prediction; draws of one prediction may depend on each other. So it matters that the chains have
-    converged: ``result.warnings()`` reports if they have not, and one draw of each prediction in
-    the place of its target tests it: ``kccsd_test(key, predictions, result.samples[:, 0])``, which
-    needs scores only. For the setting of Glaser et al. (2023), Figure 2: ``n_draws=2, n_chains=2,
-    thin=1, n_warmup=steps - 1, sampler=MALA(0.1, adapt=False)``.
+    prediction; draws of one prediction may be dependent. So chains must have converged:
+    ``result.warnings()`` reports if they have not. To test it, use one draw of each prediction as
+    its target: ``kccsd_test(key, predictions, result.samples[:, 0])`` needs scores only. For the
+    setting of Glaser et al. (2023), Figure 2: ``n_draws=2, n_chains=2, thin=1, n_warmup=steps - 1,
+    sampler=MALA(0.1, adapt=False)``.
 
-    Computed in the default float type; draws have the type of the predictions. One program for
-    every key and step size.
+    Computed in the default float type; draws have the type of the predictions. One compiled program
+    serves every key and step size.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -69,9 +69,8 @@ def mcmc_draws(
         n_warmup: Number of steps of warm-up.
         thin: Steps between draws. By default each chain makes 2,000 steps after warm-up, and at
             least 10 between draws: R-hat is then below 1.01 for Gaussians and for two modes up to
-            four standard deviations apart. Tuning depends on the path, which biases the draws until
-            some steps of constant size have passed, so ``thin`` must be large enough
-            (`experiments/kccsd_mcmc`).
+            four standard deviations apart. Tuning biases draws until the chain has made some steps
+            of constant size, so ``thin`` must be large enough (`experiments/kccsd_mcmc`).
         event_shape: Shape of one target, if predictions do not define it.
         start: Start of the chains: a distribution over targets, or an array [n_chains, n, ...]. By
             default a standard normal draw; for targets far from 0 pass a suitable one.
@@ -130,10 +129,7 @@ def mcmc_draws(
 def _layout(
     predictions: Any, event_shape: int | tuple[int, ...] | None
 ) -> tuple[int, tuple[int, ...]]:
-    """Return the number of predictions and the shape of one target, checked for consistency.
-
-    ValueError or TypeError explain what was expected.
-    """
+    """Return the number of predictions and the shape of one target, checked for consistency."""
     checks.of_jax(predictions)
     if event_shape is not None:
         sides = event_shape if isinstance(event_shape, tuple | list) else (event_shape,)
@@ -201,7 +197,7 @@ def _run(
         state = everywhere(lambda state: kernel.sample(state, (), {}))(state)
         # steps that share a slot overwrite each other; warm-up steps are not kept
         draws = draws.at[jnp.maximum(t - warmup, 0) // thin].set(state.z)
-        # all earlier steps go to the first slot, which a later one overwrites
+        # all earlier steps go to the first slot, which a later step overwrites
         place = jnp.maximum(t - (steps - looked * stride), 0) // stride
         return (
             state,
@@ -238,7 +234,7 @@ def _run(
 
 
 def _potential(predictions: Predictions) -> PyTree:
-    """Return the potential of one prediction per lane of ``LANES``.
+    """Return the potential of the prediction of each lane of the axis ``LANES``.
 
     All lanes step together, so the densities and scores of all predictions are computed at once,
     by the functions that all tests use.

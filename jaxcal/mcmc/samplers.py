@@ -1,7 +1,7 @@
 r"""Settings of Markov chains for numpyro's kernels.
 
-With ``adapt`` the step is tuned during warm-up towards ``target`` acceptance (and for HMC and NUTS
-a scale of each coordinate); without it the step is fixed.
+With ``adapt`` the step is tuned during warm-up towards the acceptance probability ``target``; HMC
+and NUTS also tune a scale of each coordinate. Without it the step is fixed.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,6 @@ class MALA(eqx.Module):
     target: float = eqx.field(default=0.574, static=True, converter=_target)
 
     def kernel(self, potential: Potential) -> Any:
-        """Return numpyro's kernel for a potential (minus a log density)."""
         steps = {"step_size": 2**0.5 * self.step, "num_steps": 1, "trajectory_length": None}
         return _hamiltonian("HMC", potential, self, adapt_mass_matrix=False, **steps)
 
@@ -82,7 +81,6 @@ class HMC(eqx.Module):
     target: float = eqx.field(default=0.8, static=True, converter=_target)
 
     def kernel(self, potential: Potential) -> Any:
-        """Return numpyro's kernel for a potential (minus a log density)."""
         steps = {"num_steps": self.leapfrogs, "trajectory_length": None}
         return _hamiltonian("HMC", potential, self, **steps)
 
@@ -117,7 +115,6 @@ class NUTS(eqx.Module):
     target: float = eqx.field(default=0.95, static=True, converter=_target)
 
     def kernel(self, potential: Potential) -> Any:
-        """Return numpyro's kernel for a potential (minus a log density)."""
         return _hamiltonian("NUTS", potential, self, max_tree_depth=self.depth)
 
 

@@ -81,7 +81,7 @@ def reliability(
 
     Args:
         confidence: Probability of class 1, or of the predicted class (see `confidences`), [n].
-        correct: Whether it came true: booleans, or 0 and 1, [n].
+        correct: Whether the class occurred: booleans, or 0 and 1, [n].
         bins: Number of bins.
         equal_mass: Whether bins have equal numbers of observations instead of equal widths.
 
@@ -121,7 +121,7 @@ def of_bins(
     confidence: Float[Array, " b"],
     hits: Float[Array, " b"],
 ) -> Reliability:
-    """Return the reliability of bins, from their sums of confidences and of what came true."""
+    """Return the reliability of bins, from their sums of confidences and numbers of hits."""
     filled = count > 0
     k = jnp.where(filled, count, 1).astype(edges.dtype)
     mean_confidence, accuracy = (jnp.where(filled, x / k, jnp.nan) for x in (confidence, hits))
@@ -158,8 +158,8 @@ def confidences(
         targets: Classes 0, .., m - 1, [n].
 
     Returns:
-        The confidences max p, [n], and whether the most likely class is the target, [n]. With ties
-        the first class counts.
+        The confidences max p, [n], and whether the most likely class (the first of ties) is the
+        target, [n].
 
     Source: Widmann et al. (2021), Section 2.
 

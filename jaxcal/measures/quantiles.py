@@ -173,15 +173,15 @@ def quantile_calibration(
 
 
 def _least(n: int) -> float:
-    """Return the least p-value of n transforms, that of the largest possible gap."""
+    """Return the smallest possible p-value of n transforms, for the largest possible gap."""
     return float(massart(jnp.ones(()), n, sides=2))
 
 
 def quantiles(predictions: PredictionsLike, levels: ArrayLike = LEVELS) -> Float[Array, "n q"]:
     """Return quantiles of n predictions of numbers at q levels.
 
-    By the inverse cdf; for mixtures by bisection between the smallest and the largest quantile of
-    the components; for draws, empirical quantiles. Differentiable in the parameters.
+    From the inverse cdf; for mixtures, by bisection between the smallest and the largest quantile
+    of the components; for draws, empirical quantiles. Differentiable in the parameters.
 
     Args:
         predictions: A numpyro distribution of numbers with batch shape [n], or draws [n, m] of
@@ -260,7 +260,7 @@ def _samples(predictions: PredictionsLike, ys: Array | None) -> Float[Array, "n 
 
 
 def _single(predictions: Any, n: int | None) -> Any:
-    """Return a distribution of numbers with batch shape [n], without wrappers that hide a cdf."""
+    """Return a distribution of numbers with batch shape [n], without wrappers that lack its cdf."""
     checks.of_jax(predictions)
     if not (hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")):
         raise TypeError(
@@ -325,7 +325,7 @@ def _value(single: PyTree, method: Callable[..., Array], at: Array, name: str) -
 
 
 def _by_prediction(ends: Array, n: int) -> Float[Array, "q n k"]:
-    """Return quantiles of the components; those common to all predictions are repeated."""
+    """Return quantiles of the components, repeated for n predictions if these share them."""
     columns = ends[..., None] if ends.ndim == 2 else ends
     return jnp.broadcast_to(columns, (columns.shape[0], n, columns.shape[2]))
 

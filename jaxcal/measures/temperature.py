@@ -1,7 +1,7 @@
-r"""Temperature scaling of any density: :math:`q \propto p^{1/T}` with respect to a measure.
+r"""Temperature scaling of any density: :math:`q \propto p^{1/T}` with respect to a base measure.
 
-One number makes all predictions wider (T > 1) or narrower (T < 1); their means do not change. With
-respect to the Lebesgue measure for densities on space, the counting measure for classes,
+One number makes all predictions wider (T > 1) or narrower (T < 1); their means do not change. The
+base measure is the Lebesgue measure for densities on space, the counting measure for classes,
 :math:`dx / (x (1 - x))` for Beta and :math:`\prod_i dx_i / x_i` for Dirichlet predictions.
 Source: Widmann et al. (2021), Appendix F.
 """
@@ -20,7 +20,7 @@ from jaxcal.results import Result, Sentences, counted, recorded
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 LAST = 20  # largest absolute logarithm of a temperature
-IMPOSSIBLE = -1e12  # the logarithm of probability 0; temperatures stay below 1e9
+IMPOSSIBLE = -1e12  # replaces the logarithm of probability 0; temperatures stay below 1e9
 
 
 class TemperatureFit(Result):
@@ -46,7 +46,7 @@ class TemperatureFit(Result):
     def _sentences(self) -> Sentences:
         t, slope = np.asarray(self.temperature), np.abs(np.asarray(self.slope))
         never = int(np.sum(np.asarray(self.impossible)))
-        certain = np.abs(np.asarray(self.after)) < 1e-9  # where the likelihood has no slope left
+        certain = np.abs(np.asarray(self.after)) < 1e-9  # the likelihood has no slope there
         return [
             (
                 counted(
@@ -144,8 +144,8 @@ def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> An
 
 
 def _logits(p: Float[Array, "n m"]) -> Float[Array, "n m"]:
-    """Return logarithms of probabilities. Those of 0 are finite, so that their derivative in the
-    temperature is 0 and not NaN, but low enough to give 0 at any temperature."""
+    """Return logarithms of probabilities. For probability 0 they are finite, so that derivatives in
+    the temperature are not NaN, but low enough to give 0 at any temperature."""
     return jnp.where(p > 0, jnp.log(jnp.where(p > 0, p, 1)), IMPOSSIBLE)
 
 
@@ -218,8 +218,8 @@ def fit_temperature(
 
 
 def as_distribution(predictions: Any, targets: ArrayLike) -> tuple[Any, Array, Int[Array, ""]]:
-    """Return class probabilities as a distribution, the targets, and the number of targets with
-    probability 0, which is replaced by the smallest positive number."""
+    """Return class probabilities as a distribution, the targets, and the number of targets whose
+    probability of 0 was replaced by the smallest positive number."""
     p = checks.probabilities(predictions)
     ys = checks.labels(targets, p.shape[0], p.shape[1])
     never = jax.nn.one_hot(ys, p.shape[1], dtype=bool) & (p == 0)

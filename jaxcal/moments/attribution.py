@@ -64,11 +64,11 @@ def claims(
 ) -> Claims | None:
     r"""Return the claimed centres and covariances: known ones, else from scores at nodes, or None.
 
-    ``ys`` and ``nodes`` are in the units of the predictions, ``scores`` at ``ys``. Known means give
-    plain residuals, which are exact for every shape. Otherwise the scores at the nodes are
-    regressed on these, :math:`s_p(z) \approx -\Sigma_p^{-1} (z - c_p)`. They count as exact if at
-    the **targets** implied and plain residuals differ, in root mean square, by at most `LEAK`
-    standard errors of the mean, which then bounds the effect of another coordinate on a mean.
+    ``ys`` and ``nodes`` are in the units of the predictions; ``scores`` are those at ``ys``. Known
+    means give plain residuals, which are exact for every shape. Otherwise the scores at the nodes
+    are regressed on the nodes, :math:`s_p(z) \approx -\Sigma_p^{-1} (z - c_p)`. They count as exact
+    if implied and plain residuals at the **targets** differ, in root mean square, by at most `LEAK`
+    standard errors of the mean; this bounds the effect of another coordinate on a mean.
     """
     n, d = ys.shape
     offered = None if predictions is None else offered_moments(predictions)
@@ -116,10 +116,10 @@ def faults(
 ) -> Faults:
     """Return `Faults` from targets [n, d], scores there, and claims in the same units.
 
-    Limits by the jackknife and Student's t, for spreads in logarithms and for correlations in
-    Fisher's z. Limits of means are NaN unless ``exact``, and those of spreads and correlations
-    unless ``gaussian``: the tails of their products are too heavy. ``series``: as in
-    `marginal_means.means`. Cost O(n d^2 + n d^3).
+    Limits are by the jackknife and Student's t: for spreads on the logarithmic scale, for
+    correlations on that of Fisher's z. Limits of means are NaN unless ``exact``, those of spreads
+    and correlations unless ``gaussian``, as the tails of their products are too heavy. ``series``:
+    as in `marginal_means.means`. Cost O(n d^2 + n d^3).
     """
     implied, plain, deviations = _residuals(ys, scores, centers, covariances)
 

@@ -5,8 +5,8 @@ For a set of moves :math:`y' = y \pm \delta` that depends on no target, and any 
 
 .. math:: E_{y \sim p} \sum_\delta \min\Big(1, \frac{p(y')}{p(y)}\Big)\, \varphi(y, y') = 0,
 
-since :math:`\min(p(y), p(y'))` is symmetric. They need no gradient and no normalizing constant;
-moves to p(y') = 0 count 0, so bounded supports need no transform.
+since :math:`\min(p(y), p(y'))` is symmetric. No gradient and no normalizing constant is needed;
+moves to p(y') = 0 add 0, so bounded supports need no transform.
 Source: detailed balance of Metropolis et al. (1953).
 """
 
@@ -149,7 +149,7 @@ class Exchangeable(eqx.Module):
     the 2 d values are 0.
 
     Points are drawn for each target from the centre of all targets and ``scale`` times their
-    deviation, in common units even if each prediction has its own.
+    deviation, in common units even if other moments use the units of each prediction.
 
     Args:
         n_candidates: Number m of points per target.

@@ -19,8 +19,8 @@ class Moment(Protocol):
 
     Called with the log density of ONE prediction, known up to its constant, and one target [d],
     both in the units of that prediction; ``log_density(z)`` is a differentiable function of any
-    point [d]. Returns q numbers [q], or a dict of such arrays whose names say what a nonzero mean
-    indicates. A plain function is a moment.
+    point [d]. Returns q numbers [q], or a dict of such arrays whose keys name the error that a
+    nonzero mean indicates. A plain function is a moment.
 
     Optional attributes and methods:
 

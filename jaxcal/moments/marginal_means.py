@@ -10,7 +10,7 @@ is :math:`-\Sigma_p^{-1}` times that difference: it concerns a coordinate *given
 with correlations, also indicates correct coordinates, with either sign.
 
 For scores that are not linear :math:`t_q` depends on the other coordinates too: a nonzero mean then
-shows that some coordinate is wrong, not which. If the mean :math:`\mu_p` is known,
+shows that some coordinate is wrong, but not which one. If the mean :math:`\mu_p` is known,
 :math:`(\mu_p - y)_q / \sqrt{(\Sigma_p)_{qq}}` is the shift of a coordinate for predictions of any
 shape.
 """
@@ -55,11 +55,10 @@ def covariances_of(
 ) -> Float[Array, "*n d d"] | None:
     r"""Return covariances of n predictions: known ones, else from their scores at m nodes.
 
-    Scores of a Gaussian are linear, so regressing them on the nodes gives its precision
-    exactly (`preconditioners.regressed`). If they are not nearly linear (R^2 below .9) the slope
-    over wide nodes says little about the bulk of a prediction, and all such predictions share one
-    matrix (`in_common`). None without nodes, or with no more of them than dimensions.
-    Cost O(n m d^2 + n d^3).
+    Scores of a Gaussian are linear, so their regression on the nodes gives its precision exactly
+    (`preconditioners.regressed`). If they are not nearly linear (R^2 below .9), the slope over wide
+    nodes does not describe the bulk of a prediction, and all such predictions share one matrix
+    (`in_common`). None unless there are more nodes than dimensions. Cost O(n m d^2 + n d^3).
     """
     offered = None if predictions is None else offered_covariances(predictions)
     if offered is not None:
@@ -137,7 +136,7 @@ def student_quantile(probability: Scalar | float, degrees: Array) -> Array:
     return t
 
 
-# per power of 1 / degrees of freedom: a divisor, then the coefficients of z, z^3, z^5, ..
+# for each power of 1 / degrees of freedom: a divisor, then the coefficients of z, z^3, z^5, ..
 _CORNISH_FISHER = (
     (4, 1, 1),
     (96, 3, 16, 5),

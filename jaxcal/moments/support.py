@@ -31,8 +31,8 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
     r"""Look for edges of the densities by moving targets.
 
     Each target is moved by .06, .2, .7 and 2.8 standard deviations of all targets, in both
-    directions along a random line each. If a density is large beside an edge, calibrated targets
-    lie beside it, and some moves cross it.
+    directions of a random line for each. If a density is large near an edge, some calibrated
+    targets are near it, and some moves cross it.
 
     The edge b is located by bisection. Near b the density grows like :math:`r^\alpha` with the
     distance r; :math:`\alpha` is estimated by the slope of log p between r and r / 64. The Stein
@@ -97,7 +97,7 @@ def smooth(
     centers: Float[Array, "#n d"],
     scales: Float[Array, "#n d d"],
 ) -> Bool[Array, ""]:
-    r"""Return whether second derivatives explain the scores, in all but 1 % of n segments.
+    r"""Return whether second derivatives explain differences of scores on 99 % of n segments.
 
     Compares :math:`s(b) - s(a)` with :math:`\int_a^b \nabla^2 \log p`, by Gauss's rule of two
     points, on a segment from each target in a random direction, .3 times as long as a prediction is

@@ -1,16 +1,16 @@
-r"""Protocol of nulls: what each requests from the engine, and its outcome from the resulting sums.
+r"""Protocol of nulls: the sums that a null requests from the engine, and its outcome from them.
 
 A null never calls the engine. Before the pass over pairs it declares what it `Needs`: all pairs or
 those within blocks, columns of weights, sums of squares, data sets of redrawn targets. After the
 pass it turns `Sums` into an `Outcome`. It also states its smallest possible p-value for n
 observations, so that a test without power is not reported as "not rejected".
 
-Every null is degenerate here: under calibration :math:`E\,h(x, X') = 0` for every x. Resampling
-nulls count the observed statistic as one of the draws, so p >= 1 / (draws + 1) and the level holds
-for every number of draws. If the statistic or a draw is not finite, p is NaN.
+Statistics are degenerate: under calibration :math:`E\,h(x, X') = 0` for every x. Resampling nulls
+count the observed statistic as one of the draws, so p >= 1 / (draws + 1) and the level holds for
+every number of draws. If the statistic or a draw is not finite, p is NaN.
 
-An estimate does not depend on the order of the rows. Signs and counts are drawn per row, so
-permuted rows with the same key give another p-value, of the same distribution.
+Estimates do not depend on the order of the rows. Signs and counts are drawn per row, so permuted
+rows with the same key give another p-value, with the same distribution.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -36,8 +36,8 @@ class Needs(NamedTuple):
             all pairs. Forms are not available for blocks.
         sketch: Normal draws [n, q] from which the q largest eigenvalues of H are estimated, or
             None. Unused if the statistic has finite rank: its eigenvalues are exact.
-        redraws: Keys [b] of data sets with targets redrawn from the predictions, each of which is
-            estimated, or None.
+        redraws: Keys [b] of data sets with targets redrawn from the predictions, for each of which
+            the estimate is computed; or None.
     """
 
     weights: Float[Array, "n b"] | HadamardSigns | None = None
@@ -50,8 +50,8 @@ class Needs(NamedTuple):
 class Outcome(NamedTuple):
     """Estimate, statistic and p-value of a test; one row per test.
 
-    Row 0 is the statistic itself. If h has several channels (components), the rows 1.. are one
-    per channel. Built by `Sums.outcome` or `Sums.compared`.
+    Row 0 is the statistic itself. If h has several channels (components), rows 1, 2, .. are the
+    channels. `Sums.outcome` and `Sums.compared` build it.
 
     Attributes:
         estimate: Unbiased estimates, [r].
@@ -85,8 +85,8 @@ class Sums(NamedTuple):
         means: Mean of h over the pairs within each of m blocks, [r, m]; m = 1 for all pairs.
         diagonal: h of each observation with itself, [r, n].
         row_sums: Sums of h over the pairs of each observation, [r, n].
-        weights: Columns that the null requested, [n, b].
-        forms: Their forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [r, b].
+        weights: Columns w that the null requested, [n, b].
+        forms: Forms :math:`\sum_{i \neq j} w_i w_j h_{ij}` of these columns, [r, b].
         squares: Sums of h^2 over ordered pairs, [r]; NaN if not requested.
         eigenvalues: The largest eigenvalues of H without its diagonal, [r, k], if requested.
         redrawn: `unbiased` of data sets with targets redrawn from the predictions, [r, b], if
@@ -135,7 +135,7 @@ class Sums(NamedTuple):
 
     @property
     def biased(self) -> Float[Array, " r"]:
-        """V-statistic: the same mean including pairs of an observation with itself, [r]."""
+        """V-statistic: mean of h over these pairs and those of an observation with itself, [r]."""
         diagonal = jnp.mean(self.diagonal[:, : self.blocks * self.size], axis=1)
         return ((self.size - 1) * self.unbiased + diagonal) / self.size
 
@@ -148,8 +148,8 @@ class Sums(NamedTuple):
     def standard_error(self) -> Float[Array, " r"]:
         """Standard error of `unbiased` for a clearly miscalibrated model, [r].
 
-        From the spread of the blocks or, for all pairs, from that of E[h | observation]. NaN for
-        a single block of fewer than n observations.
+        From the spread of the blocks or, for all pairs, the spread of E[h | observation]. NaN for a
+        single block of fewer than n observations.
         """
         if self.blocks > 1:
             return jnp.std(self.means, axis=1, ddof=1) / self.blocks**0.5
@@ -159,18 +159,18 @@ class Sums(NamedTuple):
         return 2 * jnp.std(self.contributions, axis=1, ddof=1) * self.n**0.5
 
     def guarded(self) -> "Sums":
-        r"""Return sums whose mean is corrected for skewed residuals, to be compared with draws.
+        r"""Return sums whose mean is corrected for skewed residuals, for comparison with draws.
 
         With :math:`h_{ij} = \langle t_i, t_j \rangle`, let :math:`S = \sum_i t_i`,
         :math:`u_i = \langle t_i, S \rangle / |S|`, which add up to |S|, and
         :math:`V = \sum_i h_{ii}`, the variance of S under random signs. If the :math:`u_i` are
-        skewed, |S| and V depend on each other: a sample with few large values has a small V and a
-        sum on the opposite side. In one dimension, with u of skewness g,
+        skewed, |S| and V are dependent: a sample without the rare large values has a small V and a
+        sum of the opposite sign. In one dimension, with u of skewness g,
         :math:`T = |S| / \sqrt V` then passes z with a probability too large by
         :math:`g^2 z (z^4 + 2 z^2 - 3) \varphi(z) / (9 n)`, :math:`\varphi` the normal density.
-        Where g < 0, :math:`|S|^2` is therefore divided by :math:`1 + g^2 \min(T, 2)^2 / n`. This
-        removes :math:`g^2 z^3 \varphi(z) / (2 n)`: nine tenths of the excess at level .05, a third
-        at .01 (where T > 2), and nothing if the sum lies on the long side. Cost O(n).
+        If g < 0, :math:`|S|^2` is therefore divided by :math:`1 + g^2 \min(T, 2)^2 / n`. This
+        removes :math:`g^2 z^3 \varphi(z) / (2 n)`: nine tenths of the excess at level .05, and a
+        third at .01 (where T > 2). If g > 0, nothing changes. Cost O(n).
 
         Source: Hall (1992), The Bootstrap and Edgeworth Expansion, Section 2.6, for the expansion.
         """
@@ -196,7 +196,7 @@ class Sums(NamedTuple):
         """Return the `Outcome` of statistics [r] and p-values [r] that the null computed.
 
         ``samples`` [r, b]: draws of the statistics under calibration, none by default. A p-value is
-        NaN where the statistic or one of its draws is not finite.
+        NaN if the statistic or one of its draws is not finite.
         """
         if samples is None:
             samples = jnp.zeros((statistic.shape[0], 0), statistic.dtype)
@@ -247,7 +247,7 @@ def p_value(
 ) -> Float[Array, " r"]:
     """Return ``(1 + #{samples >= statistic}) / (1 + b)`` for each row; NaN if not all are finite.
 
-    ``ties``: whether samples that differ from the statistic by rounding only count as equal.
+    ``ties``: whether samples that equal the statistic up to rounding count as equal.
     """
     least = statistic
     if ties:

@@ -24,7 +24,7 @@ class Dependence(NamedTuple):
 
     ``block`` [q]: block length of the stationary bootstrap, in observations; 0 for independence,
     at most min(3 sqrt(n), n / 3). ``inflation`` [q] >= 1: long-run variance over variance; n
-    observations are worth n / inflation independent ones."""
+    observations carry the information of n / inflation independent ones."""
 
     block: Float[Array, " q"]
     inflation: Float[Array, " q"]

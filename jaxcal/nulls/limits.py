@@ -19,7 +19,7 @@ from jaxcal.typing import Features, Key, Scalar
 
 
 class BlockNormal(eqx.Module):
-    r"""Normal limit of the mean over blocks of observations, each with its own unbiased estimate.
+    r"""Normal limit of the mean of unbiased estimates, one per block of observations.
 
     Only h within blocks is evaluated: O(n size) instead of O(n^2). The statistic is
     :math:`\sqrt m\,\bar\eta / sd(\eta)` over m >= 2 blocks. It has less power than all pairs.
@@ -116,8 +116,8 @@ class Eigenvalues(eqx.Module):
         return sums.outcome(statistic, p)._replace(p_error=error)
 
     def least_p_value(self, n: int) -> float:
-        r"""Return a bound below the p-value of h = 1 for all pairs, :math:`P(\chi^2_1 \geq n + 1)`,
-        for which U is largest relative to its distribution."""
+        r"""Return a lower bound of the p-value for h = 1, :math:`P(\chi^2_1 \geq n + 1)`: for this
+        h, U is largest relative to its distribution."""
         return math.erfc(((n + 1) / 2) ** 0.5)
 
 
@@ -156,8 +156,8 @@ def p_value_of_spectrum(
     heavy = tail(statistic + jnp.sum(raised), raised)
     p = jnp.exp((thin.log_p + heavy.log_p) / 2)
     between = at_least(jnp.abs(heavy.p - p), jnp.abs(p - thin.p))
-    # variance of p over the spectra of n observations: that of normal vectors, times the ratio of
-    # the variances of squared lengths
+    # variance of p over the spectra of n observations: its value for normal vectors, times the
+    # ratio of the variances of squared lengths
     ratio = at_least(lengths / jnp.where(norm > 0, 2 * norm, 1), 1)
     spread = 2 * jnp.sum(thin.slopes**2 / degrees) * ratio / n
     return p, between + p * jnp.sqrt(spread)

@@ -23,8 +23,8 @@ def _draws(value: object) -> int:
 class Wild(eqx.Module):
     r"""Wild bootstrap: :math:`\frac{1}{n(n-1)} \sum_{i\neq j} w_i w_j h_{ij}` with random signs w.
 
-    For independent observations; the default for densities. It rejects too often if few large
-    residuals of rare events decide the sum: see `Redrawn`.
+    For independent observations; the default for densities. It rejects too often if the sum is
+    dominated by few large residuals of rare events: see `Redrawn`.
 
     Args:
         n_draws: Number of draws b; the smallest p-value is 1 / (b + 1).
@@ -56,13 +56,13 @@ class Wild(eqx.Module):
 
 
 class HadamardWild(Wild):
-    r"""Wild bootstrap whose draws together cost n^2 additions, not n^2 multiplications each.
+    r"""Wild bootstrap that costs n^2 additions for all draws, not n^2 multiplications per draw.
 
     Within a draw the signs are independent, as in `Wild`. Draws share a random sign vector and
     differ by columns of a Hadamard matrix, in groups of up to 32 observations in random order, so
     that one fast transform computes all statistics (`jaxcal.engine.signs.HadamardSigns`). Draws
-    are uncorrelated, not independent; between keys the p-value of the same data varies as much as
-    that of `Wild` (`experiments/level`). Below 24 observations it is `Wild`.
+    are uncorrelated, not independent; the p-value varies between keys as much as that of `Wild`
+    (`experiments/level`). Below 24 observations it is `Wild`.
 
     Args:
         n_draws: Number of draws b; the smallest p-value is 1 / (b + 1).
@@ -88,13 +88,14 @@ class HadamardWild(Wild):
 
 
 class Redrawn(eqx.Module):
-    r"""Null that redraws targets from the predictions and estimates each such data set.
+    r"""Null that redraws targets from the predictions and computes the estimate for each such data
+    set.
 
     The level holds for every n, because observed and redrawn targets have the same distribution
     under calibration. Random signs fail for rare events: if none occurs, all residuals have one
     sign. Units and bandwidths that depend on targets are recomputed for each data set; estimates
-    equal up to rounding count as ties. With `jaxcal.Draws`, one draw is exchanged for the target,
-    which is exact for independent draws (those of a Markov chain are not).
+    equal up to rounding count as ties. For `jaxcal.Draws`, the target is exchanged with one of the
+    draws, which is exact for independent draws (those of a Markov chain are not).
 
     For independent observations and predictions that can be sampled; the default of
     `jaxcal.skce_test` and `jaxcal.ucme_test` if its cost is small.
@@ -134,23 +135,24 @@ class Redrawn(eqx.Module):
 class DependentWild(eqx.Module):
     """Wild bootstrap for a stationary series, with autocorrelated signs.
 
-    Observations must be in the order of time. The signs are a Markov chain that flips with
-    probability ``flip``: their correlation at lag t is (1 - 2 flip)^t, as for blocks of random
-    length, 1 / (2 flip) on average, with independent signs.
+    Observations must be in temporal order. The signs are a Markov chain that flips with
+    probability ``flip``: their correlation at lag t is (1 - 2 flip)^t, the same as for independent
+    signs of blocks with random lengths of mean 1 / (2 flip).
 
     Measured for autoregressive errors of correlation up to .9 (`experiments/dependence`): the
     level holds at n = 300 and 1,000; at n = 100 weak correlations (.3, .5) are not detected, and
-    .08 to .10 are rejected. ``warnings()`` reports fewer than ten independent blocks, where power
-    is low. Signs do not account for seasons: for errors that depend on the previous season, .2 to
-    .4 are rejected; if the season is detected, the verdict is "cannot tell: season of 24" (for a
-    season of 24 and correlation .8, in .98 of data sets at n = 100 and in all from 300 on).
+    the rejection rate is .08 to .10. ``warnings()`` reports fewer than ten independent blocks, for
+    which power is low. Signs do not account for seasons: for errors that depend on the previous
+    season the rejection rate is .2 to .4. If the season is detected, the verdict is "cannot tell:
+    season of 24" (for a season of 24 and correlation .8, in .98 of data sets at n = 100 and in all
+    from 300 on).
 
     Args:
         n_draws: Number of draws.
-        flip: Probability of a flip, above 0 and at most 1/2. None takes blocks twice as long as
-            the largest block length of Politis and White (2004) of the scores, of the moments, or
-            else of the targets minus their predicted means (or other residuals). Their block
-            length minimizes the squared error of the variance; a test needs a smaller bias.
+        flip: Probability of a flip, above 0 and at most 1/2. By default blocks are twice as long as
+            the largest block length of Politis and White (2004) for the scores, the moments, or
+            else the targets minus their predicted means (or other residuals). Their block length
+            minimizes the squared error of the variance; a test needs a smaller bias.
 
     Cost: as `Wild`.
 

@@ -20,7 +20,7 @@ from jaxcal.numerics import at_least, at_most
 from jaxcal.typing import Scalar
 
 STEP, NODES = 1 / 8, 96  # of the trapezoidal rule: up to v = sinh(12)
-BENDS = tuple(0.25 * 2.0**-k for k in range(9))  # of the parabola, in widths of the peak
+BENDS = tuple(0.25 * 2.0**-k for k in range(9))  # bends of the parabola, in widths of the peak
 # only these avoid cancellation for a small weight with many degrees, up to 10^9
 STRAIGHT = tuple(2.0**-k for k in range(12, 34, 3))
 
@@ -37,17 +37,17 @@ class Tail(NamedTuple):
 def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | None = None) -> Tail:
     """Return the probability that a weighted sum of chi-square variables exceeds ``x``, [].
 
-    Weights [k], at least one positive, negative ones count as 0; ``degrees`` [k] of freedom, 1 by
-    default. In float64 relative errors of p are below 1e-9 for p < 0.9 and absolute errors below
-    1e-5 otherwise, in float32 below 2e-4; below 1e-3 if a small weight has more than 10^4 degrees.
-    p = 1 for x <= 0. NaN if x or a weight is, or if no weight is positive. Cost: 1,700 k complex
-    logarithms. Source: Imhof (1961), eq. 3.2; the contour after Rice (1980).
+    At least one weight [k] must be positive; negative ones count as 0. ``degrees`` [k] of freedom
+    are 1 by default. In float64 relative errors of p are below 1e-9 for p < 0.9, and absolute
+    errors below 1e-5 otherwise; in float32 below 2e-4, or 1e-3 if a small weight has more than 10^4
+    degrees. p = 1 for x <= 0. NaN if x or a weight is NaN, or if no weight is positive. Cost: 1,700
+    k complex logarithms. Source: Imhof (1961), eq. 3.2; the contour after Rice (1980).
     """
     degrees = jnp.ones_like(weights) if degrees is None else degrees
     bad = jnp.isnan(x) | jnp.any(jnp.isnan(weights)) | ~jnp.any(weights > 0)
     scale = jnp.where(bad, 1, jnp.max(weights))
     lam = jnp.where(bad, 1, at_least(weights, 0) / scale)
-    # 1 - lam: exactly 0 for the largest weight, however a compiler divides
+    # 1 - lam: exactly 0 for the largest weight, for any rounding of the division
     below = jnp.where(bad, 0, (scale - at_least(weights, 0)) / scale)
     level = jnp.where(bad | (x <= 0), 1, x / scale)
     logit = jax.lax.stop_gradient(_crossing(level, lam, below, degrees))
@@ -88,7 +88,7 @@ def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | N
     slopes = degrees * lam / gaps * jnp.sum(pulls.real, axis=1) / mass
     log_peak = -0.5 * jnp.sum(degrees * jnp.log(gaps)) - level * c - jnp.log(c)
     log_p = at_most(log_peak + jnp.log(width * mass / jnp.pi), 0)
-    # Chernoff's bound of 1 - p where the terms above cancel
+    # Chernoff's bound on 1 - p, used where the terms above cancel
     s = 2.0 ** jnp.arange(-1, 8, dtype=lam.dtype) / level
     bound = s * level - 0.5 * jnp.log1p(2 * s[:, None] * lam[None]) @ degrees
     certain = (x <= 0) | (mass <= 0) | (jnp.min(bound) < math.log(1e-5))

@@ -1,10 +1,10 @@
 """Figures. Matplotlib is imported on use.
 
-Every result that has a figure offers it: ``result.figure()``, as notebooks show it, and
-``result.figure().savefig("name.png")``. The functions here draw single panels: each draws on ``ax``
-and returns it, or makes a new figure of pyplot, which notebooks show and
-``matplotlib.pyplot.savefig`` saves, as does ``ax.figure.savefig``; pyplot keeps the last ten. Greys
-and line styles carry the meaning, not colours.
+``result.figure()`` returns the figure of a result, which notebooks show;
+``result.figure().savefig("name.png")`` saves it. The functions here draw single panels: each draws
+on ``ax`` and returns it, or makes a new pyplot figure, which ``matplotlib.pyplot.savefig`` or
+``ax.figure.savefig`` saves; pyplot keeps the last ten. Greys and line styles carry the meaning, not
+colours.
 """
 
 from jaxcal.plots.comparisons import comparison, differences

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLACK, DARK, LIGHT = "black", "0.35", "0.75"
-KEPT = 10  # figures made here that pyplot holds
-MOST = 8  # rows of one kind: the clearest where there are more
-FARTHEST = 20.0  # limits beyond are drawn here
+KEPT = 10  # figures made here that pyplot keeps open
+MOST = 8  # rows of one kind; of more, the most significant are drawn
+FARTHEST = 20.0  # limits beyond it are drawn at it
 KINDS = {
     "o": "shift, sd (+: too high)",
     "s": "spread, log2 claimed / actual",
@@ -28,7 +28,7 @@ opened: list["ref[Figure]"] = []
 
 
 def one(result: object, leaf: str, name: str = "result", kind: str = "result") -> None:
-    """Raise TypeError for an object without this attribute and ValueError for a batch."""
+    """Raise TypeError if the object lacks this attribute, and ValueError for a batch of results."""
     if not hasattr(result, leaf) or isinstance(result, type):
         raise TypeError(f"{name}: wanted a {kind} of jaxcal, got {checks.say(result)}")
     if np.ndim(getattr(result, leaf)):
@@ -131,7 +131,8 @@ def cells(
 
 
 class Parts(NamedTuple):
-    """Values over k groups of observations: mean, its standard error, number; each [k]."""
+    """Mean, standard error and number of the values in each of k groups of observations, each
+    [k]."""
 
     mean: Float[np.ndarray, " k"]
     error: Float[np.ndarray, " k"]
@@ -149,7 +150,8 @@ def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: 
 
 
 def quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the bin of each value, and the median of each bin with its distances to both ends."""
+    """Return the bin of each value, the median of each bin, and its distances to the ends of the
+    bin."""
     starts = np.unique(np.sort(where)[np.arange(bins) * where.size // bins])
     group = np.searchsorted(starts, where, side="right") - 1
     members = [where[group == k] for k in range(len(starts))]

@@ -13,7 +13,7 @@ from jaxcal.typing import ArrayLike
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# grey, line and marker of each series: any two differ in at least two of them
+# grey, line and marker of each series: any two series differ in at least two of these
 STYLES = [
     ("black", "-", "o"),
     ("0.35", "--", "s"),

@@ -1,4 +1,4 @@
-"""Figures of shares against what was claimed: reliability, coverage, the witness; and of bounds."""
+"""Figures of observed against claimed shares (reliability, coverage, witness), and of bounds."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +16,7 @@ from jaxcal.results import confidence
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-BINS = 15  # groups of observations beside the witness
+BINS = 15  # groups of observations drawn together with the witness
 
 
 def reliability(
@@ -105,7 +105,7 @@ def with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
         return say(ax, "predictions are not probabilities:\nno verdict")
     order = np.argsort(v, kind="stable")
     v, y, w, witness = v[order], y[order], w[order], witness[order]
-    # neighbours are joined at slope 1 towards the middle, as a Lipschitz weight may
+    # between neighbours the weight moves towards the middle with slope 1, as Lipschitz allows
     band = {"color": "0.9", "linewidth": 0, "label": "witness (right axis)"}
     ax.fill_between(v, 0.5, 0.5 + witness / 2, **band)
     ax.plot([0, 1], [0, 1], color=DARK, linewidth=0.8, linestyle="--", label="calibrated")
@@ -128,8 +128,8 @@ def with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
 def groups(
     v: np.ndarray, y: np.ndarray, w: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return mean prediction, mean label and mass of groups of about equal mass of sorted
-    predictions, with ties together."""
+    """Return mean prediction, mean label and mass of ``count`` groups of sorted predictions with
+    about equal mass; equal predictions share a group."""
     before = np.cumsum(w) - w / 2
     group = np.minimum((before * count).astype(int), count - 1)
     first = np.concatenate([[True], v[1:] != v[:-1]])
@@ -195,10 +195,10 @@ def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None
     """Draw the share of targets inside regions, or below quantiles, against their level.
 
     For highest-density regions the band is pointwise: it contains the share of a calibrated model
-    at one level with confidence 1 - ``result.level``. Below the diagonal regions are too small
-    (overconfident), above it too large (conservative). For quantiles the band contains the whole
-    curve with at least that probability, and p is below the level if the curve leaves the band.
-    From m draws the curve is known at levels k / (m + 1), which are joined by lines.
+    at one level with confidence 1 - ``result.level``. If the curve is below the diagonal, regions
+    are too small (overconfident), above it too large (conservative). For quantiles the band
+    contains the whole curve with at least that probability, and p is below the level if the curve
+    leaves the band. From m draws, lines join the shares at levels k / (m + 1).
     """
     if isinstance(result, QuantileCalibration):
         one(result, "p_value")
@@ -216,7 +216,7 @@ def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None
     style = "steps-post" if curve.steps else "default"
     ax.plot(curve.at, curve.observed, color=BLACK, linewidth=1.6, label="observed", drawstyle=style)
     x, y, ha, va = 0.97, 0.03, "right", "bottom"
-    if np.mean(curve.observed - curve.at) < 0:  # the empty corner
+    if np.mean(curve.observed - curve.at) < 0:  # the corner without the curve
         x, y, ha, va = 0.03, 0.97, "left", "top"
     ax.text(x, y, curve.text, ha=ha, va=va, fontsize="small", transform=ax.transAxes)
     legend_above(ax)

@@ -287,7 +287,7 @@ def _running_mean(values: Float[np.ndarray, " n"], width: int) -> Float[np.ndarr
 
 
 def _crowd(values: Float[np.ndarray, " n"]) -> tuple[float, float, int]:
-    """Return limits that exclude a few extreme values, and how many are outside."""
+    """Return axis limits that exclude a few extreme values, and the number of these."""
     low, high = np.quantile(values, [0.005, 0.995])
     low, high = float(low - 0.4 * (high - low)), float(high + 0.4 * (high - low))
     return low, high, int(np.sum((values < low) | (values > high)))

@@ -19,7 +19,7 @@ STYLES = ("-", "--", ":", "-.")
 
 
 def posterior_figure(report: Any) -> "Figure":
-    """Return the figure of a `PosteriorReport`, as described there."""
+    """Return the figure that `PosteriorReport.figure` describes."""
     from matplotlib.figure import Figure
 
     one(report, "p_value", "report", "PosteriorReport")
@@ -122,8 +122,8 @@ def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw shift and spread of each parameter and correlation of each pair, with limits.
 
     Spreads are logarithms to base 2 of claimed over actual deviation. Filled: the Holm-adjusted
-    p-value is at most the level. Empty if only scores of posteriors that are not Gaussian are
-    known, which do not identify a parameter.
+    p-value is at most the level. Empty if there are only scores of posteriors that are not
+    Gaussian, which do not identify a parameter.
     """
     ax = axes(ax)
     diagnosis, names = report.diagnosis(), list(report.names)
@@ -138,8 +138,8 @@ def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
 def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the strongest error of one parameter along a feature of x, with limits.
 
-    That is the trend with the least p-value or, if no trend is below the level, the shift or the
-    spread with the least. Without ranks: contributions of the pairs to the test given x.
+    The strongest error is the trend with the smallest p-value or, if no trend is below the level,
+    the shift or spread with the smallest. Without ranks: contributions to the test given x.
     """
     diagnosis, result = report.diagnosis(), report.conditional
     x = np.asarray(result.features)

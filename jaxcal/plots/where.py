@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 EFFECTS = {"shift": "too high by (claimed sd)", "spread": "too wide: log(claimed / actual sd)"}
-FEWEST = 30  # observations of a bin, on the average
-LEAST = 3  # of a part that has limits
+FEWEST = 30  # observations per bin on average
+LEAST = 3  # observations in a group with limits
 
 
 class Effects(NamedTuple):
-    """An effect in each of k groups of observations, with simultaneous limits and the number of
-    observations; each [k]."""
+    """Effect, simultaneous limits and number of observations of each of k groups, each [k]."""
 
     effect: Float[np.ndarray, " k"]
     low: Float[np.ndarray, " k"]
@@ -44,10 +43,10 @@ def where(
 ) -> "Axes":
     """Draw the shift or the spread of one target coordinate along an input.
 
-    In bins of about equally many observations, with simultaneous limits of confidence 1 -
-    ``result.level``. For two inputs a map, with frames around cells whose limits exclude 0.
-    Effects are those of normal scores of ranks; for Gaussian predictions these are errors in
-    claimed deviations.
+    Bins hold about equally many observations; limits are simultaneous, of confidence 1 -
+    ``result.level``. Two inputs give a map, with frames around cells whose limits exclude 0.
+    Effects are those of normal scores of ranks: for Gaussian predictions, errors in claimed
+    deviations.
 
     Args:
         result: Result of `jaxcal.calibration_test`.
@@ -55,8 +54,8 @@ def where(
         coordinate: Index of the target coordinate.
         effect: "shift", claimed minus actual in claimed deviations, or "spread", the logarithm of
             claimed over actual deviation.
-        bins: Number of bins, for a map along each input; by default at most 10, with about 30
-            observations or more in each.
+        bins: Number of bins (for a map, along each input); by default at most 10, each with about
+            30 observations or more.
         label: Name of the input, or of the two.
         ax: Axes to draw on; new ones by default.
 

@@ -1,6 +1,6 @@
-r"""What maps gain on pairs that they were not fitted to, with limits.
+r"""Gain of maps on pairs that they were not fitted to, with limits.
 
-Pair i of fold k(i) is judged by the map :math:`\theta_{k(i)}` that the K - 1 other folds fit. Let
+Pair i of fold k(i) is judged by the map :math:`\theta_{k(i)}` fitted to the K - 1 other folds. Let
 :math:`g_i(\theta)` be its gain and G the expectation on new pairs. To second order about the best
 map, with slopes :math:`S_k` summed over fold k and A the inverse information, the error of the
 mean gain is
@@ -9,12 +9,11 @@ mean gain is
     \frac{1}{n} \sum_i [g_i(\theta_{k(i)}) - G(\theta_{k(i)})]
     = \frac{1}{n} \sum_i [g_i(\theta^*) - G(\theta^*)] + \frac{1}{n} \sum_{k \ne l} S_k^\top A S_l.
 
-Every pair of folds comes twice in the second sum: k judges what l has done to the map, and l what k
-has done, and the two products are the same. So with L and Q the sums of squares that the two sums
-contribute to that of the gains, V = L + Q, the variance is (L + 2 Q) / n^2 = (V + Q) / n^2, not
-V / n^2. Of right predictions L is 0, and limits that count V alone hold in .84 for .95. Q is seen
-in what each fold does to the map: the gain of pair i by the map of all pairs less that by the map
-without fold l.
+The second sum contains each pair of folds twice with equal products: (k, l) and (l, k). Let L and Q
+be the sums of squares of the terms of the two sums, and V = L + Q that of the gains. The variance
+is (L + 2 Q) / n^2 = (V + Q) / n^2, not V / n^2. For right predictions L = 0, and limits from V
+alone have coverage .84 instead of .95. Q is estimated from the effect of each fold on the map: the
+gain of pair i by the map of all pairs minus its gain by the map without fold l.
 """
 
 from typing import Any
@@ -31,7 +30,7 @@ UNITS = {NATS: "nats an observation", ENERGY: "of the energy score"}
 
 
 def folds_of(key: Key, n: int, folds: int) -> Int[Array, " n"]:
-    """The fold of each of n pairs, at random, of sizes that differ by 1 at most."""
+    """Return a random fold for each of n pairs; sizes of folds differ by at most 1."""
     return jax.random.permutation(key, jnp.arange(n) % folds)
 
 
@@ -39,12 +38,12 @@ def folds_of(key: Key, n: int, folds: int) -> Int[Array, " n"]:
 def certificate(
     gains: Float[Array, "k n"], fold: Int[Array, " n"], level: Scalar | float
 ) -> tuple[Scalar, Scalar, Scalar, Scalar, Vector]:
-    """Mean gain of pairs by the maps fitted without them, limits, one-sided p-value, and the gain
-    of each pair.
+    """Return the mean gain of pairs by the maps fitted without them, its limits, a one-sided
+    p-value, and the gain of each pair.
 
     Args:
-        gains: Gains of all pairs by the map without fold 0, 1, .. and, last, by that of all pairs;
-            NaN in pairs that were not used.
+        gains: Gains of all pairs by the maps fitted without fold 0, 1, .. and, last, by the map of
+            all pairs; NaN for pairs that were not used.
         fold: Fold of each pair.
         level: Limits have confidence 1 - level.
     """
@@ -65,8 +64,8 @@ def certificate(
 def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> Scalar:
     """Return Q, the sum of squares of the changes by each fold to the gains of other folds' pairs.
 
-    The best map is unknown, so that the effect of a fold is measured about the mean of all K folds,
-    and the sum is multiplied by K / (K - 1).
+    As the best map is unknown, the effect of a fold is its deviation from the mean effect of all K
+    folds, and the sum is multiplied by K / (K - 1).
     """
     folds = len(gains) - 1
     moved = gains[-1:] - gains[:-1]
@@ -79,13 +78,13 @@ def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> 
 
 
 def say_gain(repair: Any) -> list[str]:
-    """Lines on n, folds, gain and limits of a repair."""
+    """Return the lines of a report on n, folds, gain and limits."""
     n = repair.gains.shape[-1]
     return [f"repair, n = {n}, {repair.n_folds} folds", f"  gain    {gain_in_words(repair)}"]
 
 
 def gain_in_words(repair: Any) -> str:
-    """Gain, its unit, limits and p-value."""
+    """Return a text with the gain, its unit, limits and p-value."""
     low, high = float(repair.low), float(repair.high)
     return (
         f"{float(repair.gain):.3g} {UNITS[repair.unit]}   ({1 - repair.level:.0%} limits "

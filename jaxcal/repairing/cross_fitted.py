@@ -1,4 +1,4 @@
-"""Maps that are fitted without the pairs that judge them."""
+"""Maps that are fitted without the pairs on which they are judged."""
 
 from functools import partial
 from typing import NamedTuple
@@ -16,11 +16,12 @@ from jaxcal.typing import Key, Predictions, Vector
 
 
 class CrossFitted(NamedTuple):
-    """Maps without fold 0, 1, .., k - 1 and, last, of all n pairs.
+    """Maps fitted without fold 0, 1, .., k - 1 and, last, to all n pairs.
 
-    ``parameters`` of k + 1 of them, ``fitted`` the last; ``gains`` [k + 1, n] of each pair by each;
-    ``fold`` [n]; ``moves`` of each pair, in the units of the data, by the map without its fold;
-    ``unmoved`` [], how many predictions stay as they are.
+    ``parameters``: those of the k + 1 maps. ``fitted``: the last map. ``gains``: gain of each pair
+    by each map, [k + 1, n]. ``fold``: fold of each pair, [n]. ``moves``: move of each pair by the
+    map without its fold, in the units of the data. ``unmoved``: number of unchanged predictions,
+    [].
     """
 
     parameters: Parameters
@@ -36,7 +37,7 @@ class CrossFitted(NamedTuple):
 def cross_fitted(
     key: Key, predictions: Predictions, ys: Array, inputs: Float[Array, "n q"], folds: int
 ) -> CrossFitted:
-    """Maps without each fold and of all pairs, and what they do to each pair."""
+    """Fit maps without each fold and to all pairs, and apply them to each pair."""
     n = len(ys)
     features, frame = Features.of(predictions, ys, inputs)
     seen = Standardized(predictions, features.units, ys.shape[1:])
@@ -48,7 +49,7 @@ def cross_fitted(
     def of_others(number: Int[Array, ""]) -> Fitted:
         return fit(frame, seen, ts, usable & (fold != number))
 
-    fits = jax.lax.map(of_others, jnp.arange(folds + 1))  # the last leaves none out
+    fits = jax.lax.map(of_others, jnp.arange(folds + 1))  # the last leaves no fold out
 
     def judged(parameters: Parameters) -> tuple[Vector, Move]:
         logs = log_likelihoods(parameters, frame, seen, ts)
@@ -63,7 +64,7 @@ def cross_fitted(
 
 
 def in_data_units(move: Move, units: Units) -> Move:
-    """Moves of points in common units as moves of targets."""
+    """Convert moves of points in common units to moves of targets."""
     ratio = units.scale[:, None] / units.scale[None]
     return move._replace(
         center=units.original(move.center),

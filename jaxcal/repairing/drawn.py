@@ -1,14 +1,14 @@
 r"""Predictions that are draws: moved by the map of normal distributions with their moments.
 
-The likelihood of normal distributions with the mean and covariance of the draws is largest where
-errors have mean 0 and the covariance that is claimed, whatever the form of draws and targets: the
-map is one of moments. What it gains is told by the energy score of the draws themselves,
+Draws are replaced by normal distributions with their mean and covariance. The likelihood of these
+is largest if errors have mean 0 and the claimed covariance, for any form of draws and targets, so
+the map matches moments. Its gain is measured by the energy score of the draws themselves,
 
-.. math:: E |X - y| - E |X - X'| / 2,
+.. math:: E |X - y| - E |X - X'| / 2
 
-smaller is better, which is proper for all predictions with a mean. Its estimate takes draws for
-independent; moved draws share the mean that the map left, so that gains of m draws are too large by
-up to about 1 / (4 m) of a deviation.
+(smaller is better), which is proper for all predictions with a mean. The estimate assumes
+independent draws; moved draws share an estimated mean, so gains from m draws are too large by up to
+about 1 / (4 m) of a deviation.
 
 Source: Gneiting and Raftery (2007), Section 4.3.
 """
@@ -25,7 +25,7 @@ from jaxcal.typing import Vector
 
 
 def gaussians(draws: Draws) -> Any:
-    """Normal distributions with the moments of draws [n, m] or [n, m, d].
+    """Return normal distributions with the moments of draws [n, m] or [n, m, d].
 
     Raises:
         ValueError: There are fewer than d + 2 draws, or targets are not vectors.
@@ -47,14 +47,14 @@ def gaussians(draws: Draws) -> Any:
 
 
 def moved_draws(draws: Draws, move: Move) -> Draws:
-    """Draws of n predictions after the moves of their rows."""
+    """Return the draws of n predictions, moved row by row."""
     samples = jnp.asarray(draws.samples)
     rows = samples.reshape(*samples.shape[:2], -1)
     return Draws(jax.vmap(move.of, in_axes=1, out_axes=1)(rows).reshape(samples.shape), draws.rhat)
 
 
 def energy_scores(draws: Draws, targets: Array) -> Vector:
-    """Energy score of each prediction, [n]; smaller is better. Cost: n m^2."""
+    """Return the energy score of each prediction, [n]; smaller is better. Cost: n m^2."""
     samples = jnp.asarray(draws.samples)
     n, m = samples.shape[:2]
 

@@ -1,5 +1,5 @@
-"""What the map of a repair may vary with: the same functions of the predictions of a fit and of new
-ones."""
+"""Features with which the map of a repair may vary: fitted once, then computed for new
+predictions."""
 
 from typing import Any, NamedTuple
 
@@ -14,14 +14,14 @@ from jaxcal.read import Standardized, Units
 from jaxcal.repairing.fit import Frame
 from jaxcal.typing import Points
 
-MOST = 10  # columns of claims of all coordinates, and of inputs; of more, principal components
-PAIRS = 6  # that each parameter needs
+MOST = 10  # columns of claims, and of inputs; more are reduced to principal components
+PAIRS = 6  # fewest pairs per parameter
 INPUTS, OWN, CLAIMS = "inputs", "its own claims", "claims of all coordinates"
 
 
 def too_many(n: int, d: int, q: int) -> list[str]:
-    """What a map of n pairs in d dimensions with q inputs cannot vary with, as it has too few pairs
-    for the parameters."""
+    """Return the features that a map for n pairs, d dimensions and q inputs must omit, as there are
+    too few pairs for the parameters."""
     count, left_out = 2 * d + d * (d - 1) // 2, []
     more = {
         INPUTS: 2 * d * min(q, MOST),
@@ -37,14 +37,14 @@ def too_many(n: int, d: int, q: int) -> list[str]:
 
 
 class Columns(NamedTuple):
-    """Columns in the ``scaling`` of a fit, then combined by ``mix`` [q, r]."""
+    """Map of q columns to r features: the ``scaling`` of a fit, then the matrix ``mix`` [q, r]."""
 
     scaling: Scaling
     mix: Float[Array, "q r"]
 
     @classmethod
     def of(cls, columns: Float[Array, "n q"], most: int | None = None) -> "Columns":
-        """Those of a fit; of more than ``most`` the leading principal components."""
+        """Fit to columns; more than ``most`` are reduced to the leading principal components."""
         scaling, q = Scaling.of(columns), columns.shape[1]
         mix = jnp.eye(q, dtype=columns.dtype)
         if most is not None and q > most:
@@ -56,7 +56,7 @@ class Columns(NamedTuple):
         return cls(scaling, mix)
 
     def unless(self, left_out: bool) -> "Columns":
-        """The same, or columns of 0."""
+        """Return the same map, or one to zeros if ``left_out``."""
         return self._replace(mix=jnp.zeros_like(self.mix)) if left_out else self
 
     def __call__(self, columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
@@ -64,7 +64,7 @@ class Columns(NamedTuple):
 
 
 class Features(eqx.Module):
-    """How a `Frame` is made of predictions: units and columns of a fit, the shape of one target."""
+    """Map of predictions to a `Frame`: units and columns of a fit, and the shape of one target."""
 
     units: Units
     event: tuple[int, ...] = eqx.field(static=True)
@@ -76,7 +76,7 @@ class Features(eqx.Module):
     def of(
         cls, predictions: Any, targets: Array, inputs: Float[Array, "n q"]
     ) -> "tuple[Features, Frame]":
-        """Those of a fit, and its frame."""
+        """Fit features to predictions; return them and the frame of these predictions."""
         units = Units.of(targets.reshape(len(targets), -1))
         place = _located(predictions, units, targets.shape)
         center, scale, _ = place
@@ -85,7 +85,7 @@ class Features(eqx.Module):
         parts = center, _log_deviations(scale)
         both = jnp.concatenate(parts, axis=1)
         alone = [Columns.of(columns).unless(OWN in left_out) for columns in parts]
-        # of one coordinate the claims are its own
+        # with one coordinate, the claims of all equal its own
         both = both[:, :0] if d == 1 or CLAIMS in left_out else both
         features = cls(
             units,
@@ -97,7 +97,7 @@ class Features(eqx.Module):
         return features, features._frame(*place, inputs)
 
     def frame(self, predictions: Any, n: int, inputs: Float[Array, "n q"]) -> Frame:
-        """That of n other predictions."""
+        """Return the frame of n other predictions."""
         return self._frame(*_located(predictions, self.units, (n, *self.event)), inputs)
 
     def _frame(self, center: Points, scale: Array, reliable: Array, inputs: Array) -> Frame:

@@ -1,15 +1,15 @@
-r"""The map of a repair, fitted by maximum likelihood, as large as the evidence asks for.
+r"""The map of a repair, fitted by penalized maximum likelihood with priors from the evidence.
 
 In the units of each prediction the map has a shift :math:`a` and a stretch
 :math:`B^{-1} = e^{-S/2} (I + O) e^{-S/2}`, S diagonal and O symmetric with diagonal 0. Shift and S
 are affine in features of the prediction.
 
 Parameters come in groups (the shift of all predictions, its slope along their centres, ..), each
-with a normal prior :math:`N(0, \tau_g^2)`. The :math:`\tau_g` maximize the evidence of the data in
-the quadratic approximation of the log likelihood, so that a group that nothing asks for gets a
-:math:`\tau_g` near 0, and a right prediction comes back as it was. Where densities have another
-form than the targets, slopes vary more than curvature tells, and the log likelihood counts for
-their ratio: else noise would be taken for trends.
+with a normal prior :math:`N(0, \tau_g^2)`. The :math:`\tau_g` maximize the evidence in a quadratic
+approximation of the log likelihood, so that a group without evidence gets a :math:`\tau_g` near 0,
+and right predictions stay unchanged. If the densities have the wrong form, slopes vary more than
+the curvature implies. The log likelihood is then multiplied by curvature over variance of slopes;
+otherwise the map would fit noise.
 
 Source: MacKay (1992), Bayesian interpolation, for the updates of :math:`1 / \tau_g^2`.
 """
@@ -27,22 +27,22 @@ from jaxcal.read.scores import each_density
 from jaxcal.repairing.move import Move
 from jaxcal.typing import Points
 
-FIRST, STEPS = 6, 24  # of scoring with priors as they come, and all
-LENGTHS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 2.0, 4.0)  # of a step
-UPDATES = 20  # of the priors a step
-FASTEST = 2.0  # factor by which a prior deviation changes in a step, so that parameters can follow
-COLDEST = 0.05  # least share of the log likelihood that counts
+FIRST, STEPS = 6, 24  # scoring steps with the initial priors, and all steps
+LENGTHS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 2.0, 4.0)  # candidate lengths of a step
+UPDATES = 20  # updates of the priors per step
+FASTEST = 2.0  # largest factor by which a prior deviation changes per step
+COLDEST = 0.05  # least factor of the log likelihood
 LEAST, NARROW, MOST = 1e-3, 0.05, 1.0  # prior deviations, in scales of predictions
-NOWHERE = -1e9  # in the place of a log density of 0 in a search, so that it turns back
+NOWHERE = -1e9  # replaces the logarithm of density 0, so that the search turns back
 
 
 class Frame(NamedTuple):
-    """What the map of a prediction is made of, in common units.
+    """Centre, scale and features of each prediction, in common units.
 
-    ``reliable`` [n], whether enough points met its mass, else it stays as it is; ``center`` [n, d]
-    and ``scale`` [n, d, d], with its inverse ``unscale``; ``own``, its centre and log deviations,
-    standardized, [n, d] both; ``claims`` [n, k], combinations of these of all coordinates;
-    ``inputs`` [n, q].
+    ``reliable`` [n]: whether enough points met its mass; otherwise it is not moved. ``center``
+    [n, d]; ``scale`` [n, d, d] and its inverse ``unscale``. Features: ``own``, standardized centre
+    and log deviation of each coordinate, [n, d] each; ``claims`` [n, k], combinations of these
+    over all coordinates; ``inputs`` [n, q].
     """
 
     reliable: Bool[Array, " n"]
@@ -55,9 +55,9 @@ class Frame(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """Groups of parameters: of the shift and of the log stretch each the same five, ``common``,
-    along ``center`` and ``scale`` of the coordinate itself, along ``claims`` of all and ``inputs``;
-    and the ``correlation``."""
+    """Groups of parameters. Shift and log stretch each have five: ``common``, slopes along
+    ``center`` and ``scale`` of the coordinate itself, along ``claims`` of all coordinates, and
+    along ``inputs``. The last group is ``correlation``."""
 
     shift: dict[str, Float[Array, "*d k"]]
     stretch: dict[str, Float[Array, "*d k"]]
@@ -65,7 +65,7 @@ class Parameters(NamedTuple):
 
     @classmethod
     def zeros(cls, frame: Frame) -> "Parameters":
-        """No change."""
+        """Return the parameters of the identity map."""
         d, dtype = frame.center.shape[1], frame.center.dtype
         k, q = frame.claims.shape[1], frame.inputs.shape[1]
 
@@ -77,7 +77,7 @@ class Parameters(NamedTuple):
         return cls(trends(), trends(), jnp.zeros(d * (d - 1) // 2, dtype))
 
     def moves(self, frame: Frame) -> Move:
-        """The moves of n predictions, in common units."""
+        """Return the moves of n predictions, in common units."""
         local = self.local(frame)
         inverse = frame.scale @ local.inverse @ frame.unscale
         return Move(
@@ -89,14 +89,14 @@ class Parameters(NamedTuple):
         )
 
     def local(self, frame: Frame) -> "Local":
-        """The same in the units of each prediction."""
+        """Return the moves in the units of each prediction."""
         shift, stretch = (_along(part, frame) for part in (self.shift, self.stretch))
         d = shift.shape[1]
         i, j = np.triu_indices(d, 1)
         mixing = jnp.zeros((d, d), shift.dtype).at[i, j].set(self.correlation)
         mixing = jnp.eye(d, dtype=shift.dtype) + mixing + mixing.T
         half = jnp.exp(-stretch / 2)
-        # a matrix that is not positive definite has no root: its NaN turns a search back
+        # an indefinite matrix has no root: its NaN makes the search turn back
         log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(mixing))))
         inverse = half[:, :, None] * mixing[None] * half[:, None]
         reliable = frame.reliable[:, None]
@@ -117,7 +117,7 @@ class Local(NamedTuple):
 
 
 def _along(part: dict[str, Array], frame: Frame) -> Points:
-    """The affine function of the features whose parameters these are, [n, d]."""
+    """Return the affine function of the features with these parameters, [n, d]."""
     common, center, scale = (part[name][None] for name in ("common", "center", "scale"))
     alone = common + center * frame.own[0] + scale * frame.own[1]
     return alone + frame.claims @ part["claims"].T + frame.inputs @ part["inputs"].T
@@ -126,8 +126,8 @@ def _along(part: dict[str, Array], frame: Frame) -> Points:
 def log_likelihoods(
     parameters: Parameters, frame: Frame, predictions: Standardized, ys: Points
 ) -> Float[Array, " n"]:
-    """Log densities of moved predictions at targets [n, d] in common units, up to the constants of
-    the original ones."""
+    """Return log densities of moved predictions at targets [n, d] in common units, with the
+    constants of the original densities."""
     move = parameters.local(frame)
     us = jnp.einsum("nij,nj->ni", frame.unscale, ys - frame.center)
     back = jnp.einsum("nij,nj->ni", move.inverse, us - move.shift)
@@ -136,7 +136,7 @@ def log_likelihoods(
 
 
 def densities_at(predictions: Standardized, ys: Points) -> Float[Array, " n"]:
-    """Log densities in the units of the data at targets in common ones."""
+    """Return log densities in the units of the data, at targets in common units."""
     originals = predictions.units.original(ys).reshape(-1, *predictions.event)
     return each_density(predictions.predictions, lambda log_density, y: log_density(y), originals)
 
@@ -150,12 +150,12 @@ class Fitted(NamedTuple):
 
 
 def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, " n"]) -> Fitted:
-    """The map of most posterior density on the observations that are ``used``.
+    """Return the map of largest posterior density, from the observations that are ``used``.
 
-    Steps of Fisher scoring, with the sum of outer products of slopes as information, each as long
-    as serves best. The priors, wide for what is common to all predictions and narrow for trends,
-    follow the evidence after the first `FIRST`, by a factor of `FASTEST` a step at most. A map that
-    is less likely than none on these observations is not taken.
+    Fisher scoring with line search; the information is the sum of outer products of slopes. Priors
+    are first wide for parameters common to all predictions and narrow for trends; after `FIRST`
+    steps they follow the evidence, by a factor of at most `FASTEST` per step. A map with a lower
+    likelihood than the identity is replaced by it.
 
     Cost: a step takes k + 10 evaluations of all log densities for k parameters, and n k^2.
     """
@@ -179,7 +179,7 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
         return jnp.sum(slopes, axis=0), slopes.T @ slopes
 
     def temper(theta: Array, amount: Array) -> Array:
-        """Curvature over the variance of slopes: 1 where the form of the densities is right."""
+        """Return curvature over variance of slopes, which is 1 for densities of the right form."""
 
         def curvature(e: Array) -> Array:
             along = lambda t: jax.jvp(lambda s: jnp.sum(logs(s)), (t,), (e,))[1]  # noqa: E731
@@ -195,7 +195,7 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
         slope, amount = t * slope, t**2 * amount
         asked = amount @ theta + slope
         better = _deviations(amount, asked, group, sizes, deviations)
-        last = number == STEPS  # which stays, for the information there
+        last = number == STEPS  # computes the information only
         better = jnp.clip(better, deviations / FASTEST, deviations * FASTEST)
         deviations = jnp.where((number < FIRST) | last, deviations, better)
         each = deviations[group]
@@ -213,7 +213,7 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
     wide = [MOST if _is_common(path) else NARROW for path, _ in paths]
     first = flat, jnp.asarray(wide, flat.dtype), eye
     (theta, deviations, amount), _ = jax.lax.scan(step, first, jnp.arange(STEPS + 1))
-    lost = jnp.sum(logs(theta)) < jnp.sum(logs(flat))  # no map is likelier: the search has failed
+    lost = jnp.sum(logs(theta)) < jnp.sum(logs(flat))  # the identity is likelier: the search failed
     theta = jnp.where(lost, flat, theta)
     each = deviations[group]
     inverse = jnp.linalg.inv(each[:, None] * amount * each[None] + eye)
@@ -228,8 +228,8 @@ def _is_common(path: tuple[Any, ...]) -> bool:
 def _deviations(
     information: Array, asked: Array, group: np.ndarray, sizes: Array, first: Array
 ) -> Array:
-    """Prior deviations, by group, of most evidence where the log likelihood is ``asked . theta -
-    theta' information theta / 2``."""
+    """Return the prior deviation of each group that maximizes the evidence if the log likelihood is
+    ``asked . theta - theta' information theta / 2``."""
 
     def update(_: Array, deviations: Array) -> Array:
         each = deviations[group]

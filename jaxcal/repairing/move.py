@@ -1,12 +1,12 @@
 r"""Predictions moved by an affine map in their own units, and their densities.
 
-A prediction with centre c and scale M becomes the law of
+A prediction p with centre c and scale M becomes the distribution of
 
 .. math:: Y = c + M (a + B M^{-1} (Y_0 - c)), \quad Y_0 \sim p.
 
-A change of variables keeps the constant of the density, whatever it is:
-:math:`\log p'(y) = \log p(y_0) - \log |B|`. So a map can be fitted by maximum likelihood to
-densities whose constants nobody knows.
+A change of variables keeps the constant of the density:
+:math:`\log p'(y) = \log p(y_0) - \log |B|`. So maps can be fitted by maximum likelihood even if the
+constants are unknown.
 """
 
 from collections.abc import Callable
@@ -36,19 +36,19 @@ class Move(NamedTuple):
     log_size: Float[Array, "*n"]
 
     def of(self, y0: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        """Moved points, one a prediction or, of a single move, one."""
+        """Return moved points, one per prediction, or one point for a single move."""
         gaps = y0 - self.center
         return self.center + jnp.einsum("...ij,...j->...i", self.forward, gaps) + self.shift
 
     def back(self, y: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        """Where points came from."""
+        """Return the inverse of `of`: the points before the move."""
         gaps = y - self.center - self.shift
         return self.center + jnp.einsum("...ij,...j->...i", self.inverse, gaps)
 
 
 @dataclass(frozen=True)
 class MovedDensity:
-    """The log density of a moved prediction; equal where the original log densities are."""
+    """The log density of a moved prediction; two are equal if their original log densities are."""
 
     log_density: LogDensity
 
@@ -58,12 +58,12 @@ class MovedDensity:
 
 
 def moved(log_density: Callable[[Array], Scalar], move: Move, y: Array) -> Scalar:
-    """Log density of one moved prediction at a target of any shape."""
+    """Return the log density of one moved prediction at a target of any shape."""
     return log_density(move.back(y.reshape(-1)).reshape(y.shape)) - move.log_size
 
 
 class MovedDistribution(eqx.Module):
-    """A distribution with batch shape [n] after a move; offers what tests ask of one of numpyro."""
+    """A distribution with batch shape [n] after a move, with the numpyro methods that tests use."""
 
     distribution: Any
     move: Move
@@ -90,7 +90,7 @@ class MovedDistribution(eqx.Module):
         return self._each(self.move.of, drawn.astype(self.move.shift.dtype))
 
     def _each(self, function: Callable[[Array], Array], ys: Array) -> Array:
-        """Of points [.., n, *event]."""
+        """Apply a function of points [n, d] to points [.., n, *event]."""
         n, event = len(self.move.log_size), len(self.event_shape)
         if ys.ndim == event:  # one point for all
             ys = jnp.broadcast_to(ys[None], (n, *ys.shape))
@@ -101,7 +101,7 @@ class MovedDistribution(eqx.Module):
 
 
 def move_all(predictions: Any, move: Move) -> Any:
-    """n predictions after the moves of their rows: an `Unnormalized` or a distribution again."""
+    """Return n predictions, an `Unnormalized` or a distribution, after the moves of their rows."""
     if isinstance(predictions, Unnormalized):
         params, axes = (predictions.params, move), (predictions.in_axes, 0)
         return Unnormalized(MovedDensity(predictions.log_density), params, in_axes=axes)
@@ -110,7 +110,7 @@ def move_all(predictions: Any, move: Move) -> Any:
 
 @jax.jit
 def no_move(like: Move) -> Move:
-    """As many moves that change nothing, so that one program tests predictions before and after."""
+    """Return as many identity moves, so that one program tests predictions before and after."""
     eyes = jnp.zeros_like(like.forward) + jnp.eye(like.shift.shape[1], dtype=like.shift.dtype)[None]
     nothing = jnp.zeros_like(like.shift)
     return Move(like.center, eyes, eyes, nothing, jnp.zeros_like(like.log_size))

@@ -1,4 +1,4 @@
-"""Repair of probabilities of classes and of labels, by the maps that are fitted elsewhere."""
+"""Repair of class probabilities by a temperature, and of label probabilities by recalibration."""
 
 from functools import partial
 from typing import Any, ClassVar
@@ -21,11 +21,11 @@ from jaxcal.repairing.certificate import ENERGY, NATS, certificate, folds_of, sa
 from jaxcal.results import Result, Sentences, recorded
 from jaxcal.typing import ArrayLike, Key, Scalar, Vector
 
-SMALLEST = 1e-9  # temperature at which classes are told apart: those of a search that ended at 0
+SMALLEST = 1e-9  # least temperature: a search that ended at 0 gets it
 
 
 class ProbabilityRepair(Result):
-    """A map of probabilities, and what it gains.
+    """A map of probabilities and its gain.
 
     Attributes:
         gain: Mean gain in score, [], in ``unit``; each observation is judged by the map that was
@@ -35,9 +35,9 @@ class ProbabilityRepair(Result):
         high: Upper limit, [].
         p_value: One-sided p-value of the hypothesis that the mean gain is at most 0, [].
         gains: Gain of each observation, [n].
-        fitted: The map of all pairs: a `jaxcal.measures.TemperatureFit` of class probabilities, a
-            `jaxcal.dce.Recalibration` of probabilities of a label.
-        unit: "nats", of the log score; or "energy score", which of a label is (p - y)^2.
+        fitted: The map of all pairs: a `jaxcal.measures.TemperatureFit` for class probabilities, a
+            `jaxcal.dce.Recalibration` for probabilities of a label.
+        unit: "nats" of the log score, or "energy score", which for a label is (p - y)^2.
         n_folds: Number of folds.
         level: Limits have confidence 1 - level.
     """
@@ -56,7 +56,7 @@ class ProbabilityRepair(Result):
     _long: ClassVar[tuple[str, ...]] = ("gains", "fitted")
 
     def predictions(self, predictions: ArrayLike) -> Array:
-        """New probabilities, [t, m] or [t], repaired."""
+        """Return new probabilities, [t, m] or [t], after the repair."""
         if isinstance(self.fitted, Recalibration):
             return self.fitted(predictions)
         return _warmed(checks.probabilities(predictions), self.fitted.temperature)
@@ -72,7 +72,7 @@ class ProbabilityRepair(Result):
 def of_classes(
     key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, level: float
 ) -> ProbabilityRepair:
-    """Temperatures of class probabilities [n, m], fitted without each fold, in nats."""
+    """Repair class probabilities [n, m] by temperatures fitted without each fold; gain in nats."""
     p = checks.probabilities(predictions)
     n, m = p.shape
     ys = checks.labels(targets, n, m)
@@ -84,7 +84,8 @@ def of_classes(
 def _temperatures(
     key: Key, p: Float[Array, "n m"], ys: Int[Array, " n"], folds: int
 ) -> tuple[TemperatureFit, Float[Array, "k n"], Int[Array, " n"]]:
-    """That of all pairs; the gain of each pair without fold 0, 1, .. and, last, by all; folds."""
+    """Return the temperature of all pairs, the gains of each pair by the fits without fold 0, 1, ..
+    and, last, to all pairs, and the folds."""
     fold = folds_of(key, len(p), folds)
     floor = jnp.finfo(p.dtype).tiny  # as in the fit
 
@@ -104,7 +105,7 @@ def _temperatures(
 def of_labels(
     key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, level: float
 ) -> ProbabilityRepair:
-    """Mean labels of groups of probabilities [n], fitted without each fold, in energy score."""
+    """Repair probabilities [n] by mean labels of groups, fitted without each fold; energy score."""
     p = checks.unit(predictions, "predictions")
     ys = checks.unit(targets, "targets", "labels").astype(p.dtype)
     keys = jax.random.split(key)

@@ -1,4 +1,4 @@
-"""Repair predictions by what their targets say, and certify what that gains."""
+"""Repair predictions by an affine map fitted to their targets, and certify the gain."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -35,11 +35,11 @@ def repair(
 ) -> Repair | ProbabilityRepair:
     r"""Move and stretch predictions so that their targets are likely, and certify the gain.
 
-    In the units of each prediction the repaired one is the law of :math:`a + B u`, where u is one
-    of its draws, and a and the logarithms of B are affine in its claimed centre, its claimed log
-    scale and inputs. The constant of a log density stays as it is, whatever it is, so that maps
-    are fitted by likelihood and gains are known in nats. Parameters without evidence stay near 0.
-    The certificate comes from maps that were fitted without the observations that judge them.
+    In the units of each prediction the repaired one is the distribution of :math:`a + B u`, where u
+    is a draw of the original, and a and log B are affine in its claimed centre, its claimed log
+    scale and inputs. The map keeps the constant of a log density, so that maps are fitted by
+    likelihood and gains are known in nats. Parameters without evidence stay near 0. For the
+    certificate, each observation is judged by a map that was fitted without it.
     Affine maps repair shifts, spreads, correlations and their trends; not tails, the weights of
     modes or the form. With fewer than 6 pairs per parameter, trends are left out with a warning.
 
@@ -59,23 +59,22 @@ def repair(
             trained on these targets, the certificate is invalid.
         targets: Observed targets, independent given the predictions, shape [n], [n, d] or
             [n, ...]; classes; or labels 0 and 1.
-        inputs: What errors may vary with, [n] or [n, q]. Of more than 10 columns the 10 leading
-            principal components are used: an error that varies with one column of many may be
-            missed.
+        inputs: Numbers with which errors may vary, [n] or [n, q]. More than 10 columns are reduced
+            to 10 principal components, so an error along a single one of them may be missed.
         names: Names of the d coordinates of a target; by default 0, 1, ...
-        folds: Number of parts, each judged by the map that the others fit; at most n / 2.
-        level: Limits have confidence 1 - level; and the level of the tests before and after.
+        folds: Number of parts, each judged by the map fitted to the others; at most n / 2.
+        level: Level of the tests before and after; limits have confidence 1 - level.
 
     Returns:
-        `Repair`, of probabilities `ProbabilityRepair`. ``repaired.predictions(new, inputs)`` are
-        those to use from then on.
+        `Repair`, or `ProbabilityRepair` for probabilities. ``repaired.predictions(new, inputs)``
+        returns repaired predictions.
 
     Raises:
         ValueError: Shapes or values are wrong; the message names the argument.
-        TypeError: There are no log densities, draws or probabilities, or densities end somewhere.
+        TypeError: There are no log densities, draws or probabilities, or densities have bounds.
 
-    Cost: each fold takes 24 steps of k + 10 log densities an observation for k parameters (29 for
-    d = 2), beside about 900 to find the centre and scale of a prediction; two `calibration_test`.
+    Cost: per fold and observation 24 (k + 10) log densities for k parameters (29 for d = 2); per
+    prediction about 900 to find its centre and scale; and two `calibration_test`.
 
     Source: MacKay (1992) for the priors; Bayle et al. (2020), Cross-validation confidence intervals
     for test error, for limits across folds.
@@ -128,7 +127,7 @@ def repair(
 def _energy_gained(
     draws: Draws, densities: Any, maps: CrossFitted, ys: Array, inputs: Array
 ) -> Float[Array, "k n"]:
-    """What each map gains on each pair, in energy score."""
+    """Return the gain of each pair by each map, in energy score."""
     old = energy_scores(draws, ys)
 
     def gained(parameters: Parameters) -> Array:

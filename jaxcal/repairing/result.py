@@ -1,4 +1,4 @@
-"""A repair: its map, and what it gains."""
+"""Result of a repair: the map and its gain."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -22,11 +22,11 @@ from jaxcal.repairing.move import Move, move_all
 from jaxcal.results import Result, Sentences, TestResult, counted
 from jaxcal.typing import ArrayLike, Predictions, Scalar, Vector
 
-CLEAR = 2.0  # errors of a change that is printed
+CLEAR = 2.0  # least change that is printed, in standard errors
 
 
 class Repair(Result):
-    """A map that repairs predictions, and what it gains on pairs that it was not fitted to.
+    """A map that repairs predictions, and its gain on pairs that it was not fitted to.
 
     Attributes:
         gain: Mean gain in score, [], in ``unit``; each observation is judged by the map that was
@@ -35,17 +35,17 @@ class Repair(Result):
             about 1 - level (`experiments/repair`).
         high: Upper limit, [].
         p_value: One-sided p-value of the hypothesis that the mean gain is at most 0, [].
-        gains: Gain of each observation, [n]; NaN where the density of a target is 0 before.
+        gains: Gain of each observation, [n]; NaN if the original density of its target is 0.
         unmoved: Number of predictions whose centre and scale were not found, []; they are not
             changed.
-        before: `calibration_test` of the predictions, of draws `skce_test`.
-        after: The same of the repaired ones, each by the map of its fold.
-        fitted: Parameters of the map that all pairs fit, with their prior deviations and errors.
-        features: What the map varies with.
+        before: `calibration_test` of the predictions (for draws, `skce_test`).
+        after: The same test of the predictions repaired by the maps without their fold.
+        fitted: Parameters of the map of all pairs, with their prior deviations and errors.
+        features: Features with which the map varies.
         names: Names of the coordinates, then of the inputs.
         n_folds: Number of folds.
         whole: Whether all targets are whole numbers, [].
-        unit: "nats", of the log score; of draws "energy score", in the units of the targets.
+        unit: "nats" of the log score; for draws "energy score", in the units of the targets.
     """
 
     gain: Scalar
@@ -72,14 +72,14 @@ class Repair(Result):
         return self.before.level
 
     def predictions(self, predictions: Predictions, inputs: ArrayLike | None = None) -> Any:
-        """New predictions, repaired: an `Unnormalized`, a distribution or `Draws` again.
+        """Repair new predictions; return an `Unnormalized`, a distribution or `Draws`, as passed.
 
         Args:
-            predictions: Predictions of the same kind, as many as there are; those of the fit too.
-            inputs: Their inputs, [n] or [n, q], where the fit had some.
+            predictions: Predictions of the same kind as in the fit, of any number.
+            inputs: Their inputs, [n] or [n, q], if the fit had inputs.
 
         Raises:
-            ValueError: Inputs are missing, or are others than those of the fit.
+            ValueError: Inputs are missing, or do not match those of the fit.
         """
         move = self._move(predictions, inputs)
         return (
@@ -91,7 +91,7 @@ class Repair(Result):
     def draws(
         self, draws: ArrayLike, predictions: Predictions, inputs: ArrayLike | None = None
     ) -> Float[Array, "n m *event"]:
-        """Draws [n, m, ...event] of predictions as draws of the repaired ones."""
+        """Map draws [n, m, ...event] of predictions to draws of the repaired ones."""
         values = checks.floats(draws, "draws")
         move = self._move(predictions, inputs)
         if values.ndim < 2 or len(values) != len(move.log_size):
@@ -102,7 +102,8 @@ class Repair(Result):
         return jax.vmap(move.of, in_axes=1, out_axes=1)(rows).reshape(values.shape)
 
     def changes(self) -> list[str]:
-        """A sentence for each parameter of more than 2 errors, the clearest first."""
+        """Return a sentence for each parameter beyond 2 standard errors, the most significant
+        first."""
         return [text for _, text in sorted(self._changes(), key=lambda one: -one[0])]
 
     def _move(self, predictions: Predictions, inputs: ArrayLike | None) -> Move:
@@ -118,7 +119,7 @@ class Repair(Result):
         return moves_of(self.fitted.parameters, self.features, predictions, columns, n)
 
     def _changes(self) -> list[tuple[float, str]]:
-        """Each with how many errors it is."""
+        """Yield each change with its size in standard errors."""
         (coordinates, inputs), said = self.names, []
         values, errors = self.fitted.parameters, self.fitted.errors
         for kind, words in (("shift", _shift), ("stretch", _stretch)):
@@ -191,7 +192,7 @@ ALONG = {
 
 
 def _clear(values: Array, errors: Array) -> Iterator[tuple[float, float, tuple[int, ...]]]:
-    """Values of more than `CLEAR` errors: how many, the value, and its place."""
+    """Yield values beyond `CLEAR` standard errors: size in errors, value, and index."""
     ratios = np.asarray(jnp.abs(values) / errors)
     for place in zip(*np.nonzero(ratios > CLEAR), strict=True):
         yield float(ratios[place]), float(values[place]), tuple(map(int, place))
@@ -206,7 +207,7 @@ def _stretch(value: float) -> str:
 
 
 def columns_of(inputs: ArrayLike | None, n: int, dtype: Any) -> Float[Array, "n q"]:
-    """Inputs as columns; none without them."""
+    """Return inputs as columns [n, q]; q = 0 without inputs."""
     if inputs is None:
         return jnp.zeros((n, 0), dtype)
     values = checks.rows(inputs, n, "inputs").astype(dtype)
@@ -216,7 +217,7 @@ def columns_of(inputs: ArrayLike | None, n: int, dtype: Any) -> Float[Array, "n 
 
 
 def _count(predictions: Any, inputs: ArrayLike | None) -> int:
-    """How many predictions there are; of a distribution for all, as many as inputs, or one."""
+    """Return the number of predictions; for one common distribution that of the inputs, or 1."""
     if not isinstance(predictions, Unnormalized):
         if predictions.batch_shape:
             return int(predictions.batch_shape[0])
@@ -233,6 +234,6 @@ def moves_of(
     inputs: Float[Array, "n q"],
     n: int,
 ) -> Move:
-    """Those of n predictions, in the units of the data."""
+    """Return the moves of n predictions, in the units of the data."""
     frame = features.frame(predictions, n, inputs)
     return in_data_units(parameters.moves(frame), features.units)

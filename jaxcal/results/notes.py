@@ -1,8 +1,8 @@
-"""Notes on data and fit: a result holds a dict of code -> number, this module the sentences.
+"""Notes on data and fit: a result holds a dict of code -> number, and this module the sentences.
 
-The code is in brackets at the end of its sentence; `warnings.md` explains it. Code that detects a
-problem adds one entry to the dict. The table defines its sentence, how numbers of a batch are
-combined and, if the problem prevents a verdict, why.
+The code is in brackets at the end of its sentence; `warnings.md` explains it. Whatever detects a
+problem adds one entry to the dict. The table here defines its sentence, how numbers of a batch are
+combined and, if the problem prevents a verdict, the reason.
 """
 
 import re
@@ -20,8 +20,8 @@ Notes: TypeAlias = dict[str, Array]  # counts, shares or flags, of shape []
 
 
 class Note(NamedTuple):
-    """``sentence``: the warning, with its number in braces (see `counted`). ``above``: the note
-    applies to larger numbers. ``together``: combines the numbers of a batch."""
+    """``sentence``: the warning, with a place for its number in braces (see `counted`). ``above``:
+    the note applies if its number is larger. ``together``: combines the numbers of a batch."""
 
     sentence: str
     above: float = 0
@@ -29,7 +29,8 @@ class Note(NamedTuple):
 
 
 def counted(sentence: str, number: Any) -> str:
-    """Return the sentence with the number at ``{}`` and its form at ``{one|several}``."""
+    """Return the sentence with the number in place of ``{}`` and one form of each
+    ``{one|several}``."""
     one = "," not in number if isinstance(number, str) else number == 1
     return re.sub(r"\{([^|}]*)\|([^|}]*)\}", r"\1" if one else r"\2", sentence).format(number)
 
@@ -244,7 +245,7 @@ NOT_FINITE = ("nonfinite-targets", "nonfinite-scores", "nonfinite-predictions")
 
 
 def sentences(notes: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return every sentence on data and fit, and whether it applies to a member of a batch."""
+    """Return every sentence on data and fit, and whether it applies to any member of a batch."""
     listed = []
     for code, (sentence, above, together) in TABLE.items():
         if code in notes:

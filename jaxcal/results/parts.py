@@ -48,7 +48,7 @@ class Means(NamedTuple):
 
 
 def tells(means: Means | None) -> TypeGuard[Means]:
-    """Return whether means have limits, which they have if each concerns one coordinate only."""
+    """Return whether the means have limits, that is, whether each concerns one coordinate only."""
     return means is not None and bool(np.all(np.isfinite([means.low, means.high])))
 
 

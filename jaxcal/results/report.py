@@ -13,11 +13,11 @@ from jaxcal.results.notes import REASONS
 from jaxcal.results.parts import Coordinates, Means, Parts, Table, plain, tells
 from jaxcal.typing import Contents
 
-ENDLESS = 10**6  # so many observations that only its draws limit a null
+ENDLESS = 10**6  # observations: with so many, only the number of draws limits a null
 
 
 def count_verdicts(result: Any) -> str:
-    """Return how many results of a batch have which verdict, in words."""
+    """Return the number of results of a batch with each verdict, in words."""
     verdicts = np.asarray(result.verdict)
     shares = [
         f"{outcome} in {int(np.sum(verdicts == outcome))}"
@@ -32,7 +32,7 @@ def confidence(level: float) -> str:
 
 
 def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: float) -> str:
-    """Return why the null has no p-value up to the level for n observations; "" if it has."""
+    """Return why the null gives no p-value up to the level for n observations; "" if it does."""
     least = least_p_value(n)
     if least <= level:
         return ""
@@ -87,7 +87,7 @@ def _undecidable(result: Any) -> Any:
     draws, p = np.asarray(result.null_samples), np.asarray(result.p_value)
     if draws.shape[-1] == 0 or result.parts is not None:
         return False
-    with np.errstate(invalid="ignore", over="ignore"):  # draws that are not finite are no ties
+    with np.errstate(invalid="ignore", over="ignore"):  # non-finite draws do not count as ties
         size = np.sqrt(np.mean(draws**2, axis=-1, keepdims=True))
         near = np.max(draws, axis=-1, keepdims=True) - np.sqrt(np.finfo(draws.dtype).eps) * size
         return (np.mean(draws >= near, axis=-1) > result.level) & (p > result.level)
@@ -127,7 +127,7 @@ def report(result: Any) -> list[str]:
 
 
 def _error(result: Any) -> str:
-    """Return the error of kernel means, if the route does not state it."""
+    """Return a text with the error of kernel means, if the route does not state it."""
     error = float(result.notes.get("averages-error", 0))
     if "error" in result.route or not error > 0:
         return ""
@@ -246,7 +246,7 @@ def batch_report(result: Any) -> list[str]:
 
 
 def _shifts(smallest: np.ndarray) -> list[str]:
-    """Return a line on detectable shifts, of the first coordinates if there are many."""
+    """Return a line with the detectable shift of each coordinate, or of the first few of many."""
     clear = [f"{size:.2g} along {c}" for c, size in enumerate(smallest[:5]) if np.isfinite(size)]
     if not clear:
         return []

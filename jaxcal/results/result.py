@@ -137,7 +137,7 @@ class TestResult(JudgedResult):
 
     def _sentences(self) -> Sentences:
         notes: dict[str, Any] = dict(self.notes)
-        # targets of a Cauchy distribution exceed it in three of a thousand data sets, for every n
+        # Cauchy targets exceed it in .3 % of data sets, for every n
         reach, n = np.asarray(notes.get("far-targets", 0)), self.contributions.shape[-1]
         notes["far-targets"] = np.where(reach > 100 * n, reach, 0)
         for code in {"reversed-sign", "skewed-moment"} & set(notes):

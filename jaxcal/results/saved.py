@@ -56,7 +56,7 @@ def replacing(path: Path) -> Iterator[Any]:
 
 
 def save(value: Any, path: Path, provenance: Contents) -> None:
-    """Write a result. TypeError names a field that is no number, string or module."""
+    """Write a result; TypeError names a field that is not a number, string or module."""
     arrays: dict[str, np.ndarray] = {}
     content = _packed(value, "", arrays)
     header = {"format": FORMAT, "provenance": provenance, "content": content}
@@ -93,7 +93,7 @@ def load(path: Path) -> tuple[Any, Contents]:
 
 
 def _packed(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Return a value as JSON; its arrays are added to ``arrays`` under the path of their field."""
+    """Return a value as JSON, and add its arrays to ``arrays`` under the paths of their fields."""
 
     def inside(name: object, item: Any) -> Any:
         return _packed(item, f"{place}.{name}" if place else str(name), arrays)
@@ -117,7 +117,8 @@ def _packed(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _array(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Add a NumPy or JAX array or scalar; keys, and types that NumPy lacks, as integers."""
+    """Add a NumPy or JAX array or scalar; keys, and types that NumPy lacks, are stored as
+    integers."""
     entry = {"as": "jax" if isinstance(value, jax.Array) else "numpy"}
     if isinstance(value, np.generic):
         entry["as"] = "scalar"
@@ -277,7 +278,7 @@ def _plain_key(key: Any) -> Any:
 
 
 def _in_short(value: Any) -> Any:
-    """Return numbers and strings unchanged, longer values abbreviated."""
+    """Return short values (numbers, strings) unchanged and longer ones abbreviated."""
     if value is None or isinstance(value, bool | int | float | str):
         return value if not isinstance(value, float) or np.isfinite(value) else str(value)
     if isinstance(shape := getattr(value, "shape", None), tuple):

@@ -1,4 +1,4 @@
-"""Adapters: posteriors of any form as something with scores, and draws as one array."""
+"""Adapters: convert any form of posterior to an object with scores, and draws to one array."""
 
 import inspect
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,8 @@ from jaxcal.typing import ArrayLike, Key, Observations, PosteriorLike, PriorLike
 
 
 def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Posterior:
-    """Return a `Posterior`, something with scores, from any supported form; else TypeError.
+    """Convert a posterior of any supported form to a `Posterior`, which has scores, or raise
+    TypeError.
 
     Args:
         posterior: As in `jaxcal.sbi.score_pairs`.
@@ -120,7 +121,6 @@ class ConditionalPosterior:
         return self._at(xs).predictions(xs)
 
     def sample(self, key: Key, xs: Observations, m: int) -> Float[Array, "n m d"]:
-        """Return m draws of each posterior."""
         return self._at(xs).sample(key, xs, m)
 
     def _at(self, xs: Observations) -> DistributionPosterior:
@@ -196,8 +196,8 @@ def _stacked(draws: Any) -> Any:
 
 
 def _is_table(value: object) -> bool:
-    """Return whether this is a dict of columns or a data frame; mappings of ArviZ and xarray hold
-    chains as attributes instead."""
+    """Return whether this is a dict of columns or a data frame, not an ArviZ or xarray mapping,
+    which holds chains as attributes."""
     chains = hasattr(value, "posterior") or hasattr(value, "data_vars")
     return (isinstance(value, Mapping) and not chains) or (
         hasattr(value, "columns") and hasattr(value, "iloc")
@@ -246,7 +246,7 @@ def _variables(draws: ArrayLike) -> list[str] | None:
 
 
 def _same(variables: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the names, which must be those of the variables in some order."""
+    """Return the names; raise ValueError if they are not the variables in some order."""
     if sorted(names) != sorted(variables):
         raise ValueError(
             f"names: the draws hold {', '.join(variables)}, the parameters are called "

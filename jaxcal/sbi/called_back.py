@@ -1,7 +1,7 @@
 """Log densities that JAX programs compute by callbacks to Python.
 
-The posterior is an operand of the program, a number that the host looks up. So posteriors of one
-shape share one program, and no program keeps a posterior alive.
+A program receives the posterior as an integer, which the host looks up. So posteriors of one shape
+share one program, and no program keeps a posterior alive.
 """
 
 import itertools
@@ -36,10 +36,10 @@ NUMBERS = itertools.count()
 
 @jax.tree_util.register_pytree_node_class
 class Handles:
-    """The number in `POSTERIORS` of the posterior of each row.
+    """Key in `POSTERIORS` of the posterior of each row.
 
-    Concrete numbers keep their posteriors alive, as do all copies that ``jax.tree.map`` makes
-    outside of compiled programs.
+    Concrete keys, and the copies that ``jax.tree.map`` makes of them outside of compiled programs,
+    keep their posteriors alive.
     """
 
     def __init__(self, numbers: Any):

@@ -54,8 +54,8 @@ def check_posterior(
     `jaxcal.calibration_test`, and ranks (SBC) and coverage among exchangeable candidates. These are
     draws if they are cheap, otherwise chains that start at the parameter and need no burn-in. The
     same test with x as ``inputs`` tests whether the posterior is right given x. With scores only:
-    `jaxcal.kccsd_test` and `jaxcal.kcsd_test`. One test of scores alone, with all of its options:
-    ``pairs = score_pairs(..)`` and ``jaxcal.kccsd_test(key, pairs.scores, pairs.thetas)``.
+    `jaxcal.kccsd_test` and `jaxcal.kcsd_test`. To run one test of the scores with all its options,
+    use ``pairs = score_pairs(..)`` and ``jaxcal.kccsd_test(key, pairs.scores, pairs.thetas)``.
 
     Args:
         key: Random key: typed, legacy or an integer.
@@ -73,8 +73,8 @@ def check_posterior(
         coverage: A result of `jaxcal.coverage.coverage` to include in the verdict.
         discrete: All values of each discrete parameter, by its name or column:
             ``{"model": [0, 1, 2]}``. The continuous parameters are tested given the discrete ones,
-            and the probabilities of each discrete one given x and all others; ``bounds`` are of the
-            continuous ones, and so is a ``prior`` that is a numpyro distribution. Needs log
+            and the probabilities of each discrete one given x and all others. ``bounds``, and a
+            ``prior`` that is a numpyro distribution, concern the continuous ones only. Needs log
             densities of one theta given one x, or those of torch, such as sbi's MNPE.
         **options: Those of `score_pairs`: ``prior``, ``bounds``, ``summaries`` (needed for images
             and long series), ``names`` of the parameters, ``n_nodes``, ``exclude_invalid_x``.
@@ -83,9 +83,9 @@ def check_posterior(
         `PosteriorReport`, which prints the errors in words; its ``figure()`` draws them. Errors: as
         in `score_pairs`.
 
-    Cost per pair: about 380 log densities, n_nodes + 12 gradients and 10 d Hessian-vector products;
-    n_draws log densities with gradients more, or 384 and 200 gradients for the chains, and 5 d
-    Hessian-vector products; of each discrete parameter one log density a value. Linear in n.
+    Cost per pair: about 380 log densities, n_nodes + 12 gradients and 10 d Hessian-vector products.
+    Ranks add 5 d such products, and n_draws log densities with gradients or, for chains, 384 log
+    densities and 200 gradients; discrete parameters add one log density per value. Linear in n.
 
     Source: as of `jaxcal.calibration_test`, `candidates.exchangeability_test`; for scores Glaser et
     al. (2023), with the prior as base measure (Section 4.1).
@@ -137,8 +137,8 @@ def check_posterior(
 
 
 def _exchanged(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> Array | None:
-    """Return `exchange_evidence`; none of it if the posterior is wrong with the two exchanged too,
-    as other errors may also raise its density there."""
+    """Return `exchange_evidence`, or -infinity if the posterior with the two parameters exchanged
+    is rejected too: other errors may also raise the density there."""
     if pairs.predictions is None:
         return None
     ratios = exchange_evidence(pairs.predictions, pairs.thetas, pairs.space)
@@ -228,8 +228,7 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
 
 @jax.jit
 def _claims(thetas: Array, scores: Scores) -> Claims | None:
-    """Return centres and covariances of the posteriors from their scores, computed in units of the
-    pairs."""
+    """Return centres and covariances that the scores of the posteriors imply."""
     units = Units.of(thetas)
     nodes, at_nodes = units.points(scores.nodes), units.scores(scores.at_nodes)
     at_targets = units.scores(scores.at_targets)

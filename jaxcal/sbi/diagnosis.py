@@ -35,7 +35,7 @@ class Diagnosis(eqx.Module):
     Limits have confidence 1 - level. Errors **given the other parameters** show in all parameters
     dependent on the wrong one; errors of a parameter **by itself** do not. Sizes and limits from
     scores are exact for Gaussian posteriors. p-values are valid for all, but a small one for
-    another posterior does not identify a parameter. With ranks among draws everything is exact.
+    another posterior does not identify a parameter. From ranks among draws, all of it is exact.
 
     Attributes:
         shift: Shift of a parameter by itself, positive if the posterior is too high, in the
@@ -46,12 +46,12 @@ class Diagnosis(eqx.Module):
             units of the parameter's actual conditional spread.
         spread: Spread given the other parameters, from :math:`1 + s_k (\theta_k - c_k)`, with c_k a
             regression of theta_k on what is conditioned on, fitted to other pairs. For Gaussian
-            posteriors with independent parameters 1 - (actual variance / claimed), so negative for
-            overconfidence. Shift and spread are corrected together by Holm's method, bias by itself
-            (if shift is None: bias and spread together).
-        shift_trend: Shift (or bias, if it is None) times the rank of feature j, from -1 to 1, d q
-            moments, parameter by parameter. For conditional tests only, None otherwise; corrected
-            together with ``spread_trend``.
+            posteriors with independent parameters it is 1 - (actual variance / claimed), negative
+            for overconfidence. Holm's method corrects shift and spread together and bias
+            separately (bias and spread together if shift is None).
+        shift_trend: Shift (bias if shift is None) times the rank of feature j, from -1 to 1; d q
+            moments, parameter by parameter, corrected together with ``spread_trend``. None except
+            for conditional tests.
         spread_trend: The same for the spread.
         strongest: Parameter and feature of the strongest trend, [2].
         thirds: Shift, and spread, of that parameter in the lowest, middle and highest third of
@@ -59,8 +59,8 @@ class Diagnosis(eqx.Module):
         marginal_spread: Logarithm of claimed over actual deviation of each parameter by itself,
             with its own Holm correction, as in `jaxcal.results.Coordinates`. None if shift is; NaN
             for nonlinear scores.
-        correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..,
-            as ``marginal_spread``; None also without pairs.
+        correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..;
+            None or NaN as ``marginal_spread``, and None for a single parameter.
     """
 
     shift: Means | None

@@ -23,9 +23,9 @@ class DiscreteParameter(Result):
 
     Attributes:
         calibrated: `skce_test` of the probabilities of its k values.
-        p_along: P-value of errors of these along f features, among values drawn from them; exact
-            for every n, [].
-        p_excluded: P-value of its least probable value in all pairs, exact for every n, [].
+        p_along: P-value of errors of these probabilities along f features, among values drawn from
+            them; exact for every n, [].
+        p_excluded: P-value of the smallest probability of an observed value; exact for every n, [].
         claimed: Mean probability of each value, [k].
         actual: Share of each value, [k].
         errors: Actual minus claimed, summed along each feature, in standard errors, [k, f].
@@ -100,8 +100,8 @@ def of_probabilities(
     features: tuple[str, ...],
     name: str,
 ) -> DiscreteParameter:
-    """Test the probabilities of the k values of a parameter, which is that of number ``place`` in
-    each of n pairs, also along ``inputs``.
+    """Test the probabilities of the k values of a parameter, also along ``inputs``. ``place`` [n]
+    holds the index of its value in each pair.
 
     Cost: n k q numbers, and for each of `DRAWS` draws n k q multiplications.
     """
@@ -129,7 +129,8 @@ def _along(
     inputs: Float[Array, "n q"],
     draws: int = DRAWS,
 ) -> tuple[Scalar, Scalar, Float[Array, "k f"], Float[Array, "k f"]]:
-    """Return the p-values of errors along inputs and of excluded values, the errors, and theirs."""
+    """Return p-values of errors along inputs and of excluded values; the errors and their
+    p-values."""
     n, k = probabilities.shape
     features = jnp.concatenate([jnp.ones((n, 1), inputs.dtype), standardized(inputs)], axis=1)
     variances = (probabilities * (1 - probabilities)).T @ features**2
@@ -153,6 +154,6 @@ def _along(
 
 
 def _evidence(errors: Float[Array, "k f"]) -> Scalar:
-    """Return the logarithm of the sum of ratios of a normal density of variance 2 to that of
-    variance 1, up to a constant: large if one error is, or many are."""
+    """Return log sum of N(0, 2) over N(0, 1) densities at the errors, up to a constant. It is large
+    if one error is large or many are."""
     return jax.nn.logsumexp(errors**2 / 4)

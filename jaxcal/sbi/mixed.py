@@ -1,9 +1,9 @@
 """Discrete parameters beside continuous ones, such as a choice of models.
 
 A posterior of continuous parameters a and discrete ones z is right if p(a | z, x) and each
-p(z_j | a, the other z, x) are: where all densities are positive, these determine it (Besag, 1974).
-The first is a posterior of continuous parameters, with z beside x. The others are probabilities of
-classes, which follow from the same densities at each value of z_j.
+p(z_j | a, the other z, x) are right: if all densities are positive, these determine it (Besag,
+1974). The first is a posterior of continuous parameters given z and x. The others are class
+probabilities, computed from the log densities at each value of z_j.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,14 +25,14 @@ from jaxcal.sbi.pairs import PairOptions, ScoredPairs, summarized
 from jaxcal.sbi.posteriors import Densities
 from jaxcal.typing import ArrayLike, Key, LogDensity, Scalar
 
-Z = "discrete parameters"  # their place in the dict of observations
+Z = "discrete parameters"  # their key in the dict of observations
 MOST_VALUES = 1000
 
 
 @dataclass(frozen=True)
 class _Joined:
-    """The log density of all parameters as one of the continuous ones, given the discrete ones;
-    ``order`` sorts both, in this order, by their columns."""
+    """The log density of all parameters as a function of the continuous ones given the discrete
+    ones. ``order`` permutes (continuous, discrete) to the original columns."""
 
     log_density: LogDensity
     order: tuple[int, ...]
@@ -73,9 +73,9 @@ class ContinuousPosterior:
 
 
 class Split(NamedTuple):
-    """A posterior of continuous and discrete parameters as one of the ``continuous``, with its
-    thetas, xs and options. ``columns`` are those of the discrete parameters, ``names`` theirs, and
-    ``values`` all that each may take, in increasing order."""
+    """The ``continuous`` part of a posterior with discrete parameters: posterior, thetas, xs,
+    options. ``columns``, ``names`` and all possible ``values``, in increasing order, describe the
+    discrete parameters."""
 
     continuous: tuple[ContinuousPosterior, Array, Any, PairOptions]
     columns: tuple[int, ...]
@@ -83,7 +83,7 @@ class Split(NamedTuple):
     values: tuple[tuple[float, ...], ...]
 
     def tests(self, key: Key, pairs: ScoredPairs, level: float) -> tuple[DiscreteParameter, ...]:
-        """Test each discrete parameter on the pairs on which the continuous ones are tested."""
+        """Test each discrete parameter on the same pairs as the continuous ones."""
         posterior, xs = self.continuous[0], cast(dict[str, Array], pairs.xs)
         predictions = posterior.of_all(xs)
         discrete = xs[Z].astype(pairs.thetas.dtype)
@@ -128,8 +128,8 @@ def split(
     discrete: Mapping[str | int, ArrayLike] | None,
     options: PairOptions,
 ) -> Split | None:
-    """Return the continuous part of a posterior with discrete parameters, or None without such.
-    ValueError or TypeError name what does not fit."""
+    """Split a posterior into its continuous part and its discrete parameters; None without the
+    latter. Raises ValueError or TypeError that names the wrong argument."""
     if discrete is None:
         return None
     if isinstance(posterior, ScoredPairs) or thetas is None or xs is None:
@@ -176,7 +176,7 @@ def split(
 def _values(
     discrete: Mapping[str | int, ArrayLike], names: tuple[str, ...], thetas: np.ndarray
 ) -> dict[int, tuple[float, ...]]:
-    """Return the values of each discrete parameter, increasing, by its column."""
+    """Return a dict: column of each discrete parameter -> its values in increasing order."""
     if not isinstance(discrete, Mapping) or not discrete:
         raise TypeError(
             f"discrete: wanted a dict from names or columns of discrete parameters to all their "
@@ -208,7 +208,7 @@ def _values(
 
 
 def _prior_of(prior: Any, kept: tuple[int, ...], d: int) -> Any:
-    """Return the prior of the continuous parameters, from one of all or of these alone."""
+    """Return the prior of the continuous parameters, from a prior of all parameters or of these."""
     if prior is None:
         return None
     parts = getattr(prior, "dists", None)  # sbi's MultipleIndependent

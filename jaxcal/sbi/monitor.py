@@ -1,10 +1,10 @@
 r"""Test a posterior while pairs are simulated: stop as soon as there is enough evidence against it.
 
-The normal score :math:`\nu_t` of the rank of a parameter is standard normal given x and all pairs
-before, if the posterior is right. Whoever predicts it from earlier pairs as
-:math:`q_t(\nu_t \mid x_t)` holds :math:`E_t = \prod_{s \le t} q_s(\nu_s \mid x_s) / \phi(\nu_s)`,
-a martingale with mean 1, and :math:`P(\sup_t E_t \geq 1 / \alpha) \leq \alpha` (Ville): the level
-holds however often one looks. Here q is the predictive Student t density of a Bayesian linear
+If the posterior is right, the normal score :math:`\nu_t` of the rank of a parameter is standard
+normal given x and all earlier pairs. For any density :math:`q_t(\nu_t \mid x_t)` that is predicted
+from earlier pairs, :math:`E_t = \prod_{s \le t} q_s(\nu_s \mid x_s) / \phi(\nu_s)` is a martingale
+with mean 1, so :math:`P(\sup_t E_t \geq 1 / \alpha) \leq \alpha` (Ville): the level holds however
+often E is computed. Here q is the predictive Student t density of a Bayesian linear
 regression with unknown variance, and E the mean over parameters and three kinds of features: none,
 each input alone, and all inputs.
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 SLOPE = 0.3  # prior variance of an intercept or slope; that of all inputs together is as large
 DEGREES = 10.0  # of the prior of the variance, which has mean 1
-MOST_INPUTS = 100  # taken together; more would cost their square in memory
-LEAST_PAIRS = 20  # of the first call, whose mean and deviation of x scale all later ones
+MOST_INPUTS = 100  # in the regression on all inputs, whose memory is quadratic in their number
+LEAST_PAIRS = 20  # in the first call: its mean and deviation of x scale the x of all calls
 
 
 class Monitored(JudgedResult):
@@ -44,7 +44,7 @@ class Monitored(JudgedResult):
 
     Attributes:
         log_evidence: Natural logarithm of E after each pair, [n].
-        normal_scores: Of the ranks of the density and of each parameter, [n, r].
+        normal_scores: Normal scores of the ranks of the density and of each parameter, [n, r].
         inputs: Features of x, in units of the first call, [n, q].
         center, scale: Mean and deviation of the features in the first call, [q].
         slopes: Fitted mean of the normal scores: its intercept and its slope along each single
@@ -66,7 +66,7 @@ class Monitored(JudgedResult):
 
     @property
     def p_value(self) -> Scalar:
-        """Valid at any time: 1 over the largest E so far, at most 1."""
+        """P-value, valid at any time: 1 over the largest E so far, at most 1."""
         return jnp.minimum(1.0, jnp.exp(-jnp.max(self.log_evidence)))
 
     @property
@@ -114,20 +114,21 @@ def monitor(
 ) -> Monitored:
     """Add pairs to the evidence against a posterior, and say whether it is enough.
 
-    Call it after every few simulations and stop at ``verdict == "rejected"``: looking again and
-    again does not raise the probability of rejecting a right posterior above the level.
+    Call it after every few simulations and stop at ``verdict == "rejected"``: repeated calls do not
+    raise the probability of rejecting a right posterior above the level.
 
     Args:
         key: Random key, another one for each call: typed, legacy or an integer.
         posterior: What `score_pairs` takes, the same in each call.
         thetas: [k, d] parameters from the prior, new ones in each call.
         xs: [k, ...] observations simulated from them.
-        so_far: The result of the call before, or None at the first, which wants 20 pairs.
+        so_far: Result of the previous call; None in the first call, which needs at least 20 pairs.
         n_draws: Draws of each posterior, where draws are cheap; else log densities near it are
             used, as in `jaxcal.calibration_test`.
-        level: Probability of ever rejecting a right posterior; that of ``so_far`` counts.
-        **options: Those of `score_pairs`: ``prior`` (without one every call gives up pairs),
-            ``summaries`` (features along which errors are looked for) and others.
+        level: Probability of ever rejecting a right posterior; after the first call, the level of
+            ``so_far`` is used.
+        **options: Those of `score_pairs`: ``prior`` (without one every call uses up pairs as
+            nodes), ``summaries`` (features along which errors may change) and others.
 
     Returns:
         `Monitored`, with all pairs so far. ``result.save(path)`` and ``jaxcal.load(path)`` keep it.
@@ -172,7 +173,7 @@ def monitor(
         scaling, level = Scaling(so_far.center, so_far.scale), so_far.level
         before = so_far.normal_scores, so_far.inputs
     after = scores, scaling(features)
-    # on the host: each number of rows would be a program of its own
+    # on the host: under jit each number of rows would be compiled separately
     scores, inputs = (
         jnp.asarray(np.concatenate([old, new]).astype(new.dtype))
         for old, new in zip(before, after, strict=True)
@@ -193,8 +194,8 @@ def _check_same(so_far: Monitored, statistics: tuple[str, ...], features: Array)
 
 
 def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, tuple[str, ...]]:
-    """Normal scores of randomized ranks, among draws or among points near each posterior. What
-    points are drawn does not depend on the parameters of these pairs, as exactness asks."""
+    """Return normal scores of randomized ranks, among draws or among points near each posterior.
+    For exactness, the points do not depend on the parameters of these pairs."""
     keys = jax.random.split(key)
     if pairs.sampler is not None:
         draws = pairs.sample(keys[0], n_draws + 1)
@@ -219,7 +220,7 @@ def evidence(
 ) -> tuple[Float[Array, " n"], Float[Array, "r p"]]:
     """Return log E after each pair, and the intercept and slopes along each single input.
 
-    Rows are padded with zeros to a power of two, so that a growing n seldom compiles anew.
+    Rows are padded with zeros to a power of two, so that a growing n rarely causes recompilation.
     """
     n = len(scores)
     extra = (0, 2 ** max(6, math.ceil(math.log2(n))) - n), (0, 0)
@@ -255,8 +256,8 @@ def _evidence(
 def _bets(
     features: Float[Array, "n p"], prior: Float[Array, " p"], scores: Float[Array, "n r"]
 ) -> tuple[Float[Array, "n r"], Float[Array, "r p"]]:
-    """Logarithm of the product of predictive densities over standard normal ones after each pair,
-    with a regression per score on the same features; and its coefficients at the end."""
+    """Return log E after each pair for regressions of each score on the features, with the final
+    coefficients. E: product of predictive densities over standard normal ones."""
     r, p = scores.shape[1], features.shape[1]
 
     def step(carry: tuple[Array, ...], row: tuple[Array, Array]) -> tuple[tuple, Array]:
@@ -283,7 +284,8 @@ def _bets(
 
 
 def _log_t(error: Array, variance: Array, degrees: Array) -> Array:
-    """Log density of Student's t, with a factor root of 2 pi that normal densities have too."""
+    """Return the log density of Student's t times sqrt(2 pi), as the normal density also omits
+    it."""
     constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - jnp.log(degrees / 2) / 2
     power = -(degrees + 1) / 2 * jnp.log1p(error**2 / (degrees * variance))
     return constant - jnp.log(variance) / 2 + power

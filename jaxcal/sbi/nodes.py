@@ -14,7 +14,7 @@ from jaxcal.sbi.space import Space
 from jaxcal.sbi.suspicions import is_of_torch
 from jaxcal.typing import Key
 
-PILOTS = 128  # draws of the prior with which the fit of jumps starts
+PILOTS = 128  # draws of the prior from which the jump proposal is fitted
 
 
 def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | None:

@@ -88,7 +88,7 @@ class NumpyroPosterior:
     def pairs(
         self, key: KeyLike, n: int, inputs: Mapping[str, ArrayLike] | None = None
     ) -> tuple[Float[Array, "n d"], PyTree]:
-        """Return n unconstrained parameters from the prior, and an observation for each.
+        """Simulate n pairs: unconstrained parameters from the prior, and an observation for each.
 
         Args:
             key: Random key: typed, legacy or an integer.
@@ -134,8 +134,8 @@ class NumpyroPosterior:
         return one({name: jnp.asarray(latents[name]) for name in self.example})
 
     def draw_nodes(self, key: Key, m: int) -> Float[Array, "m d"]:
-        """Return m unconstrained draws of the prior; further conditions of the model are ignored,
-        as nodes may be any points."""
+        """Return m unconstrained draws of the prior, without other conditions of the model: nodes
+        may be any points."""
         inputs = None
         if self.inputs:
             inputs = {name: jnp.stack([self.row[name]] * m) for name in self.inputs}
@@ -168,7 +168,6 @@ class NumpyroPosterior:
             self._learn_latents({name: jnp.asarray(xs[name][0]) for name in self.inputs})
 
     def predictions(self, xs: PyTree) -> Unnormalized:
-        """Return the posteriors given xs, for tests that need log densities."""
         return Unnormalized(Swapped(self.log_prob), xs)
 
     def _call(

@@ -116,8 +116,7 @@ def score_pairs(
         xs: [n, ..] observations simulated from them, or a dict of such.
         prior: Base measure, and source of bounds: a numpyro or torch distribution, a function
             ``prior(key, m)``, or draws [m, d]. Not needed if the posterior has its prior. Without
-            any, ``n_nodes`` of the pairs, drawn by the key, are removed and their parameters become
-            the nodes.
+            any, ``n_nodes`` random pairs are removed and their parameters become the nodes.
         bounds: (low, high), if the prior does not define them.
         summaries: [n, q] summaries of xs, for tests given x. By default observations of more than
             100 numbers are summarized by the network's own embedding, if it has one.
@@ -197,7 +196,7 @@ def score_pairs(
 
 
 class _Pairs(NamedTuple):
-    """A posterior with its pairs and the features of xs."""
+    """A posterior, its pairs and the features of xs."""
 
     scorer: Any
     values: Array

@@ -37,9 +37,8 @@ class Posterior(Protocol):
 class Densities(Protocol):
     """Protocol of posteriors with log densities, up to a constant per row.
 
-    ``predictions(xs)`` returns the n posteriors given xs: a `jaxcal.Unnormalized` or a numpyro
-    distribution with batch shape [n] over parameters [d]. Those of torch are an `Unnormalized` too,
-    whose density calls back to torch.
+    ``predictions(xs)`` returns the n posteriors given xs: a `jaxcal.Unnormalized` (for torch, with
+    a density that calls back) or a numpyro distribution with batch shape [n] over parameters [d].
     """
 
     def predictions(self, xs: PyTree) -> Any: ...
@@ -57,7 +56,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class Swapped:
-    """``log_prob(theta, x)`` as ``log_density(x, theta)``; equal if the function is the same."""
+    """``log_prob(theta, x)`` with exchanged arguments; two are equal if their functions are."""
 
     log_prob: Callable[..., Array]
 
@@ -102,7 +101,6 @@ class JaxPosterior(eqx.Module):
         return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)
 
     def predictions(self, xs: PyTree) -> Unnormalized:
-        """Return the posteriors given xs, for tests that need log densities."""
         density, network = _density(self.log_prob)
         if network is None:
             return Unnormalized(density, xs)
@@ -119,8 +117,8 @@ def chunked_scores(
 ) -> Scores:
     """Return scores of n posteriors at their own theta and at common nodes, in chunks.
 
-    Memory holds the intermediates of ``batch`` gradients, and the scores. One program per shape and
-    function.
+    Memory: the scores and the intermediates of ``batch`` gradients. One program is compiled per
+    shape and function.
 
     Args:
         log_prob: As in `JaxPosterior`; its value must be a scalar.
@@ -155,7 +153,8 @@ def chunked_scores(
 
 
 def _density(log_prob: Any) -> tuple[Callable[..., Array], Any]:
-    """Return ``density(params, theta)`` and the network in its parameters, None for a function."""
+    """Return ``density(params, theta)`` and the network that its params hold, None for a
+    function."""
     if hasattr(log_prob, "log_prob") and not isinstance(log_prob, jax.stages.Wrapped):
         return _flow, log_prob
     if eqx.is_array(log_prob) or not jax.tree.leaves(eqx.filter(log_prob, eqx.is_array)):
@@ -164,7 +163,7 @@ def _density(log_prob: Any) -> tuple[Callable[..., Array], Any]:
 
 
 class Static(eqx.Module):
-    """The parts of a network that are no arrays, as a static field."""
+    """The non-array parts of a network, as a static field."""
 
     rest: PyTree = eqx.field(static=True)
 
@@ -215,7 +214,7 @@ def _one_number(model: Unnormalized, theta: Array) -> None:
 
 
 class ArrayPosterior(eqx.Module):
-    """Precomputed scores, in the units of 1 / theta."""
+    """A posterior that is known only by precomputed scores, in the units of 1 / theta."""
 
     scores: Scores
 
@@ -251,11 +250,9 @@ class DistributionPosterior(eqx.Module):
         return Scores(at) if nodes is None else Scores(at, at_nodes, nodes)
 
     def predictions(self, xs: PyTree) -> Any:
-        """Return the distribution itself."""
         return self.distribution
 
     def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
-        """Return m draws of each posterior."""
         drawn = draws(key, self.distribution, m)
         return drawn.reshape(*drawn.shape[:2], -1)
 
@@ -265,13 +262,13 @@ def is_tensor(value: object) -> bool:
     return hasattr(value, "detach") and hasattr(value, "numpy")
 
 
-ATTEMPTS = 12  # at drawing parameters within bounds, each with twice as many draws as before
+ATTEMPTS = 12  # to draw parameters within bounds; each doubles the number of draws
 MOST_AT_ONCE = 10_000  # draws of one posterior per attempt
 
 
 class PairedSampler:
-    """Draws ``sample(key, m)`` of the posteriors of these observations, [n, m, d], as original
-    parameters; draws outside of the bounds are drawn again, as in sbi."""
+    """Sampler of the posteriors of fixed observations: ``sample(key, m)`` returns original
+    parameters [n, m, d]. Draws outside of the bounds are drawn again, as in sbi."""
 
     def __init__(self, posterior: Sampler, xs: PyTree, dtype: DTypeLike, space: Space):
         self.posterior, self.xs, self.dtype, self.space = posterior, xs, dtype, space

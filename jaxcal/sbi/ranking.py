@@ -92,8 +92,8 @@ def rank_posteriors(
 ) -> PosteriorRanking:
     """Rank many posteriors of one architecture by one test each, in one program.
 
-    The hypothesis is that of `kcsd_test`, that each is the posterior given x, because its kernel
-    does not depend on the model. All models are tested with the same signs.
+    Tests by `kcsd_test` whether each is the posterior given x: its kernel does not depend on the
+    model. All models are tested with the same signs.
 
     Args:
         key: Random key: typed, legacy or an integer.

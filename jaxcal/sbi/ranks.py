@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 DRAWS, CHAINS = "draws", "chains"
 MOST_FEATURES = 50  # most features for which trends are tested
-LEAST = 1e-6  # distance of ranks from 0 and 1, for normal scores
+LEAST = 1e-6  # least distance of ranks from 0 and 1, which keeps normal scores finite
 
 
 class PosteriorRanks(Result):
@@ -213,7 +213,7 @@ def rank_draws(
     *,
     level: float,
 ) -> PosteriorRanks:
-    """Return ranks among draws; the last draw of each posterior is a reference point of another."""
+    """Return `PosteriorRanks` among draws."""
     fold_key, rank_key = jax.random.split(key)
     standing = ranks_among_draws(rank_key, draws, thetas)
     return PosteriorRanks(
@@ -229,8 +229,8 @@ def rank_draws(
 
 @jax.jit
 def ranks_among_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n r"]:
-    """Randomized ranks in [0, 1] of the distance to a draw of another posterior, and of each
-    parameter; the last draw of each posterior is the reference point for another."""
+    """Return randomized ranks in [0, 1] of each parameter and of the distance to a reference point,
+    which is the last draw of another posterior."""
     points = jnp.concatenate([thetas[:, None], draws[:, :-1]], axis=1)
     same = jnp.full(points.shape[:2], 1 / points.shape[1], points.dtype)
     among = Candidates(points, same, same, jnp.ones((), points.dtype))
@@ -266,8 +266,8 @@ def diagnosed(
 def also_by(table: Table, of: Diagnosis) -> Diagnosis:
     """Return the diagnosis with p-values of shifts and spreads that are at least those of a table.
 
-    Ranks among weighted points say too often that a right parameter is too narrow where another one
-    is wrong; the table takes that into account.
+    Ranks among weighted points too often report a right parameter as too narrow if another one is
+    wrong; the table accounts for that.
     """
     everywhere = table.p_value[:, 0].reshape(2, -1)
 

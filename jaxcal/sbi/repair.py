@@ -41,8 +41,8 @@ def repair_posterior(
     Args:
         key: Random key: typed, legacy or an integer.
         posterior: Anything that `score_pairs` takes and that has log densities for any x: NPE, NLE
-            and NRE of sbi, functions, networks and flows of JAX and torch. TypeError if it has
-            none, only by an ODE, or for its own x alone.
+            and NRE of sbi, functions, networks and flows of JAX and torch. TypeError if it has no
+            log densities, needs an ODE for each, or has them for one x only.
         thetas: [n, d] parameters from the prior.
         xs: [n, ..] observations simulated from them, or a dict of such. Pairs that trained the
             posterior invalidate the certificate: simulate new ones, or hold some out.

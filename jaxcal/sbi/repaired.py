@@ -68,10 +68,9 @@ class Repaired:
 
 @dataclass(frozen=True, eq=False)
 class RepairedSampler(Repaired):
-    """Repaired posteriors that can be sampled, because their original can."""
+    """Repaired posteriors of an original that can be sampled."""
 
     def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
-        """Return m draws of each posterior."""
         scorer: Any = self.scorer
         return self.moved(scorer.sample(key, xs, m), xs)
 
@@ -96,8 +95,8 @@ class RepairedPosterior:
 
     @property
     def certificate(self) -> Repair:
-        """Changes by the map, its gain in nats with limits, tests before and after; invalid if the
-        pairs trained the posterior."""
+        """Changes by the map, its gain in nats with limits, and tests before and after. Invalid if
+        the posterior was trained on these pairs."""
         return self.repaired.repair
 
     def __repr__(self) -> str:
@@ -110,15 +109,15 @@ class RepairedPosterior:
         return getattr(self.source, "default_x", None)
 
     def predictions(self, xs: PyTree) -> Any:
-        """Return the posteriors given n observations, as in `jaxcal.sbi.predictions`; their maps
-        are computed once, and log densities may be compiled."""
+        """Return the posteriors given n observations, as `jaxcal.sbi.predictions` does. Their maps
+        are computed once, and their log densities can be compiled."""
         return self.repaired.predictions(self._rows(xs))
 
     def log_prob(self, theta: ArrayLike, x: Any = None) -> Any:
         """Return log densities, with the constants of the original: normalized if it is.
 
-        For direct estimates of sbi with bounds (NPE), the share beyond the bounds is removed, as
-        sbi does. No gradient reaches torch.
+        Direct estimates of sbi with bounds (NPE) are renormalized to the bounds, as by sbi. No
+        gradient reaches torch.
 
         Args:
             theta: Parameters, [b, d] or [d].
@@ -217,7 +216,7 @@ class RepairedPosterior:
         return xs
 
     def _log_inside(self, x: Any, n: int) -> Array:
-        """Return the logarithm of the share of sbi's direct estimates within the bounds, [n]."""
+        """Return the log probability of the bounds under sbi's direct estimates, [n]."""
         share = getattr(self.source, "leakage_correction", None)
         if share is None or not self.repaired.space.bounded.any():
             return jnp.zeros(n)
@@ -227,7 +226,8 @@ class RepairedPosterior:
 
 @partial(jax.jit, static_argnames="one")
 def _logs(predictions: Any, thetas: Float[Array, "b d"], *, one: bool) -> Float[Array, " b"]:
-    """Return log densities of one posterior at all thetas, or of each at its own."""
+    """Return log densities of b posteriors at their thetas, or of ``one`` posterior at all of
+    them."""
     if not one:
         return each_density(predictions, _at, thetas)
     return jax.vmap(lambda theta: each_density(predictions, _at, theta[None])[0])(thetas)

@@ -1,4 +1,4 @@
-"""Results of checking a posterior: the verdict on each hypothesis, and on both together."""
+"""Results of checking a posterior: a verdict on each hypothesis, and on all of them together."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -98,8 +98,8 @@ class PosteriorResult(Result):
         return sentences(of, self.names, level, by_ranks=of is self.by_ranks)
 
     def told(self) -> Diagnosis:
-        """Diagnosis that identifies parameters: from scores if posteriors are Gaussian, else from
-        ranks if there are any."""
+        """The diagnosis whose errors identify parameters: from scores for Gaussian posteriors, else
+        from ranks if there are any."""
         if self.by_ranks is None or tells(self.diagnosis.shift):
             return self.diagnosis
         return self.by_ranks
@@ -129,9 +129,9 @@ class PosteriorReport(Result):
         conditional: `PosteriorResult` on whether it is right given x.
         coverage: A `jaxcal.coverage.Coverage` that was passed in, or None.
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
-        exchanged: Log ratio of the density with two parameters exchanged to that as they are,
-            [d, d], -infinity if the posterior is wrong with the two exchanged too; None without
-            log densities and for more than 10 parameters.
+        exchanged: Log ratio of the density with two parameters exchanged to the density itself, [d,
+            d]; -infinity if the posterior with the two exchanged is rejected too. None without log
+            densities and for more than 10 parameters.
         discrete: `DiscreteParameter`, the tests of each discrete parameter given all others; the
             other fields concern the continuous parameters given the discrete ones.
     """
@@ -192,7 +192,7 @@ class PosteriorReport(Result):
             which = failed[0]
             what = {
                 "coverage": "highest-density regions do not hold their share of parameters",
-                "ranks": "parameters do not stand evenly among what could be in their places",
+                "ranks": "ranks of parameters are not uniform among exchangeable candidates",
             }[which]
             tested = " and moments" * ("moments" in p)
             return f"not calibrated: {what} ({which}, p = {p[which]:.2g})" + (
@@ -202,8 +202,8 @@ class PosteriorReport(Result):
             return "not calibrated, so not the posterior given x either"
         if not right:
             return (
-                "calibrated as far as can be seen, but not the posterior given x: it leaves out "
-                "information in x, or errors of different x cancel"
+                "no evidence of miscalibration, but not the posterior given x: it leaves out "
+                "information in x, or its errors cancel over x"
             )
         if not probable:
             return (
@@ -220,9 +220,9 @@ class PosteriorReport(Result):
     def findings(self) -> list[str]:
         """Return the errors in words: parameter, direction and size; correlation; weights; region.
 
-        None unless a p-value rejects at the level of the verdict. Each kind of error has a share of
-        the level, with Holm's correction inside: for a right posterior the expected false-positive
-        rate is at most that level.
+        Empty unless a p-value rejects at the level of the verdict. Each kind of error has a share
+        of the level, with Holm's correction inside: for a right posterior the expected
+        false-positive rate is at most that level.
         """
         if not float(self.p_value) <= self.level:
             return []
@@ -243,9 +243,9 @@ class PosteriorReport(Result):
     def diagnosis(self) -> Diagnosis:
         """Most accurate diagnosis of each kind of error.
 
-        For Gaussian posteriors shift, spread and trends along x are from scores; for others from
-        ranks, which concern a parameter by itself for any shape: among draws, else among points of
-        the density. Correlations are from scores.
+        Shift, spread and trends along x are from scores for Gaussian posteriors. For others they
+        are from ranks (among draws, else among points of the density), which concern a parameter by
+        itself for any shape. Correlations are from scores.
         """
         by_scores, given_x = self.calibration.diagnosis, self.conditional.diagnosis
         by_ranks = self._by_ranks()
@@ -304,7 +304,7 @@ class PosteriorReport(Result):
 
     @property
     def _excluded(self) -> int:
-        """Number of parameters that their posteriors all but exclude; 0 without log densities."""
+        """Number of parameters with almost no posterior density; 0 without log densities."""
         notes = self.calibration.test.notes
         codes = ("impossible-targets", "improbable-targets")
         return sum(int(notes[code]) for code in codes) if self._of_densities else 0

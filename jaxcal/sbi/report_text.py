@@ -26,11 +26,7 @@ LABELS = {
     "witnesses": "shift, spread, trends in x",
     "discrete": "discrete parameters",
 }
-GIVEN_X = (
-    "given x",
-    "witnesses",
-    "discrete",
-)  # the others are about calibration
+GIVEN_X = ("given x", "witnesses", "discrete")  # all other tests are tests of calibration
 SIGHT = {
     "moments": "moments: shift, spread, correlation, tails, weights of modes, and what of these "
     "grows with the centre or width of the posterior; not fine structure inside a mode",
@@ -50,8 +46,8 @@ SIGHT = {
 
 
 def table(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
-    """Return a line per parameter: shift and spread by itself; p-values given the others if there
-    are only scores of posteriors that are not Gaussian."""
+    """Return one line per parameter: its shift and spread by itself or, from scores of posteriors
+    that are not Gaussian, p-values given the other parameters."""
     wide = max(9, *(len(name) for name in names))
     if not (tells(d.shift) and tells(d.marginal_spread)):
         lines = [f"{'parameter':{wide}}   given the others: mean, p (Holm)   spread, p (Holm)"]
@@ -128,8 +124,8 @@ def sentences(
 ) -> list[str]:
     """Return the significant errors after Holm's correction at the level, in words.
 
-    A parameter is named if its moments concern it alone: those of ranks, if ``by_ranks``, and of
-    scores of Gaussian posteriors.
+    A parameter is named only if its moments concern it alone: moments of ranks (``by_ranks``), and
+    of scores of Gaussian posteriors.
     """
     if not tells(d.shift):
         return _unnamed(d, level)
@@ -153,8 +149,8 @@ def sentences(
 
 
 def exchanges(ratios: Array | None, names: tuple[str, ...], level: float) -> list[str]:
-    """Return a sentence on the two parameters whose exchange raises the density most, if that has
-    a probability of at most ``level`` under the right posterior (Markov's inequality)."""
+    """Return a sentence on the two parameters whose exchange raises the density most, if the right
+    posterior has such a ratio with probability at most ``level`` (Markov's inequality)."""
     if ratios is None:
         return []
     logs, d = np.asarray(ratios, float), len(names)
@@ -169,8 +165,8 @@ def exchanges(ratios: Array | None, names: tuple[str, ...], level: float) -> lis
 
 
 def excluded(count: int, n: int) -> list[str]:
-    """Return a sentence on parameters where their posteriors have next to no density, if they are
-    a tenth of all: a right posterior has any with probability 1e-6."""
+    """Return a sentence if a tenth of all parameters have almost no posterior density. Under a
+    right posterior, any such parameter has probability 1e-6."""
     if count < max(2, n / 10):
         return []
     return [
@@ -180,7 +176,8 @@ def excluded(count: int, n: int) -> list[str]:
 
 
 def _unnamed(d: Diagnosis, level: float) -> list[str]:
-    """Return the errors that nonlinear scores show: that there is one, and along which x."""
+    """Return a sentence on errors from scores of posteriors that are not Gaussian: whether there
+    are any, and the features of x with which they change, but no parameter."""
     said: list[str] = []
     least = min(float(np.min(np.asarray(means.p_adjusted))) for means in (d.bias, d.spread))
     if least <= level:

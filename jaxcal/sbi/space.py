@@ -84,8 +84,8 @@ class Space(eqx.Module):
         return (slope * values + change).astype(values.dtype)
 
     def _bounds(self, rows: Rows) -> tuple[Array, Array, Array, Array, Array]:
-        """Return which parameters have a low, a high, and both bounds, and the bounds, with finite
-        placeholders; each with as many axes as the rows."""
+        """Return masks of the parameters with a low, a high and both bounds, and the bounds
+        themselves with finite placeholders; each has as many axes as the rows."""
         low, high = along_last(self.low, rows), along_last(self.high, rows)
         above, below = jnp.isfinite(low), jnp.isfinite(high)
         harmless = jnp.where(above, low, 0.0), jnp.where(below, high, 1.0)
@@ -177,8 +177,8 @@ def check_inside(space: Space, thetas: Array, names: Sequence[str]) -> None:
 
 
 def check_continuous(thetas: Array, names: Sequence[str]) -> None:
-    """Raise ValueError if all values of a parameter are integers, in more than 10 rows with enough
-    digits to resolve eighths: continuous parameters never are."""
+    """Raise ValueError if a parameter is discrete: all values are integers, in more than 10 rows
+    whose precision resolves eighths."""
     values = np.asarray(thetas)
     digits = np.spacing(np.abs(values)) <= 1 / 8
     discrete = np.all(~digits | (values == np.round(values)), axis=0) & (digits.sum(axis=0) > 10)
@@ -208,7 +208,7 @@ def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
 
 @dataclass(frozen=True)
 class _FreedDensity:
-    """A log density of free parameters from one of bounded parameters, with the log-Jacobian."""
+    """The log density of free parameters: that of the bounded ones plus the log-Jacobian."""
 
     log_density: LogDensity
 
@@ -218,8 +218,8 @@ class _FreedDensity:
 
 
 class FreedDistribution(eqx.Module):
-    """A distribution over [d] with batch shape [n] as one over free parameters; it has the methods
-    of a numpyro distribution that tests use."""
+    """The distribution of the free parameters, from a distribution of bounded ones with batch shape
+    [n] and event shape [d]. It has the methods of numpyro distributions that tests use."""
 
     distribution: Any
     space: Space
@@ -250,8 +250,8 @@ class FreedDistribution(eqx.Module):
 
 @dataclass(frozen=True)
 class _BoundDensity:
-    """A log density of bounded parameters from one of free parameters; -infinity on the bounds and
-    beyond."""
+    """The log density of bounded parameters, from that of the free ones; -infinity on the bounds
+    and beyond."""
 
     log_density: LogDensity
 
@@ -261,7 +261,7 @@ class _BoundDensity:
 
 
 def _bounded(space: Space, thetas: Rows, of_free: Any) -> Float[Array, "*batch"]:
-    """Return log densities of bounded parameters, from those of free ones, ``of_free(us)``."""
+    """Return log densities of bounded parameters from ``of_free(us)``, those of the free ones."""
     us = space.free(thetas)
     inside = jnp.all(jnp.isfinite(us), axis=-1)
     us = jnp.where(jnp.expand_dims(inside, -1), us, 0)
@@ -269,7 +269,7 @@ def _bounded(space: Space, thetas: Rows, of_free: Any) -> Float[Array, "*batch"]
 
 
 class BoundDistribution(eqx.Module):
-    """A distribution over free parameters with batch shape [n] as one over bounded parameters."""
+    """The distribution of bounded parameters, from one of free parameters with batch shape [n]."""
 
     distribution: Any
     space: Space
@@ -290,7 +290,7 @@ class BoundDistribution(eqx.Module):
 
 
 def bound_again(predictions: Any, space: Space) -> Any:
-    """Return predictions over free parameters as predictions over bounded ones."""
+    """Convert predictions of free parameters to predictions of bounded ones."""
     if not space.bounded.any():
         return predictions
     if isinstance(predictions, Unnormalized):
@@ -300,13 +300,14 @@ def bound_again(predictions: Any, space: Space) -> Any:
 
 
 def over_free(predictions: Unnormalized, space: Space) -> Unnormalized:
-    """Return densities of free parameters, also inside of jit."""
+    """Convert densities of bounded parameters to densities of free ones; works inside of jit."""
     params, axes = (space, predictions.params), (None, predictions.in_axes)
     return Unnormalized(_FreedDensity(predictions.log_density), params, in_axes=axes)
 
 
 def freed(predictions: Any, space: Space) -> Any:
-    """Return an `Unnormalized` or a distribution over free parameters from one over bounded."""
+    """Convert an `Unnormalized` or a distribution of bounded parameters to one of free
+    parameters."""
     if isinstance(predictions, Unnormalized):
         return over_free(predictions, space) if space.bounded.any() else predictions
     if not space.bounded.any() and predictions.event_shape:

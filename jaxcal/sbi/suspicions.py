@@ -17,12 +17,13 @@ from jaxcal.typing import ArrayLike, Predictions, PriorLike
 FEW = 50  # number of pairs below which there is a warning
 UNLIKELY = 1e-6  # p-value below which thetas do not look like draws of the prior
 PRIOR_DRAWS = 2000
-MOST_EXCHANGED = 10  # parameters up to which all pairs of them are exchanged
+MOST_EXCHANGED = 10  # largest number of parameters whose exchanges are computed
 
 
 @jax.jit
 def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
-    """Return how many rows of thetas repeat beyond chance, alone and with their features."""
+    """Count rows of thetas that repeat beyond chance: those of thetas alone, and those that repeat
+    with their features."""
     n = len(thetas)
     of_thetas, none = fingerprints(thetas, n), jnp.zeros(n, jnp.uint32)
     with_features = repeated_rows(thetas, of_thetas, fingerprints(features, n))
@@ -105,8 +106,8 @@ def about_scores(scores: Scores) -> tuple[str, ...]:
 
 
 def about_tails(at: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence if one pair in fifty holds most of the squared scores of a parameter. All
-    parameters that depend on the wrong one have large scores, so none is named."""
+    """Return a sentence if 2 % of the pairs hold most of the squared scores of a parameter. It
+    names no parameter, as all that depend on a wrong one have large scores."""
     squares = np.sort(at.astype(float) ** 2, axis=0)[::-1]
     total = squares.sum(axis=0)
     if len(at) < 100 or not np.all(np.isfinite(total) & (total > 0)):
@@ -139,8 +140,8 @@ def about_prior(
     features: np.ndarray,
     draws: np.ndarray | None,
 ) -> tuple[str, ...]:
-    """Return sentences if ``prior=`` is not the posterior's own, and if thetas do not look like
-    ``draws`` of it: each parameter by a two-sample Kolmogorov-Smirnov test."""
+    """Return sentences if ``prior=`` differs from the posterior's prior, and if thetas do not look
+    like its ``draws``, by two-sample Kolmogorov-Smirnov tests of each parameter."""
     notes = ()
     if trained_with is not None and prior is not trained_with and prior is not None:
         here, there = prior_log_probs(prior, thetas), prior_log_probs(trained_with, thetas)
@@ -206,8 +207,8 @@ def is_of_torch(value: Any) -> bool:
 def about_training(
     moments: tuple[np.ndarray, np.ndarray] | None, features: np.ndarray
 ) -> tuple[str, ...]:
-    """Return a sentence if xs differ from the training data of the network, by the means and
-    standard deviations that it stores."""
+    """Return a sentence if xs differ from the training data of the network, whose means and
+    standard deviations it stores."""
     if moments is None or len(features) < 10:
         return ()
     mean, sd = (np.broadcast_to(np.ravel(part), features.shape[1:]) for part in moments)
@@ -227,9 +228,9 @@ def about_training(
 def exchange_evidence(
     predictions: Predictions, thetas: Float[Array, "n d"], space: Space
 ) -> Float[Array, "d d"] | None:
-    r"""Return the log ratio of the density with parameters j < k exchanged in all rows to that of
-    the parameters as they are; -infinity elsewhere, where two bounds differ, and where the exchange
-    does not raise the density of most rows: few that a density excludes would decide alone.
+    r"""Return log ratios [d, d] of the density of all rows with parameters j < k exchanged to the
+    density without exchange. They are -infinity for j >= k, for parameters with different bounds,
+    and if the exchange does not raise the density of most rows, so that a few rows cannot decide.
 
     An exchange keeps volumes, so the ratio has mean 1 under the right posterior, and exceeds
     :math:`1 / \alpha` with probability at most :math:`\alpha`. None beyond `MOST_EXCHANGED`.
@@ -250,7 +251,7 @@ def exchange_evidence(
 def _exchanged(
     predictions: Predictions, thetas: Float[Array, "n d"], first: Array, second: Array
 ) -> Float[Array, " k"]:
-    """What k exchanges of two columns add to the log density of all rows."""
+    """Return the changes of the log density of all rows by k exchanges of two columns."""
     here = log_densities_at(predictions, thetas)
 
     def gained(pair: tuple[Array, Array]) -> Array:

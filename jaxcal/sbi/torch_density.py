@@ -111,7 +111,7 @@ def density_of(posterior: Estimator, prior: Prior = None) -> TorchDensity:
 
 
 def _direct(owner: Estimator, prior: Prior) -> TorchDensity:
-    """Read NPE, without its correction for leakage, which depends on x alone."""
+    """Read NPE without its correction for leakage, a factor that depends on x only."""
     estimator = owner.posterior_estimator
     if getattr(owner, "_apply_correction", False):  # NPE-A after several rounds
         return TorchDensity(
@@ -133,7 +133,8 @@ def _posterior_estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _vector_field(estimator: Estimator, prior: Prior) -> TorchDensity:
-    """Read NPSE and FMPE: the density of the probability flow; NPSE's score at its least noise."""
+    """Read NPSE and FMPE: density of the probability flow; for NPSE, its score at the least
+    noise."""
     import torch  # pyright: ignore[reportMissingImports]
     from sbi.inference.potentials import (  # pyright: ignore[reportMissingImports]
         vector_field_potential,
@@ -158,7 +159,7 @@ def _vector_field(estimator: Estimator, prior: Prior) -> TorchDensity:
             return estimator.score(theta, x, t=time)
         return estimator.score(estimator.to_z(theta), x, t=time) / estimator._theta_scale
 
-    # the score of a flow matching network divides rounding by t: its density is more accurate
+    # the score of flow matching divides rounding by t; the gradient of its density does not
     flow_matching = hasattr(estimator, "noise_scale")
     return TorchDensity(
         log_prob,
@@ -193,8 +194,8 @@ def _ratio(estimator: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
-    """Read an estimator from ``.train()``, of theta given x or of x given theta; their shapes
-    distinguish them unless they are equal."""
+    """Read an estimator from ``.train()``: its shapes tell a density of theta given x from one of x
+    given theta, unless they are equal."""
     input_size, size_given = map(math.prod, (estimator.input_shape, estimator.condition_shape))
     if input_size == size_given:
         raise ValueError(

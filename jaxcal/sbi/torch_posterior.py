@@ -142,7 +142,8 @@ class TorchPosterior:
     def logs_and_scores(
         self, thetas: np.ndarray, xs: PyTree, *, logs: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return both for every pair, [n] and [n, d]; log densities may be NaN if not requested."""
+        """Return log densities [n] and scores [n, d] of every pair; without ``logs`` the former may
+        be NaN."""
         both = partial(self._both, logs=logs)
         parts = list(self._walk(thetas, xs, both, gradients=True))
         values, scores = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
@@ -196,7 +197,8 @@ class TorchPosterior:
     def _both(
         self, theta: Tensor, x: Tensor, *, logs: bool, create_graph: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Return log densities and scores; without ``logs`` a network's score needs no density."""
+        """Return log densities and scores; if a network computes scores and not ``logs``, no
+        density."""
         torch, density = _torch(), self.density
         if density.score is None:
             log_prob = self._log_prob(theta, x)

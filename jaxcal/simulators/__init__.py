@@ -1,4 +1,4 @@
-"""Simulators with priors: problems on which posteriors of simulation are compared."""
+"""Simulators with priors: benchmark problems of simulation-based inference."""
 
 from jaxcal.simulators.problems import gaussian_linear, lotka_volterra, two_moons
 from jaxcal.simulators.simulator import Simulator

@@ -1,4 +1,4 @@
-"""Three problems on which posteriors of simulation are compared, one with edges and exact draws."""
+"""Three benchmark problems of simulation-based inference."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,9 @@ from jaxcal.read import convert
 from jaxcal.simulators.simulator import Simulator
 from jaxcal.typing import Distribution
 
-VARIANCE = 0.1  # of the prior and of the noise of the linear problem
-YEARS_APART, NOISE = 2.1, 0.1  # of observed populations
-POINTS = 10  # observed times, the first at the start
+VARIANCE = 0.1  # variance of the prior and of the noise in the linear problem
+YEARS_APART, NOISE = 2.1, 0.1  # interval and noise of observed populations
+POINTS = 10  # number of observed times, the first at the start
 RADIUS, WIDTH, OFFSET = 0.1, 0.01, 0.25  # of the moons
 
 
@@ -65,9 +65,9 @@ def _draw_linear_posterior(key: Array, x: Array, m: int) -> Array:
 def lotka_volterra() -> Simulator:
     """Lotka-Volterra dynamics of prey X and predators Y, with rates alpha, beta, gamma, delta.
 
-    dX = alpha X - beta X Y, dY = delta X Y - gamma Y from (30, 1), seen at ten times 2.1 apart
-    with log-normal errors of standard deviation 0.1: x is [20], first prey then predators. All
-    rates are log-normal with deviation 0.5; logarithmic means -0.125 (alpha, gamma) and -3 (beta,
+    dX = alpha X - beta X Y, dY = delta X Y - gamma Y from (30, 1), observed at ten times 2.1 apart
+    with log-normal errors of standard deviation 0.1: x is [20], prey before predators. All rates
+    are log-normal with deviation 0.5 and logarithmic means -0.125 (alpha, gamma) and -3 (beta,
     delta).
 
     Returns:
@@ -95,9 +95,10 @@ def lotka_volterra() -> Simulator:
 def runge_kutta(
     slope: Callable[[Array], Array], start: Float[Array, " k"], spacing: float, steps: int
 ) -> Float[Array, "10 k"]:
-    """The solution of dy = slope(y) dt at 10 times ``spacing`` apart, the first at the start.
+    """Return the solution of dy = slope(y) dt at 10 times ``spacing`` apart, the first at the
+    start.
 
-    The classical method of fourth order with ``steps`` equal steps between two of them.
+    Uses the classical method of fourth order, with ``steps`` equal steps between two times.
     """
     h = spacing / steps
 
@@ -138,8 +139,8 @@ def two_moons() -> Simulator:
 
     theta ~ U(-1, 1)^2. The crescent is r (cos a, sin a) + (0.25, 0) with r ~ N(0.1, 0.01^2),
     a ~ U(-pi/2, pi/2). Its density jumps to 0 at both ends, so the exact posterior has edges
-    inside the prior's box and no Stein test applies to it; neural posteriors, which are smooth,
-    can be tested.
+    inside the prior's box, and Stein tests do not apply to it. Neural posteriors are smooth and can
+    be tested.
 
     Returns:
         `Simulator` with exact draws of the posterior.
@@ -188,9 +189,9 @@ def _moons_log_likelihood(theta: Array, x: Array) -> Array:
 
 
 def _moons_draw_posterior(key: Array, x: Array, m: int) -> Array:
-    """m draws by rejection: crescents that x can have, either sign, inside the box.
+    """Return m draws by rejection: crescents that are possible for x, both signs, inside the box.
 
-    Makes 64 m proposals; draws repeat where fewer than m of them are possible.
+    Makes 64 m proposals; draws repeat if fewer than m of them are accepted.
     """
     crescent_key, sign_key = jax.random.split(key)
     p = _crescent(crescent_key, (64 * m,), x.dtype)
@@ -203,7 +204,7 @@ def _moons_draw_posterior(key: Array, x: Array, m: int) -> Array:
 
 
 def box(low: float, high: float, d: int) -> Distribution:
-    """The uniform distribution over [low, high]^d."""
+    """Return the uniform distribution over [low, high]^d."""
     import numpyro.distributions as dist
 
     d = convert.integer(d, "d")
@@ -211,10 +212,10 @@ def box(low: float, high: float, d: int) -> Distribution:
 
 
 def numbered(d: int) -> tuple[str, ...]:
-    """Names theta_1, .., theta_d."""
+    """Return the names theta_1, .., theta_d."""
     return tuple(f"theta_{i + 1}" for i in range(d))
 
 
 def normal_log_density(z: Array) -> Array:
-    """log N(z; 0, 1), with its constant."""
+    """Return log N(z; 0, 1) with its constant."""
     return -(z**2 + jnp.log(2 * jnp.pi)) / 2

@@ -1,4 +1,4 @@
-"""What every simulator offers: a prior, draws of an observation, and its likelihood."""
+"""Interface of simulators: a prior, draws of observations, and their likelihood."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -25,13 +25,13 @@ class Pairs(NamedTuple):
 
 
 def _as_partial(function: Callable[..., Array], name: str, takes: str) -> Partial:
-    """A pytree whose leaves are the arrays a function was bound to."""
+    """Convert a function to a pytree whose leaves are the arrays that it was bound to."""
     convert.function(function, name, takes)
     return function if isinstance(function, Partial) else Partial(function)
 
 
 class Simulator(eqx.Module):
-    """A problem of simulation-based inference: prior, simulator, and what is known of it.
+    """A problem of simulation-based inference: prior, simulator, and known properties.
 
     Args:
         name: Name of the problem.
@@ -39,10 +39,10 @@ class Simulator(eqx.Module):
         draw: Function ``draw(key, theta)`` that simulates one observation [q].
         log_likelihood: Function ``log_likelihood(theta, x)``, [], up to a term without theta.
         names: Names of the d parameters.
-        draw_posterior: Function ``draw_posterior(key, x, m)`` that returns m exact draws [m, d],
-            where they are known.
-        edge: A sentence where the exact posterior has a jump that no transform of the prior's
-            support removes, so that Stein tests do not apply to it; empty otherwise.
+        draw_posterior: Function ``draw_posterior(key, x, m)`` that returns m exact draws [m, d], if
+            known.
+        edge: A sentence if the exact posterior has a jump that no transform of the prior's support
+            removes, so that Stein tests do not apply to it; otherwise empty.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -90,7 +90,7 @@ class Simulator(eqx.Module):
         return Pairs(thetas, jax.vmap(self.draw)(jax.random.split(draw_key, n), thetas))
 
     def log_posterior(self, theta: Point, x: Float[Array, " q"]) -> Scalar:
-        """Log prior + log likelihood of one pair: the log posterior up to its constant.
+        """Return log prior + log likelihood of one pair: the log posterior up to its constant.
 
         Args:
             theta: Parameters, [d].

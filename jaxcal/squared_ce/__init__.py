@@ -1,7 +1,7 @@
 """Squared calibration errors of classifiers, with the estimator chosen by its risk.
 
-`calibration_error` is the whole of it: probabilities and labels in, a `Report` out. The parts are
-public too: reductions to regression problems, estimators, risks and intervals.
+`calibration_error` takes probabilities and labels and returns a `Report`. Its parts are public too:
+reductions to regression problems, estimators, risks and intervals.
 """
 
 from jaxcal.squared_ce.binning import Bins

@@ -1,4 +1,4 @@
-r"""Bins of confidences: the mean residual of a bin is the estimated residual inside it.
+r"""Bins of confidences: the residual inside a bin is estimated by its mean residual.
 
 Bins are :math:`(b_{m-1}, b_m]`, and 0 belongs to the first. Scalar notions only.
 Source: Gruber and Bach (2025), eq. 10, 23, 24; the debiased form is that of Kumar, Liang and Ma
@@ -19,7 +19,7 @@ from jaxcal.squared_ce.estimators import Setting, scalar_only
 from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced
 
-AS_RUN = tuple(range(5, 91, 5))  # the authors' code; the paper's text says up to 100
+AS_RUN = tuple(range(5, 91, 5))  # as in the authors' code; the paper's text says up to 100
 
 
 def _counts(value: int | Sequence[int]) -> tuple[int, ...]:
@@ -48,10 +48,10 @@ class Bins(eqx.Module):
     Args:
         counts: Numbers of bins to try.
         equal_mass: Edges at quantiles of the training inputs instead of equal widths.
-        edges: One given set of edges instead of both.
-        debiased: Subtract acc (1 - acc) / (n_b - 1) where both inputs are in the same bin; h may
-            then be negative, and is 0 inside a bin of one observation.
-        empty: The residual in bins without training data; None takes the mean residual of all.
+        edges: Fixed edges, instead of ``counts`` and ``equal_mass``.
+        debiased: Subtract acc (1 - acc) / (n_b - 1) if both inputs are in the same bin; h may then
+            be negative, and is 0 inside a bin of one observation.
+        empty: Residual of bins without training data; by default the mean of all residuals.
 
     Cost: O(n) a candidate.
 
@@ -89,8 +89,8 @@ class Bins(eqx.Module):
 
 
 class BinSettings(NamedTuple):
-    """Of c candidates with at most m bins: ``edges`` [c, m + 1] padded by infinity, ``counts`` [c],
-    ``residuals`` [c, m] and ``noise`` [c, m], what the debiased form subtracts."""
+    """Arrays of c candidates with at most m bins: ``edges`` [c, m + 1] padded by infinity,
+    ``counts`` [c], ``residuals`` [c, m] and ``noise`` [c, m], which the debiased form subtracts."""
 
     edges: Float[Array, "*c e"]
     counts: Int[Array, "*c"]
@@ -99,7 +99,7 @@ class BinSettings(NamedTuple):
 
 
 class FittedBins(eqx.Module):
-    """Bins of one training set, all candidates."""
+    """All candidate bins, fitted to one training set."""
 
     settings: BinSettings
     debiased: bool = eqx.field(static=True)
@@ -143,7 +143,7 @@ def _all_edges(bins: Bins, confidences: Float[Array, " n"]) -> tuple[Array, Arra
 
 
 def _quantile_edges(confidences: Float[Array, " n"], count: int) -> Array:
-    """Return edges between which equally many confidences lie, up to ties, which share a bin."""
+    """Return edges of bins with equally many confidences, except that ties share a bin."""
     inner = jnp.quantile(confidences, jnp.arange(1, count) / count, method="higher")
     ends = jnp.asarray([0.0, 1.0], confidences.dtype)
     return jnp.concatenate([ends[:1], inner.astype(confidences.dtype), ends[1:]])
@@ -167,7 +167,7 @@ def _fit(bins: Bins, train: Reduced) -> FittedBins:
         residuals = jnp.where(members > 0, gaps / some, everything)
         accuracy = hits / some
         noise = accuracy * (1 - accuracy) / jnp.maximum(members - 1, 1)
-        # one observation says nothing about its own noise: h is 0 there
+        # one observation gives no estimate of its noise: h is 0 in its bin
         noise = jnp.where(members == 1, residuals**2, noise)
         return BinSettings(edges, count, residuals, noise)
 

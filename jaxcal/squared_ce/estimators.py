@@ -1,8 +1,8 @@
-"""What every estimator of a calibration function offers: candidates, fitted together.
+"""Interface of estimators of a calibration function, whose candidates are fitted together.
 
-An estimator has a grid of candidates of its hyperparameter. ``fit`` sees one training set and
-returns all candidates at once, so that what they share (a factorisation) is computed once. At an
-evaluation set again ``features`` are computed once, and ``factors`` once a candidate.
+An estimator has a grid of candidate hyperparameters. ``fit`` returns all candidates for one
+training set, so that they can share computations such as a factorisation. At an evaluation set
+``features`` are computed once, and ``factors`` once per candidate.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from jaxcal.squared_ce.functions import Factors, finite_rows, on_diagonal, risk_
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import ArrayLike
 
-Setting = dict[str, float | str]  # a text is one of several choices without an order
+Setting = dict[str, float | str]  # a text is a choice without an order
 
 
 @runtime_checkable
@@ -28,7 +28,8 @@ class Fitted(Protocol):
     """All candidates of one estimator on one training set.
 
     ``settings``: a pytree whose leaves have a leading axis of candidates; ``factors`` takes one
-    entry of it. ``is_product``: h is a product of residuals, so that both factors are the residual.
+    entry of it. ``is_product``: whether h is a product of residuals, so that both factors are
+    equal.
     """
 
     @property
@@ -44,12 +45,11 @@ class Fitted(Protocol):
 
 @runtime_checkable
 class Estimator(Protocol):
-    """A class of calibration functions with a grid of candidates.
+    """Protocol of classes of calibration functions with a grid of candidates.
 
-    ``grid(problem)``: what the candidates are called, in the order of ``Fitted.settings``: numbers,
-    or texts where choices have no order.
-    ``fit(train, shared)``: ``shared`` is a list that the estimators of one training set pass along;
-    a kernel ridge leaves its factorisation there for the next one.
+    ``grid(problem)``: names of the candidates, in the order of ``Fitted.settings``: numbers, or
+    texts for choices without an order. ``fit(train, shared)``: ``shared`` is a list common to the
+    estimators of one training set, in which a kernel ridge stores its factorisation for the next.
     """
 
     @property
@@ -60,7 +60,7 @@ class Estimator(Protocol):
     def fit(self, train: Reduced, shared: list[object], /) -> Fitted: ...
 
 
-if TYPE_CHECKING:  # what users may pass; at run time `jaxcal.squared_ce.pipeline` reads it
+if TYPE_CHECKING:  # the types that users may pass; `jaxcal.squared_ce.pipeline` converts them
     Estimators: TypeAlias = Sequence[Estimator]
 else:
     Estimators = Any
@@ -84,10 +84,10 @@ def candidate(fitted: Fitted, i: int) -> Candidate:
 class AtData(eqx.Module):
     """All c candidates at an evaluation set of n observations.
 
-    ``rows`` [c, n]: row means of the risk among the observations used, whose mean is the
-    candidate's risk; NaN at those not used. ``diagonal`` [c, n]: h(p_i, p_i). ``finite`` [c, n]:
-    where h is finite. ``residuals`` [c, n, d]: the estimated residuals, where h is a product of
-    them, else None.
+    ``rows`` [c, n]: row means of the risk among the observations used (NaN for others), whose mean
+    is the candidate's risk. ``diagonal`` [c, n]: h(p_i, p_i). ``finite`` [c, n]: whether h is
+    finite. ``residuals`` [c, n, d]: the estimated residuals if h is a product of residuals, else
+    None.
     """
 
     rows: Float[Array, "*c n"]
@@ -98,10 +98,9 @@ class AtData(eqx.Module):
 
 @eqx.filter_jit
 def at_data(fitted: Fitted, problem: Reduced, use: Bool[Array, " n"] | None = None) -> AtData:
-    """Risk, diagonal and residuals of every candidate, one after another.
+    """Evaluate risk, diagonal and residuals of every candidate, one after another.
 
-    The risk of a candidate is over the pairs of observations where it is finite, of those in
-    ``use``.
+    The risk of a candidate is over pairs of observations in ``use`` at which it is finite.
     """
     features = fitted.features(problem.inputs)
     residuals = problem.residuals
@@ -122,7 +121,8 @@ def at_data(fitted: Fitted, problem: Reduced, use: Bool[Array, " n"] | None = No
 def rows_among(
     residuals: Float[Array, "n d"], factors: Factors, use: Bool[Array, " n"]
 ) -> Float[Array, " n"]:
-    """Return row means of the risk over pairs of the observations in ``use``; NaN at the others."""
+    """Return row means of the risk over pairs of the observations in ``use``; NaN for the
+    others."""
     some = use[:, None]
     among = Factors(jnp.where(some, factors.left, 0), jnp.where(some, factors.right, 0))
     # pairs with an observation whose residual and factors are 0 add 0
@@ -133,9 +133,9 @@ def rows_among(
 
 
 def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:
-    """Return the hyperparameters whose chosen value is the smallest or the largest that was tried.
+    """Return the hyperparameters whose chosen value is the smallest or the largest in the grid.
 
-    A text, such as the name of a kernel, is neither: choices without an order have no end.
+    Texts, such as names of kernels, have no order and are left out.
     """
     names = []
     for name, value in grid[chosen].items():
@@ -148,7 +148,7 @@ def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:
 
 
 def scalar_only(train: Reduced, name: str) -> None:
-    """Raise ValueError for vector inputs, where intervals of confidences are meant."""
+    """Raise ValueError for vector inputs, which have no bins."""
     if train.inputs.ndim != 2 or train.inputs.shape[1] != 1:
         raise ValueError(
             f"{name}: bins divide confidences, inputs of shape [n, 1], got {train.inputs.shape}; "

@@ -1,4 +1,4 @@
-r"""Calibration functions, guesses h(p, p') of the product of two true residuals, and their risk.
+r"""Calibration functions h(p, p'), estimates of the product of two true residuals, and their risk.
 
 The target is :math:`h^*(p, p') = \langle p - q(p), p' - q(p')\rangle` with q(p) the conditional
 mean of the outcome given the prediction p; its mean on the diagonal is the squared calibration
@@ -10,8 +10,8 @@ one pair of `Factors` describes it on a data set. The risk
 is unbiased for a function h that was fitted on OTHER data, and its mean is smallest at the true
 one: R(h) - R(h*) = E (h - h*)^2. Source: Gruber and Bach (2025), eq. 12, 13, 17, 20 and 22.
 
-The gain to be had is small: for a scalar notion R(0) - R(h*) is the fourth power of the error. In
-float32 risks of good functions differ by less than rounding: prefer float64.
+Differences of risks are small: for a scalar notion R(0) - R(h*) is the fourth power of the error.
+In float32 risks of good functions differ by less than rounding: prefer float64.
 """
 
 from collections.abc import Callable
@@ -29,8 +29,8 @@ from jaxcal.typing import Scalar
 
 
 class Factors(NamedTuple):
-    """``h(p_i, p_j) = left_i . right_j``, each of shape [n, r]; the same array where h is a product
-    of residuals."""
+    """Factors [n, r] with ``h(p_i, p_j) = left_i . right_j``; the same array if h is a product of
+    residuals."""
 
     left: Float[Array, "n r"]
     right: Float[Array, "n r"]
@@ -38,7 +38,7 @@ class Factors(NamedTuple):
 
 @runtime_checkable
 class CalibrationFunction(Protocol):
-    """A symmetric function of two predictions, by its factors at inputs [n, d]."""
+    """A symmetric function of two predictions, given by its factors at inputs [n, d]."""
 
     def factors(self, inputs: Array, /) -> Factors: ...
 
@@ -57,7 +57,7 @@ class Residual(eqx.Module):
 
 
 def on_diagonal(factors: Factors) -> Float[Array, " n"]:
-    """``h(p_i, p_i)``: negative values occur where h is not a product of residuals."""
+    """Return ``h(p_i, p_i)``, which may be negative unless h is a product of residuals."""
     return jnp.sum(factors.left * factors.right, axis=1)
 
 
@@ -67,15 +67,16 @@ def finite_rows(factors: Factors) -> Array:
 
 
 class Risk(NamedTuple):
-    """``value`` []: the U-statistic. ``rows`` [n]: for each observation the mean of its n - 1
-    pairs; their mean is the value."""
+    """``value`` []: the U-statistic. ``rows`` [n]: mean over the n - 1 pairs of each observation;
+    the mean of the rows is the value."""
 
     value: Scalar
     rows: Float[Array, " n"]
 
     @property
     def standard_error(self) -> Scalar:
-        """By the jackknife: conservative, also where the statistic is degenerate. NaN for n = 2."""
+        """Standard error by the jackknife, conservative also for degenerate statistics; NaN for n =
+        2."""
         return jackknife(self.rows)
 
 
@@ -98,8 +99,8 @@ def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
 
     Args:
         h: Calibration function: a symmetric function of two predictions with a method
-            ``factors(inputs)``, such as `jaxcal.squared_ce.functions.Residual`, or those of
-            each fold that `calibration_error` keeps (which want float64).
+            ``factors(inputs)``, such as `jaxcal.squared_ce.functions.Residual`, or a function of
+            a fold that `calibration_error` keeps (which needs float64).
         problem: A scalar or canonical `Reduced`, n >= 2.
 
     Returns:
@@ -186,7 +187,7 @@ def risk_by_pairs(residuals: Float[Array, "n d"], factors: Factors, *, tile: int
 
 
 def one_problem(problem: Reduced) -> None:
-    """Raise ValueError for a class-wise problem, which is several."""
+    """Raise ValueError for a class-wise problem, which consists of several."""
     if problem.inputs.ndim != 2:
         raise ValueError(
             f"problem: wanted one, inputs of shape [n, d], got {problem.inputs.shape}; "

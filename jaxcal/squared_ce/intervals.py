@@ -5,9 +5,9 @@ Both go beyond the paper. For a residual r fitted on other data,
 .. math:: \psi(p, o) = 2 \langle p - o, r(p)\rangle - |r(p)|^2, \qquad
           E\,\psi = E|r^*|^2 - E|r - r^*|^2
 
-so the mean of psi (the one-step estimate) is at most the squared error in expectation, and its
-error is of second order in that of r, where the plug-in mean of |r|^2 has one of first order. Of
-several r the largest mean is the closest, so the largest of their upper ends is the one to take.
+so the mean of psi (the one-step estimate) is at most the squared error in expectation. Its error is
+of second order in the error of r; that of the plug-in mean of |r|^2 is of first order. Of several
+r, the one with the largest expected psi is closest.
 """
 
 from typing import NamedTuple
@@ -26,10 +26,9 @@ from jaxcal.typing import Scalar
 class OneStep(NamedTuple):
     """``squared`` []: the one-step estimate of the squared error, which may be negative.
 
-    ``standard_error`` []: the larger of that seen and that claimed. ``interval``: normal, right
-    where the residual is estimated well (its squared error small against the standard error).
-    ``lower_bound`` []: one-sided with the same confidence; the squared error is above it also where
-    the residual is estimated badly.
+    ``standard_error`` []: the larger of the observed and the claimed one. ``interval``: normal;
+    valid if the residual is estimated well (its squared error is small against the standard error).
+    ``lower_bound`` []: one-sided, of the same confidence; valid also if it is estimated badly.
     """
 
     squared: Float[Array, ""]
@@ -39,10 +38,10 @@ class OneStep(NamedTuple):
 
 
 class RiskDifference(NamedTuple):
-    """Is the risk of the first function lower than that of the second, on the same pairs?
+    """Comparison of the risks of two functions on the same pairs.
 
-    ``difference`` [] first minus second; ``standard_error`` [] by the jackknife; ``p_value`` []
-    one-sided: small where the first is lower. ``interval`` two-sided.
+    ``difference`` []: first minus second. ``standard_error`` []: by the jackknife. ``p_value`` []:
+    one-sided, small if the first risk is lower. ``interval``: two-sided.
     """
 
     difference: Float[Array, ""]
@@ -54,15 +53,15 @@ class RiskDifference(NamedTuple):
 def one_step_terms(
     residuals: Float[Array, "n d"], estimated: Float[Array, "n d"]
 ) -> Float[Array, " n"]:
-    """psi of each observation, from its residual and the estimated one at its input."""
+    """Return psi of each observation, from its residual and the estimated residual at its input."""
     return jnp.sum(2 * residuals * estimated - estimated**2, axis=1)
 
 
 def claimed_parts(
     inputs: Float[Array, "n d"], estimated: Float[Array, "n d"]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    r"""The r of the outcome under the prediction: the mean :math:`\sum_k p_k r_k` and that of
-    the square, :math:`\sum_k p_k r_k^2`. Those of a vector are the sums over its classes."""
+    r"""Return moments of r at an outcome drawn from the prediction: the mean :math:`\sum_k p_k r_k`
+    and the mean square, :math:`\sum_k p_k r_k^2`."""
     return jnp.sum(inputs * estimated, axis=1), jnp.sum(inputs * estimated**2, axis=1)
 
 
@@ -71,9 +70,9 @@ def one_step(
 ) -> OneStep:
     """Return the one-step estimate of the squared error and its intervals, from the terms psi [n].
 
-    ``claimed`` [n]: variances of the terms given the predictions, were these calibrated. An outcome
-    that no label shows adds nothing to the observed variance, but something to the claimed one; the
-    standard error is the larger of the two.
+    ``claimed`` [n]: variances of the terms for calibrated predictions. The standard error is the
+    larger of the observed and the claimed one: an outcome that did not occur adds to the latter
+    only.
     """
     n, mean = terms.shape[0], jnp.mean(terms)
     error = jnp.std(terms, ddof=1) / n**0.5 if n > 1 else jnp.full((), jnp.nan, terms.dtype)
@@ -87,13 +86,12 @@ def one_step(
 def compare_risks(
     first: Float[Array, " n"], second: Float[Array, " n"], level: float = 0.05
 ) -> RiskDifference:
-    """Paired test that the first of two functions has the lower risk on the same observations.
+    """Test whether the first of two functions has the lower risk on the same observations.
 
-    Both functions have to be fitted on other data. The standard error is that of a U-statistic by
-    the jackknife, which is too large rather than too small where the two functions are nearly the
-    same. Identical functions have a difference of 0 and p = 1 / 2.
-
-    ``first`` and ``second`` [n] are the row means of the two risks.
+    Both functions must be fitted on other data. The standard error is the jackknife's for a
+    U-statistic, which is rather too large if the two functions are nearly equal. Identical
+    functions have difference 0 and p = 1 / 2. ``first`` and ``second`` [n]: row means of the two
+    risks.
     """
     gaps = first - second
     difference, error = jnp.mean(gaps), jackknife(gaps)
@@ -107,12 +105,12 @@ def compare_risks(
 
 
 def root(interval: Interval, most: float = np.inf) -> Interval:
-    """Return the interval of a square on the scale of its root; ends below 0 count as 0, those
-    above the largest possible square ``most`` as that."""
+    """Return the root of an interval of a square, whose ends are clipped to [0, ``most``]; ``most``
+    is the largest possible square."""
     low, high = (np.sqrt(np.clip(np.asarray(end), 0, most)) for end in interval[:2])
     return Interval(low, high, interval.level)  # pyright: ignore[reportArgumentType]
 
 
 def _normal_quantile(probability: float, like: Array) -> Scalar:
-    """Return the normal quantile in the type of the other numbers, which a float64 would widen."""
+    """Return the normal quantile in the type of ``like``."""
     return ndtri(jnp.asarray(probability, like.dtype))

@@ -1,4 +1,4 @@
-r"""Ratios of kernel densities: the outcome's mean near p, with Dirichlet or beta kernels.
+r"""Kernel regression of the outcome on p, with Dirichlet or beta kernels (ratios of densities).
 
 .. math:: \hat g(p) = \frac{\sum_i o_i k(p; z_i)}{\sum_i k(p; z_i)}, \qquad
           k(p; z) = \mathrm{Dir}(p \mid z / b + 1)
@@ -7,11 +7,10 @@ with training inputs z_i, outcomes o_i and bandwidth b. A confidence c is the po
 which the kernel is a beta density. Source: Gruber and Bach (2025), eq. 11, 25, 26; the kernel and
 its direction are those of the authors' code, which the paper does not print.
 
-Confidences of exactly 0 or 1. There :math:`z \log p` is 0 times infinity, which naive code turns
-into NaN and then drops, and most confidences of a network round to 1 in float32. Here powers of 0
-count zeros: with :math:`p_k = 0` only the training points with the smallest total power of the
-zero coordinates keep weight, which is the limit of the ratio as those coordinates go to 0 together.
-Where no training point has power 0 the ratio is still this limit.
+Confidences of exactly 0 or 1, as most confidences of a network in float32: naive code computes 0
+times infinity in :math:`z \log p` and drops the NaN. Here, if :math:`p_k = 0` for some k, only the
+training points with the smallest total power of these coordinates keep weight. This is the limit of
+the ratio as the coordinates go to 0 together, also if no training point has power 0.
 """
 
 import equinox as eqx
@@ -63,7 +62,7 @@ class KernelDensity(eqx.Module):
 
 
 class FittedDensity(eqx.Module):
-    """Training points on the simplex and their outcomes, for all bandwidths."""
+    """Estimator for all bandwidths: training points on the simplex and their outcomes."""
 
     points: Float[Array, "n m"]
     outcomes: Float[Array, "n d"]
@@ -87,14 +86,14 @@ class FittedDensity(eqx.Module):
 
 
 def on_simplex(inputs: Float[Array, "*n d"]) -> Float[Array, "*n m"]:
-    """Confidences [.., 1] as points (c, 1 - c); probability vectors as they are."""
+    """Return confidences [.., 1] as points (c, 1 - c), and probability vectors unchanged."""
     if inputs.shape[-1] == 1:
         return jnp.concatenate([inputs, 1 - inputs], axis=-1)
     return inputs
 
 
 def log_kernel(p: Array, points: Array, b: Array | float, *, at_zero: bool) -> Float[Array, " t"]:
-    """Return the log kernel, [t]; powers of 0 as they are (0^0 = 1), or left out."""
+    """Return the log kernel, [t], with factors 0^z (0^0 = 1) if ``at_zero``, else without them."""
     total, m = jnp.sum(points, axis=1), p.shape[0]
     constant = gammaln(total / b + m) - jnp.sum(gammaln(points / b + 1), axis=1)
     inside = p > 0
@@ -108,8 +107,8 @@ def log_kernel(p: Array, points: Array, b: Array | float, *, at_zero: bool) -> F
 def logits_of(
     p: Array, points: Array, b: Array | float, keep: Array | bool = True
 ) -> Float[Array, " t"]:
-    """Return log weights of the training points; of those to ``keep`` the smallest power of 0
-    decides."""
+    """Return log weights of the training points to ``keep``; only those with the smallest power of
+    0 have weight."""
     powers = jnp.where(keep, points @ (p <= 0).astype(points.dtype), jnp.inf)
     values = log_kernel(p, points, b, at_zero=False)
     return jnp.where((powers <= jnp.min(powers)) & keep, values, -jnp.inf)

@@ -5,17 +5,17 @@ r"""Kernel ridge regression of products of residuals (kkr), and of residuals (uk
 .. math:: h(p, p') = \mathrm{vec}(D D^T)^T (K \otimes K + \rho I)^{-1} (k(p) \otimes k(p'))
           = a(p)^T \Big[\frac{(b b^T)_{ij}}{v_i v_j + \rho}\Big]_{ij} a(p'),
 
-and "ukkr" the residuals on the kernel and multiplies afterwards,
+and "ukkr" regresses the residuals on the kernel and multiplies two estimates,
 :math:`r(p) = \sum_i a_i(p)\, b_i / (v_i + \rho)`. Here K = Q diag(v) Q^T, a(p) = Q^T k(p) is the
 lifted query and b = Q^T D are the loadings. With a low rank K is replaced by G G^T; then
 a(p) = V^T phi(p) and b = V^T G^T D with G^T G = V diag(v) V^T, and the formulas stay the same. One
 factorisation serves every ridge.
 Source: Gruber and Bach (2025), eq. 28 to 32.
 
-Ridges here are EFFECTIVE: rho is what is added to K (x) K or to K. The paper's lambda is rho / n^2
-for kkr and rho / n for ukkr. The authors ran rho = multiplier n^power with powers 1.5 (kkr) and .75
-(ukkr); the paper prints lambda with n^.5, which is n^2.5 and n^1.5 here, up to a thousand times as
-much.
+Ridges here are EFFECTIVE: rho is added to K (x) K or to K. The paper's lambda is rho / n^2 for kkr
+and rho / n for ukkr. The authors' code has rho = multiplier n^power with powers 1.5 (kkr) and .75
+(ukkr); the paper prints lambda with n^.5, that is rho with n^2.5 and n^1.5, up to a thousand times
+as much.
 On the diagonal kkr may be negative: the matrix of 1 / (v_i v_j + rho) is indefinite.
 """
 
@@ -40,17 +40,17 @@ from jaxcal.squared_ce.functions import Factors, one_problem
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import KernelLike
 
-PIVOT_ROWS = 8192  # landmarks are looked for among so many observations
-QUERY_ROWS = 4096  # so many queries are lifted at a time
+PIVOT_ROWS = 8192  # number of observations among which landmarks are chosen
+QUERY_ROWS = 4096  # number of queries lifted at a time
 RBF = Gaussian(1.0)  # exp(-gamma |x - y|^2) with the paper's gamma = 1/2
 
 
 class Spectral(eqx.Module):
     """The factorisation for g kernels, from n training points and with r eigenvalues.
 
-    ``centres`` [g, t, q]: what queries are compared with (all training points, or landmarks).
+    ``centres`` [g, t, q]: all training points, or landmarks, with which queries are compared.
     ``lift`` [g, t, r]: a(p) = k(p, centres) @ lift. ``values`` [g, r]: eigenvalues, not negative.
-    ``loadings`` [g, r, d]. ``unexplained`` [g]: the part of the kernel's trace beyond the rank.
+    ``loadings`` [g, r, d]. ``unexplained`` [g]: share of the kernel's trace beyond the rank.
     """
 
     kernels: tuple[KernelLike, ...]
@@ -61,7 +61,7 @@ class Spectral(eqx.Module):
     unexplained: Float[Array, " g"]
 
     def lifted(self, queries: Float[Array, "n q"]) -> Float[Array, "g n r"]:
-        """a(p) of each query, for each kernel: O(n t r) once an evaluation set."""
+        """Return a(p) of each query for each kernel. Cost: O(n t r) once per evaluation set."""
         parts = [
             _lift_rows(kernel, centres, lift, queries)
             for kernel, centres, lift in zip(self.kernels, self.centres, self.lift, strict=True)
@@ -115,7 +115,7 @@ def _low_rank(
 
 
 def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) -> Array:
-    """``k(queries, centres) @ lift`` in blocks of queries."""
+    """Return ``k(queries, centres) @ lift``, computed in blocks of queries."""
 
     def block(rows: Array) -> Array:
         with jax.default_matmul_precision("highest"):
@@ -131,7 +131,7 @@ def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) 
 
 
 class RidgeSettings(NamedTuple):
-    """Which kernel, and the effective ridge."""
+    """Index of the kernel, and the effective ridge."""
 
     kernel: Int[Array, "*c"]
     ridge: Float[Array, "*c"]
@@ -153,7 +153,7 @@ def _checked(check: Callable[[Any, str], Any], name: str) -> Callable[[Any], Any
     return lambda value: None if value is None else check(value, name)
 
 
-# of 10: the multipliers that the authors tried, for scalar and for vector inputs
+# powers of 10: the multipliers that the authors tried, for scalar and for vector inputs
 KKR = {True: [1 - 2 * i for i in range(1, 10)], False: [9 - i for i in range(1, 19)]}
 UKKR = {True: [-i for i in range(1, 10)], False: [4.5 - i / 2 for i in range(1, 19)]}
 
@@ -162,16 +162,15 @@ class KernelRidge(eqx.Module):
     """Kernel ridge regression of residuals (ukkr), or of products of two residuals (kkr).
 
     kkr may be negative on the diagonal, and needs float64 for small ridges. Both share their
-    factorisations. Settings name the multiplier of a ridge, which folds of different sizes share.
+    factorisations. Settings give the multiplier of a ridge, so that folds of different sizes agree.
 
     Args:
         ridges: Multipliers of the ridges to try; None takes those of the authors' code for scalar
             or vector inputs.
         kernels: One kernel or several, all of which are tried with every ridge.
         rank: None for one exact eigendecomposition a kernel; a number for landmarks.
-        power: A ridge is its multiplier times n^power, n training observations. None takes that of
-            the authors' code, .75 for ukkr and 1.5 for kkr; the paper prints one more for each
-            factor K, 1.5 and 2.5; with 0 multipliers are the ridges.
+        power: The ridge is its multiplier times n^power for n training observations. By default as
+            in the authors' code, .75 for ukkr and 1.5 for kkr; the paper prints 1.5 and 2.5.
         kronecker: Whether to regress the products of residuals, on the Kronecker product of the
             kernel with itself (kkr).
 
@@ -236,7 +235,7 @@ class KernelRidge(eqx.Module):
 
 
 class FittedRidge(eqx.Module):
-    """One of the two on one training set for all ridges; ``is_product``: it is ukkr."""
+    """kkr or ukkr on one training set for all ridges; ``is_product``: whether it is ukkr."""
 
     spectral: Spectral
     settings: RidgeSettings
@@ -256,15 +255,15 @@ class FittedRidge(eqx.Module):
 
 
 def _inverse(values: Array) -> Array:
-    """1 / values, and 0 where the value is 0: a pseudo-inverse."""
+    """Return 1 / values, with 0 for a value of 0: the pseudo-inverse."""
     return jnp.where(values > 0, 1 / jnp.where(values > 0, values, 1.0), 0.0)
 
 
 def _shared(
     kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None, shared: list[PyTree]
 ) -> Spectral:
-    """Return the factorisation another estimator left for these kernels and this rank, or a new
-    one."""
+    """Return the factorisation that another estimator stored for these kernels and this rank, or a
+    new one."""
     for their_kernels, their_rank, factorisation in shared:
         if their_rank == rank and bool(eqx.tree_equal(their_kernels, kernels)):
             return factorisation

@@ -1,17 +1,17 @@
-r"""The squared calibration error from every row, and an interval on the scale of its root.
+r"""Squared calibration error by leaving each row out once, with an interval for its root.
 
 With Q [n, k] orthonormal functions of the predictions at the n rows and residuals D = p - o, the
-estimated residuals are :math:`\hat r = Q Q^T D`. A projection is its own one-step correction
-(2 S - S^2 = S), and the fit without row i is known in closed form, so the one-step estimate in
-which every row is a test row once is
+estimated residuals are :math:`\hat r = Q Q^T D`. For a projection S the one-step correction changes
+nothing (2 S - S^2 = S), and the fit without row i has a closed form. So the one-step estimate in
+which every row is tested once is
 
 .. math:: \hat\theta = \frac1n \sum_i \Big\langle D_i, \frac{\hat r_i - h_i D_i}{1 - h_i}
           \Big\rangle, \qquad h_i = |Q_i|^2.
 
-It needs no split and no key. Given the predictions its mean is the squared error where the true
-residual is a combination of the k functions, and otherwise near that of its projection, which is
-smaller. Near calibration n times it is a sum of k or so centred chi squares, whose covariance
-calibrated predictions state themselves; away from it it is normal.
+It needs no split and no key. Given the predictions, its mean is the squared error if the true
+residual is a combination of the k functions; otherwise it is near the squared error of the
+projection, which is smaller. Near calibration n times the estimate is a sum of about k centred chi
+squares, whose covariance follows from the predictions; far from it the estimate is normal.
 """
 
 from collections.abc import Callable
@@ -27,16 +27,16 @@ from jaxcal.results import Interval
 from jaxcal.squared_ce.intervals import root
 from jaxcal.squared_ce.reductions import Reduced, softmax
 
-POWER, MOST, ALTOGETHER = 0.4, 32, 2048  # functions: n^0.4, at most, and of all classes together
-STORED = 2**26  # numbers of all functions at all rows
-POWERS = (0.25, 0.5, 2.0, 4.0)  # of probabilities: inverse temperatures
+POWER, MOST, ALTOGETHER = 0.4, 32, 2048  # n^0.4 functions; most per class; most of all classes
+STORED = 2**26  # most stored values of all functions at all rows
+POWERS = (0.25, 0.5, 2.0, 4.0)  # powers of probabilities: inverse temperatures
 ROUNDING = 1e-10
 
 
 class Moments(NamedTuple):
-    """Of the estimate when the squared error is t: variance ``noise`` + ``slope`` t + ``rows`` and
-    third moment ``noise3`` + ``slope3`` t. ``excess``: variance of the outcomes over the claimed
-    one, at least 1; the noise grows to it away from t = 0."""
+    """Moments of the estimate if the squared error is t: its variance is ``noise`` + ``slope`` t +
+    ``rows``, its third moment ``noise3`` + ``slope3`` t. ``excess``: observed over claimed variance
+    of the outcomes, at least 1; away from t = 0 ``noise`` is multiplied by its square."""
 
     noise: float
     slope: float
@@ -47,14 +47,14 @@ class Moments(NamedTuple):
 
 
 class LeaveOneOut(eqx.Module):
-    """The squared error from every row.
+    """Result of `leave_one_out`.
 
     Attributes:
-        squared: The estimate of the squared error; negative in about half of the data sets of
+        squared: Estimate of the squared error; negative in about half of the data sets with
             calibrated predictions.
-        error: Its root, 0 where it is negative.
+        error: Its root, or 0 if it is negative.
         interval: Interval of the calibration error, inside [0, root of the largest squared error].
-        functions: How many functions of the predictions the residual is a combination of, at most.
+        functions: Number of functions of the predictions that approximate the residual.
     """
 
     squared: float
@@ -64,21 +64,21 @@ class LeaveOneOut(eqx.Module):
 
 
 def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
-    r"""Estimate a calibration error from every row, with an interval that holds near zero too.
+    r"""Estimate a calibration error from every row, with an interval that is valid near zero too.
 
     One-step estimate in which each row is tested against the fit to all others. The fit is a
-    projection on few functions of the predictions. Of confidences: :math:`n^{2/5}` (at most 32)
-    cosines of their ranks. Of vectors, for each class: 1, its probability, also at the temperatures
-    1/4, 1/2, 2 and 4, the probabilities of the other classes, their products with its own, and half
-    as many cosines of the rank of each probability; of these the first n / 4. The interval
-    consists of the errors that a test does not reject. Near zero, where no estimate is too low, the
-    test is one-sided; the two tails become equal as the error grows. Residuals that are no
-    combination of these functions, as those that oscillate faster than the cosines, are not seen.
-    Intervals by draws, as those of `jaxcal.compare`, were wider in 23 of 24 cells of a study, at
-    about the same coverage (`experiments/squared_ce_intervals`).
+    projection on few functions of the predictions. For confidences these are :math:`n^{2/5}` (at
+    most 32) cosines of their ranks. For vectors they are, for each class, the first n / 4 of: 1,
+    its probability, also at the temperatures 1/4, 1/2, 2 and 4, the probabilities of the other
+    classes, their products with its own, and half as many cosines of the rank of each probability.
+    The interval consists of the errors that a test does not reject. Near zero, where no estimate is
+    too low, the test is one-sided; the two tails become equal as the error grows. The estimate
+    misses residuals that are no combination of these functions, such as faster oscillations.
+    Intervals by draws, as in `jaxcal.compare`, were wider in 23 of 24 cells of a study, at about
+    the same coverage (`experiments/squared_ce_intervals`).
 
     Args:
-        problem: A `Reduced`, as of `reduce`.
+        problem: A `Reduced`, for example from `reduce`.
         level: The interval has confidence 1 - ``level``.
 
     Returns:
@@ -86,8 +86,8 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
 
     Cost: O(n m^2 k^2) for m classes and k functions; memory O(n m k).
 
-    Source: one-step correction by Bickel and Ritov (1988), unified tails by Feldman and Cousins
-    (1998).
+    Source: Bickel and Ritov (1988) for the one-step correction; Feldman and Cousins (1998) for the
+    unified tails.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -113,10 +113,10 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     else:
         q = _of_vectors(inputs)
     squared, moments = _estimate(inputs, residuals, q)
-    # of two distributions: |p - q|^2 <= 2
+    # two distributions have |p - q|^2 <= 2
     most = 1.0 if scalar and problem.inputs.ndim == 2 else 2.0
     low, high = accepted(squared, moments, level, most)
-    if moments.noise == 0 and moments.slope == 0:  # all labels are as certain predictions say
+    if moments.noise == 0 and moments.slope == 0:  # certain predictions that are all right
         high = max(high, 1 - level ** (1 / problem.n))
     error = float(np.sqrt(np.clip(squared, 0, most)))
     interval = Interval(np.asarray(low), np.asarray(high), level)  # pyright: ignore[reportArgumentType]
@@ -129,7 +129,7 @@ def _functions(n: int, m: int) -> int:
 
 
 def _of_ranks(confidences: Float[np.ndarray, " n"], k: int) -> Float[np.ndarray, "n k"]:
-    """Return orthonormal cosines of the ranks; columns of zeros where there are fewer distinct
+    """Return k orthonormal cosines of the ranks; columns of zeros if there are fewer distinct
     values."""
     return _orthonormal(_cosines(confidences, np.arange(k)))
 
@@ -170,14 +170,14 @@ def _orthonormal(columns: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
 def _estimate(
     p: Float[np.ndarray, "n m"], residuals: Float[np.ndarray, "n m"], q: Float[np.ndarray, "n m k"]
 ) -> tuple[float, Moments]:
-    """Return the one-step estimate and what its distribution needs."""
+    """Return the one-step estimate and the moments of its distribution."""
     n, m, k = q.shape
     total = np.einsum("nmk,nm->mk", q, residuals)
     fit = np.einsum("nmk,mk->nm", q, total)
     leverage = np.sum(q**2, axis=2)
-    others = np.maximum(1 - leverage, 0.5)  # a value that one row alone has, has leverage 1
+    others = np.maximum(1 - leverage, 0.5)  # a value of a single row has leverage 1
     squared = np.sum(residuals * (fit - leverage * residuals) / others) / n
-    # covariance of q o, were the predictions calibrated: diag(p) - p p^T between classes
+    # covariance of q o for calibrated predictions: diag(p) - p p^T between classes
     weighted = (p[..., None] * q).reshape(n, m * k)
     covariance = -weighted.T @ weighted
     for j in range(m):
@@ -186,7 +186,7 @@ def _estimate(
     square = covariance @ covariance
     # products of a row with itself are left out, and the others divided by 1 - leverage
     pairs = np.mean(1 / others) ** 2 * (1 - np.sum(leverage**2) / np.sum(leverage))
-    # noise seen around the fit, and claimed for what the fit has taken of it
+    # observed noise around the fit, plus claimed noise for the part that the fit absorbed
     seen = np.sum(fit * (residuals - fit), axis=1) ** 2
     claimed = np.sum(p * fit**2, axis=1) - np.sum(p * fit, axis=1) ** 2
     along = np.sum(seen + np.mean(leverage, axis=1) * claimed) / max(np.sum(total**2), 1e-300)
@@ -207,13 +207,14 @@ def _estimate(
 def accepted(squared: float, moments: Moments, level: float, most: float) -> tuple[float, float]:
     """Return the squared errors that the test does not reject, by bisection.
 
-    For the upper end an estimate below 0 counts as 0: noise alone made it, and the errors that it
-    does not reject may be none. The interval is wider for it, never narrower.
+    For the upper end an estimate below 0 counts as 0, as it might reject every error. This can only
+    widen the interval.
     """
     from scipy import special
 
     def tails(truth: float, squared: float) -> tuple[float, float, float]:
-        """Return probabilities of an estimate as low and as high; the share of the level below."""
+        """Return P(estimate <= squared), P(estimate >= squared), and the level of the lower
+        tail."""
         at_zero = moments.noise + moments.rows
         away = -np.expm1(-(truth**2) / at_zero) if at_zero > 0 else 1.0
         wider = 1 + away * (moments.excess - 1)
@@ -222,7 +223,7 @@ def accepted(squared: float, moments: Moments, level: float, most: float) -> tup
         if variance <= 0:
             return float(squared >= truth), float(squared <= truth), below
         third = moments.noise3 * wider**3 + moments.slope3 * truth
-        # of the gamma distribution with this skewness
+        # shape of the gamma distribution with this skewness
         shape = 4 * variance**3 / max(third, 1e-4 * variance**1.5) ** 2
         at = max(shape + (squared - truth) * (shape / variance) ** 0.5, 0.0)
         return float(special.gammainc(shape, at)), float(special.gammaincc(shape, at)), below
@@ -242,7 +243,7 @@ def accepted(squared: float, moments: Moments, level: float, most: float) -> tup
 
 
 def _last(holds: Callable[[float], bool], most: float) -> float:
-    """Return the largest number in [0, most] where a condition holds that holds below it."""
+    """Return the largest number in [0, most] up to which a condition holds, by bisection."""
     low, high = 0.0, most
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,8 +1,8 @@
 r"""Algorithm 1: tune every estimator by its risk on validation folds, estimate on test rows.
 
-Source: Gruber and Bach (2025), Sec. 3.2.2 and Algorithm 1. The test rows take no part in any
-choice: hyperparameters and the family are those of the lowest mean validation risk. The final
-function is the mean of the folds' functions h, without a refit.
+Source: Gruber and Bach (2025), Sec. 3.2.2 and Algorithm 1. Hyperparameters and the estimator are
+those of the lowest mean validation risk; test rows affect no choice. The final function is the mean
+of the folds' functions h, without a refit.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from jaxcal.squared_ce.tuning import join, tune
 from jaxcal.typing import ArrayLike, Folds, KeyLike
 
 FEWEST = 30  # test observations for a normal interval
-SCALAR_RANK, VECTOR_RANK = 64, 512  # where exact factorisations get slow
+SCALAR_RANK, VECTOR_RANK = 64, 512  # low ranks, used where exact factorisations are slow
 EXACT_SCALAR, EXACT_VECTOR = 1024, 4096
 
 Asked: TypeAlias = Estimators | Literal["paper"]
@@ -64,20 +64,18 @@ def calibration_error(
 ) -> Report:
     """Estimate the calibration error of a classifier from every row; compare estimators by risk.
 
-    ``error`` and ``interval`` of the report are those of `jaxcal.squared_ce.leave_one_out`: each
-    row is tested against a fit to all others. They need no tuning, and the interval holds from
-    calibrated predictions on: quote these. ``estimators`` are tuned and compared by their risk
-    where they are asked for: hyperparameters and the family, ``best``, are those of the lowest mean
-    validation risk, and the test rows take no part in that choice. The final function of an
-    estimator is the mean of the folds' functions, without a refit. Everything is computed in
-    float64, whatever JAX is set to: small ridges need it. Draws depend on the values of the rows
-    and not on their order, so permuted data give the same numbers.
+    Quote ``error`` and ``interval`` of the report, from `jaxcal.squared_ce.leave_one_out`: each row
+    is tested against a fit to all others. They need no tuning, and the interval is valid for
+    calibrated predictions too. If ``estimators`` are requested, they are tuned and compared by
+    risk: hyperparameters, and the estimator ``best``, are those of the lowest mean validation risk;
+    test rows affect no choice. The final function of an estimator is the mean of the folds'
+    functions, without a refit. All computations are in float64, whatever the setting of JAX, as
+    small ridges need it. Splits depend on the values of the rows, not on their order.
 
-    What to use when: ``error`` and ``interval`` to say how far predictions are from calibrated;
-    bins of a reliability diagram to see where, but not their squared error, which is above zero
-    for calibrated predictions too; ``best`` and ``compare`` for statements about estimators;
-    ``notion="canonical"`` for few classes and many rows; and `jaxcal.skce_test` to ask whether
-    predictions are calibrated at all.
+    Use ``error`` and ``interval`` for the size of the error; bins of a reliability diagram for its
+    location (their squared error is above zero for calibrated predictions too); ``best`` and
+    ``compare`` for statements about estimators; ``notion="canonical"`` for few classes and many
+    rows; and `jaxcal.skce_test` to test calibration.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -85,25 +83,25 @@ def calibration_error(
             the classifier; or probabilities of class 1 of two, [n].
         targets: Classes 0, .., m - 1, [n], not seen in training the classifier.
         notion: "canonical", "top-label", "binary" (of the probability of class 1 of two) or
-            "class-wise" (the sum over classes of squared scalar errors, each tuned by itself).
-        estimators: Estimators to tune and compare, a list, by default none; or "paper", for those
-            of the paper: 15 bins, tuned bins (neither for the canonical notion), kernel density,
-            and two kernel ridges.
-        folds: A number of contiguous folds of the shuffled rows (1 for a single validation set of
-            a fifth), a splitter with ``split(X, y)`` as in scikit-learn, or pairs of rows; rows
-            are counted within those for tuning.
+            "class-wise" (the sum over classes of squared scalar errors, each tuned separately).
+        estimators: List of estimators to tune and compare, by default none; or "paper" for those of
+            the paper: 15 bins, tuned bins (neither for the canonical notion), kernel density, and
+            two kernel ridges.
+        folds: Number of contiguous folds of the shuffled rows (1 for a single validation set of a
+            fifth), a splitter with ``split(X, y)`` as in scikit-learn, or pairs (training rows,
+            validation rows), numbered within the rows for tuning.
         test: Share of rows for the estimate, drawn by the key; or the rows themselves.
         level: Intervals have confidence 1 - ``level``.
-        keep: Hold the fitted functions of the folds in ``functions`` of each estimator, a list for
-            each problem.
+        keep: Keep the fitted functions of the folds in ``functions`` of each estimator, one list
+            per problem.
 
     Returns:
         `Report`.
 
-    Cost: from every row that of `jaxcal.squared_ce.leave_one_out`. Of estimators: per fold one
-    factorisation that all ridges of kkr and ukkr share, O(n^3) or O(n rank^2), and O(n_train
-    n_valid m) a bandwidth. Memory O(folds n^2) or O(folds n rank). The first call compiles them,
-    some 10 seconds of processor time for those of the paper.
+    Cost: that of `jaxcal.squared_ce.leave_one_out`. Estimators add, per fold, one factorisation for
+    all ridges of kkr and ukkr, O(n^3) or O(n rank^2), and O(n_train n_valid m) per bandwidth;
+    memory O(folds n^2) or O(folds n rank). Compiling those of the paper takes about 10 seconds of
+    processor time.
 
     Source: Gruber and Bach (2025), Sec. 3.2.2 and Algorithm 1.
 
@@ -141,7 +139,7 @@ def calibration_error(
             for one, last in zip(opt.problems(), final.problems(), strict=True)
             if chosen
         ]
-        # of two distributions, and so of the conditional means of their classes: |p - q|^2 <= 2
+        # two distributions, and so conditional means of classes, have |p - q|^2 <= 2
         most = 2.0 if problem.notion in ("canonical", "class-wise") else 1.0
         tuned = {
             name: join(name, [part[name] for part in parts], level, keep, most) for name in chosen
@@ -167,9 +165,9 @@ def _notes(
     pairs: list[splits.Split],
     tested: int | None,
 ) -> dict[str, Any]:
-    """Return what could spoil a report, by the names of warnings; classes and folds by number.
+    """Return possible problems of a report, by the codes of warnings; classes and folds by number.
 
-    ``tested``: number of test rows, None where no estimator was tuned.
+    ``tested``: number of test rows, or None if no estimator was tuned.
     """
     inputs = np.asarray(problem.inputs)
     d = inputs.shape[-1] if inputs.ndim == 2 else inputs.shape[0]
@@ -187,7 +185,7 @@ def _notes(
 
 
 def _double(problem: Reduced) -> Reduced:
-    """Return the same numbers in float64."""
+    """Return the problem in float64."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), problem)
 
 

@@ -1,7 +1,7 @@
-"""Class probabilities and labels to a regression problem: inputs, outcomes and their residuals.
+"""Reduction of class probabilities and labels to a regression problem: inputs, outcomes, residuals.
 
-Every notion of calibration says that the outcome has the input as its conditional mean. What
-differs is which inputs and outcomes: see `reduce`.
+Every notion of calibration says that the conditional mean of the outcome given the input is the
+input; notions differ in their inputs and outcomes (see `reduce`).
 Source: Gruber and Bach (2025), eq. 6 to 9, and Sec. 3.1 for the residuals.
 """
 
@@ -25,11 +25,11 @@ class Reduced(eqx.Module):
     """A notion of calibration as a regression: is E[outcome | input] = input?
 
     The residuals D = inputs - outcomes have mean 0 given the input if and only if the notion
-    holds. Made by `reduce`.
+    holds. `reduce` returns it.
 
     Attributes:
-        inputs: Predictions, [n, d]: d classes for the canonical notion, d = 1 for the scalar
-            ones. The class-wise notion is one scalar problem a class, [m, n, 1].
+        inputs: Predictions, [n, d]: d classes for the canonical notion, d = 1 for scalar notions.
+            The class-wise notion has one scalar problem per class, [m, n, 1].
         outcomes: Outcomes, of the same shape.
         notion: Name of the notion.
     """
@@ -48,14 +48,13 @@ class Reduced(eqx.Module):
 
     @property
     def brier(self) -> Float[Array, "*problems"]:
-        """The mean of |D|^2, by problem.
-
-        The Brier score of the class probabilities (canonical) or of the confidence.
+        """Mean of |D|^2 of each problem: the Brier score of the class probabilities (canonical
+        notion) or of the confidence.
         """
         return jnp.mean(jnp.sum(self.residuals**2, axis=-1), axis=-1)
 
     def take(self, rows: PyTree) -> "Reduced":
-        """Return the observations with these numbers (or in this slice)."""
+        """Return the observations with these indices, or in this slice."""
         rows = np.arange(self.n)[rows] if isinstance(rows, slice) else rows
         inputs, outcomes = _rows((self.inputs, self.outcomes), rows)
         return Reduced(inputs, outcomes, self.notion)
@@ -70,12 +69,12 @@ class Reduced(eqx.Module):
 
 @jax.jit
 def _rows(arrays: tuple[Array, Array], rows: Array) -> tuple[Array, Array]:
-    """Select rows in one program: alone, their numbers are checked and wrapped in five."""
+    """Select rows in one program; without jit, indexing would run five."""
     return jax.tree.map(lambda leaf: leaf[..., rows, :], arrays)
 
 
 def softmax(logits: ArrayLike) -> np.ndarray:
-    """Return class probabilities from logits, in float64 whatever came and whatever JAX is set to.
+    """Return class probabilities from logits, in float64 for any input and any setting of JAX.
 
     In float32 about half of the confidences of a good network round to exactly 1.
 
@@ -106,14 +105,13 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
         predictions: Class probabilities with rows of sum 1, [n, m]; or probabilities of class 1 of
             two, [n].
         targets: Classes 0, .., m - 1, [n].
-        notion: "canonical": P(Y = i | f(X) = p) = p_i for all classes i, the whole vector, with
-            inputs [n, m]. Two classes count everything twice: squared errors are 2 and risks 4
-            times those of "binary".
-            "top-label": P(Y = argmax f | max f = c) = c, is the confidence the accuracy? Of equal
-            probabilities the first is the prediction; inputs [n, 1].
-            "class-wise": P(Y = k | f_k(X) = c) = c, one problem a class, inputs [m, n, 1]. The
+        notion: "canonical": P(Y = i | f(X) = p) = p_i for all classes i; inputs [n, m]. For two
+            classes, squared errors are 2 and risks 4 times those of "binary".
+            "top-label": P(Y = argmax f | max f = c) = c; inputs [n, 1]. Of equal largest
+            probabilities, the first class is predicted.
+            "class-wise": P(Y = k | f_k(X) = c) = c, one problem per class; inputs [m, n, 1]. The
             class-wise error is the sum of the squared errors of these problems.
-            "binary": P(Y = 1 | f_1(X) = c) = c of two classes; inputs [n, 1].
+            "binary": P(Y = 1 | f_1(X) = c) = c, for two classes; inputs [n, 1].
 
     Returns:
         `Reduced`.
@@ -135,7 +133,7 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
 
 
 def canonical(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
-    """Return the problem of whole vectors, inputs [n, m]."""
+    """Return the problem of probability vectors, inputs [n, m]."""
     p = checks.probabilities(predictions, "predictions", binary=True)
     y = checks.labels(targets, p.shape[0], p.shape[1], "targets")
     return Reduced(p, jax.nn.one_hot(y, p.shape[1], dtype=p.dtype), "canonical")

@@ -1,4 +1,4 @@
-"""The report of a calibration error: from every row, and by each estimator tuned."""
+"""Report of a calibration error: the estimate from every row, and each tuned estimator."""
 
 from textwrap import shorten
 from typing import Any, ClassVar
@@ -24,20 +24,20 @@ WORDS = {
 
 
 class Report(Result):
-    """The calibration error from every row; and estimators, where asked for, compared by risk.
+    """The calibration error from every row and, if requested, estimators compared by risk.
 
     Quote ``error`` and ``interval``. ``best`` is the tuned estimator of the lowest validation risk,
     with its estimate on the test rows, which had no part in that choice.
 
     Attributes:
         notion: Notion of calibration.
-        estimators: `Tuned` estimators by name; none where none were asked for.
-        selected: Name of the one with the lowest mean validation risk; "" where there is none.
+        estimators: Requested `Tuned` estimators, by name.
+        selected: Name of the one with the lowest mean validation risk, or "".
         brier: Brier score of the test rows.
         n_tuning: Number of rows for tuning.
         n_test: Number of test rows.
         n_folds: Number of folds.
-        notes: What could spoil the report, by the names of warnings; classes and folds by number.
+        notes: Possible problems, by the codes of warnings; classes and folds by number.
         every_row: The estimate from every row.
     """
 
@@ -63,15 +63,15 @@ class Report(Result):
     def interval(self) -> Interval:
         """Interval of the calibration error, from every row.
 
-        It held the error in 94 to 100 % of data sets of 60 to 10,000 rows of eight populations of
-        confidences, nominal 95 %, and in 91 to 99 % of 300 rows of nineteen of vectors
+        Coverage, nominal 95 %: 94 to 100 % for eight populations of confidences, with 60 to 10,000
+        rows, and 91 to 99 % for nineteen populations of vectors with 300 rows
         (experiments/squared_ce_intervals).
         """
         return self.every_row.interval
 
     @property
     def best(self) -> Tuned:
-        """The selected estimator; ValueError where none was tuned."""
+        """The selected estimator; ValueError if none was tuned."""
         if not self.estimators:
             raise ValueError(
                 "estimators: none was tuned, only error and interval are known; ask for some, such "
@@ -80,13 +80,12 @@ class Report(Result):
         return self.estimators[self.selected]
 
     def compare(self, first: str, second: str) -> RiskDifference:
-        """Test on the test observations that the first ensemble has the lower risk.
+        """Test on the test observations whether the first ensemble has the lower risk.
 
-        For statements about estimators. Do not choose the estimate to quote by it: that choice is
-        made on the validation rows. The p-value is normal, and risks are skewed: between two
-        functions of equal risk a nominal 5 % was 8 % at n = 150, 7 % at n = 500 and 2000 and 5 % at
-        n = 8000 on the worse of the two sides, on scalar data with an error of .18 (2000 data sets
-        each). Read p-values near a threshold so.
+        For statements about estimators. Do not use it to choose the estimate to quote: validation
+        rows determine that choice. The p-value is from a normal distribution, but risks are skewed.
+        For two functions of equal risk, scalar data with an error of .18 and nominal 5 %, the worse
+        tail had 8 % at n = 150, 7 % at n = 500 and 2000 and 5 % at n = 8000 (2000 data sets each).
 
         Args:
             first: Name of an estimator.
@@ -94,7 +93,7 @@ class Report(Result):
 
         Returns:
             The ``difference`` [] of risks, first minus second, its ``standard_error`` [] by the
-            jackknife, a one-sided ``p_value`` [], small where the first is lower, and a two-sided
+            jackknife, a one-sided ``p_value`` [], small if the first is lower, and a two-sided
             ``interval``.
         """
         rows = [each.test_rows for each in self._both(first, second)]
@@ -129,7 +128,8 @@ class Report(Result):
         return [self.estimators[name] for name in (first, second)]
 
     def table(self) -> list[Contents]:
-        """One row an estimator, lowest validation risk first, for a data frame or a CSV file."""
+        """Return one row per estimator, lowest validation risk first, for a data frame or CSV
+        file."""
         rows = []
         for tuned in sorted(
             self.estimators.values(), key=lambda each: np.nan_to_num(each.risk, nan=np.inf)
@@ -196,7 +196,7 @@ class Report(Result):
 
 
 def words(name: str) -> str:
-    """Return an estimator in words, with the key that it has in ``estimators``."""
+    """Return a description of an estimator, with its key in ``estimators``."""
     short, *rank = name.split(" ", 1)
     if short not in WORDS:
         return name

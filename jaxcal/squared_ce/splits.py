@@ -1,4 +1,5 @@
-"""Training, validation and test rows: shares, numbers of folds, or splitters made elsewhere.
+"""Training, validation and test rows from shares, numbers of folds, or splitters of other
+libraries.
 
 A random split depends on the key and on the values of the rows, not on their order, so a
 permutation of the data changes no estimate.
@@ -14,14 +15,14 @@ from jaxcal.read import checks
 from jaxcal.typing import Folds, Key
 
 Split = tuple[np.ndarray, np.ndarray]
-VALIDATION_SHARE = 0.2  # of the rows for tuning, where there is a single fold
+VALIDATION_SHARE = 0.2  # share of the rows for tuning, for a single fold
 
 
 def shuffled(key: Key, *values: Any) -> np.ndarray:
-    """Return row numbers in random order, the same rows wherever they stand in ``values``, each [n,
-    ..].
+    """Return row indices in a random order that depends on the ``values`` [n, ..], not on their
+    order.
 
-    They are put in lexicographic order first; equal rows may change places, which changes nothing.
+    Rows are sorted lexicographically before they are shuffled.
     """
     columns = np.concatenate([np.reshape(value, (len(value), -1)) for value in values], axis=1)
     return np.lexsort(columns.T[::-1])[np.asarray(jax.random.permutation(key, len(columns)))]
@@ -31,7 +32,7 @@ def hold_out(key: Key, test: Any, *values: Any) -> Split:
     """Return rows for tuning, in random order, and rows for the final estimate.
 
     ``test``: a share of the rows, or the rows themselves (numbers, or a mask of length n).
-    ``values``: all that the rows hold, see `shuffled`.
+    ``values``: the arrays of the rows, see `shuffled`.
     """
     n = len(values[0])
     if isinstance(test, float):
@@ -48,8 +49,8 @@ def hold_out(key: Key, test: Any, *values: Any) -> Split:
 def folds(splitter: Folds, inputs: np.ndarray, labels: np.ndarray) -> list[Split]:
     """Return (training rows, validation rows) of each fold.
 
-    ``splitter``: a number of folds, contiguous in the order given; 1 for a single training and
-    validation set; an object with ``split(X, y)`` as scikit-learn's are; or the pairs themselves.
+    ``splitter``: a number of folds, contiguous in the order of the rows; 1 for a single training
+    and validation set; an object with ``split(X, y)`` as in scikit-learn; or the pairs themselves.
     """
     n = len(inputs)
     if isinstance(splitter, bool):

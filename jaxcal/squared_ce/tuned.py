@@ -28,22 +28,22 @@ class Tuned(eqx.Module):
         chosen: Candidate with the lowest mean risk, [P].
         contributions: h(p, p) of the ensemble, summed over problems, [t]; their mean is the
             squared error.
-        fold_contributions: The same of each fold's function, [k, t].
-        terms: One-step terms, [t], where h is a product of residuals; else None.
+        fold_contributions: The same for each fold's function, [k, t].
+        terms: One-step terms, [t], if h is a product of residuals; else None.
         test_rows: Row means of the risk of the ensemble among the test observations, [t], for the
             paired test only.
-        edges: Hyperparameters at an end of what was tried, past which the risk may be lower, by
-            problem.
-        nonfinite_validation: Validation observations where the chosen function is not finite; the
-            means leave them out.
-        nonfinite_test: Test observations where it is not finite.
-        unexplained: Largest part of a kernel's trace that a low rank left out.
+        edges: Hyperparameters at an end of their grid, by problem; values past it may lower the
+            risk.
+        nonfinite_validation: Number of validation observations at which the chosen function is not
+            finite; the means leave them out.
+        nonfinite_test: Number of test observations at which it is not finite.
+        unexplained: Largest share of a kernel's trace that a low rank left out.
         level: Intervals have confidence 1 - ``level``.
         claimed: Variances that the predictions claim for the terms, [t]; None without terms.
-        functions: Fitted functions of the k folds, a list for each problem, where they were kept;
-            else None.
-        largest: The most that a squared error can be: 1 where a problem is one probability, 2 for
-            vectors and for sums over classes.
+        functions: Fitted functions of the k folds, one list per problem, if they were kept; else
+            None.
+        largest: Largest possible squared error: 1 for single probabilities, 2 for vectors and sums
+            over classes.
     """
 
     name: str = eqx.field(static=True)
@@ -65,7 +65,7 @@ class Tuned(eqx.Module):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """What could spoil the estimate, by the names of warnings."""
+        """Possible problems of the estimate, by the codes of warnings."""
         squared = self.squared
         return {
             "edge-of-grid": sum(bool(names) for names in self.edges),
@@ -82,56 +82,56 @@ class Tuned(eqx.Module):
 
     @property
     def fold_risks(self) -> Float[np.ndarray, " k"]:
-        """The chosen candidates' risk in each fold, summed over problems."""
+        """Risk of the chosen candidates in each fold, summed over problems."""
         picked = np.take_along_axis(self.risks, self.chosen[:, None, None], axis=2)
         return picked[..., 0].sum(axis=0)
 
     @property
     def risk(self) -> float:
-        """The mean validation risk, by which families are compared."""
+        """The mean validation risk, by which estimators are compared."""
         return float(np.mean(self.fold_risks))
 
     @property
     def rmse(self) -> tuple[float, float]:
-        """100 times the root of the risk as tables show it: mean over folds and standard error."""
+        """100 times the root of the risk, as in the paper's tables: mean over folds, standard
+        error."""
         roots = 100 * np.sqrt(np.maximum(self.fold_risks, 0))
         k = roots.size
         return float(np.mean(roots)), float(np.std(roots, ddof=1) / k**0.5) if k > 1 else np.nan
 
     @property
     def squared(self) -> float:
-        """The signed mean of h on the diagonal: the squared error.
+        """The squared error: mean of h on the diagonal.
 
-        Negative is possible for kkr and debiased bins, and more than ``largest`` where h was fitted
-        to too few observations.
+        It may be negative for kkr and debiased bins, and exceed ``largest`` if h was fitted to too
+        few observations.
         """
         return _mean(self.contributions)
 
     @property
     def mean_squared(self) -> float:
-        """``squared`` over the number of problems.
-
-        The mean over classes of the class-wise notion, whose ``squared`` is the sum.
+        """``squared`` over the number of problems: for the class-wise notion, the mean over
+        classes.
         """
         return self.squared / len(self.chosen)
 
     @property
     def error(self) -> float:
-        """The calibration error: root of ``squared`` held between 0 and ``largest`` (eq. 21)."""
+        """The calibration error: root of ``squared``, clipped to [0, ``largest``] (eq. 21)."""
         return float(np.sqrt(np.clip(self.squared, 0, self.largest)))
 
     @property
     def fold_errors(self) -> Float[np.ndarray, " k"]:
-        """The root of each fold's own estimate; the spread shows what refitting changes."""
+        """Root of the estimate of each fold; their spread shows the effect of refitting."""
         squares = np.array([_mean(fold) for fold in self.fold_contributions])
         return np.sqrt(np.clip(squares, 0, self.largest))
 
     @property
     def interval(self) -> Interval:
-        """Interval of the calibration error, that of ``one_step`` on the scale of the error.
+        """Interval of the calibration error: root of the interval of ``one_step``.
 
-        It holds the root of the one-step estimate: one below 0 counts as 0 for the upper end. NaN
-        ends where h is no product of residuals.
+        It contains the root of the one-step estimate, which counts as 0 if it is negative. NaN if h
+        is not a product of residuals.
         """
         step = self.one_step
         if step is None:
@@ -141,9 +141,9 @@ class Tuned(eqx.Module):
 
     @property
     def one_step(self) -> OneStep | None:
-        """The one-step estimate with its interval on the scale of SQUARES, and a lower bound.
+        """The one-step estimate of the SQUARED error with its interval and a lower bound.
 
-        Its error is of second order in that of the fit. None where h is no product of residuals.
+        Its error is of second order in that of the fit. None if h is not a product of residuals.
         """
         if self.terms is None or self.claimed is None:
             return None
@@ -153,7 +153,7 @@ class Tuned(eqx.Module):
             return in_numpy(one_step(values, self.level, variances))
 
     def to_dict(self) -> Contents:
-        """Plain numbers and lists, for JSON; without arrays over test observations."""
+        """Return numbers and lists, for JSON, without arrays over test observations."""
         return plain(
             {
                 "settings": self.settings,
@@ -178,5 +178,5 @@ def _mean(values: Numbers) -> float:
 
 
 def in_numpy(tree: PyTree) -> PyTree:
-    """Return arrays as NumPy arrays, which keep float64 outside of the setting."""
+    """Return arrays as NumPy arrays, which stay float64 whatever the setting of JAX."""
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, tree)

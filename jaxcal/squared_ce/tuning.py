@@ -1,4 +1,5 @@
-"""One problem through the folds: candidates chosen by risk, and their mean at the test rows."""
+"""Tuning of one problem: candidates are chosen by risk over folds, and averaged at the test
+rows."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -29,7 +30,7 @@ from jaxcal.typing import Contents
 
 
 class Fold(NamedTuple):
-    """Training and validation rows, and what estimators of one training set share."""
+    """Training and validation rows, and the list that estimators of one training set share."""
 
     train: Reduced
     valid: Reduced
@@ -37,10 +38,10 @@ class Fold(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What was tried of one estimator on one problem.
+    """Search over the candidates of one estimator on one problem.
 
-    ``grid``: settings of all candidates. ``fits``: the candidates of each fold; ``at_valid``: these
-    at the validation rows, in NumPy. ``chosen``: the candidate of the lowest mean risk.
+    ``grid``: settings of all candidates. ``fits``: the candidates of each fold; ``at_valid``: their
+    values at the validation rows, in NumPy. ``chosen``: the candidate of the lowest mean risk.
     """
 
     grid: list[Setting]
@@ -55,7 +56,7 @@ class Search(NamedTuple):
 
 
 def search(estimator: Estimator, problem: Reduced, folds: Sequence[Fold]) -> Search:
-    """Fit all candidates of an estimator on every fold, and choose the one of the lowest risk."""
+    """Fit all candidates of an estimator on every fold, and choose the one with the lowest risk."""
     fits = [estimator.fit(fold.train, fold.shared) for fold in folds]
     pairs = zip(fits, folds, strict=True)
     at_valid = [in_numpy(at_data(fitted, fold.valid)) for fitted, fold in pairs]
@@ -63,14 +64,14 @@ def search(estimator: Estimator, problem: Reduced, folds: Sequence[Fold]) -> Sea
 
 
 def choose(folds: Sequence[AtData]) -> int:
-    """Return the candidate with the lowest mean risk among those that are finite most often."""
+    """Return the candidate with the lowest mean risk among those with the most finite values."""
     bad = sum(np.sum(~fold.finite, axis=1) for fold in folds)
     risks = np.mean([mean_rows(fold) for fold in folds], axis=0)
     return int(np.argmin(np.where((bad == np.min(bad)) & np.isfinite(risks), risks, np.inf)))
 
 
 def mean_rows(fold: AtData) -> np.ndarray:
-    """Return the candidates' risks [c], over the rows used; NaN where fewer than two were."""
+    """Return the candidates' risks [c] over the rows used; NaN for fewer than two."""
     used = np.isfinite(fold.rows)
     totals = np.sum(np.where(used, fold.rows, 0.0), axis=1)
     sizes = np.sum(used, axis=1)
@@ -84,7 +85,7 @@ def tune(
     estimators: dict[str, Estimator],
     keep: bool,
 ) -> dict[str, Contents]:
-    """Tune all estimators on one problem; return what a `Tuned` is made of, by estimator."""
+    """Tune all estimators on one problem; return the fields of a `Tuned`, by estimator."""
     folds = [Fold(opt.take(train), opt.take(valid), []) for train, valid in pairs]
     searches = {name: search(each, opt, folds) for name, each in estimators.items()}
     at_valid = _on_common_rows(folds, searches)
@@ -116,8 +117,8 @@ def tune(
 
 
 def _on_common_rows(folds: list[Fold], searches: dict[str, Search]) -> dict[str, list[AtData]]:
-    """Risks again, on the rows where the chosen functions of all estimators are finite, if some are
-    not: risks on different rows cannot be compared."""
+    """Recompute risks on the rows where the chosen functions of all estimators are finite, as risks
+    on different rows cannot be compared."""
     again = {name: list(tried.at_valid) for name, tried in searches.items()}
     for number, fold in enumerate(folds):
         masks = [each.at_valid[number].finite[each.chosen] for each in searches.values()]
@@ -192,5 +193,5 @@ def join(name: str, parts: list[Contents], level: float, keep: bool, largest: fl
 
 
 def _unexplained(fitted: Fitted) -> float:
-    """Return the largest part of a kernel's trace that a low rank leaves out."""
+    """Return the largest share of a kernel's trace that a low rank leaves out."""
     return float(jnp.max(fitted.spectral.unexplained)) if isinstance(fitted, FittedRidge) else 0.0

@@ -1,4 +1,5 @@
-"""Tests of more observations than fit into memory: one pass over batches, of constant memory."""
+"""Tests of more observations than fit into memory, in one pass over batches with constant
+memory."""
 
 from jaxcal.streaming.batches import array_batches
 from jaxcal.streaming.shards import Shards

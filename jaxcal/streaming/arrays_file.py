@@ -1,7 +1,7 @@
 """Arrays that another language or library saved as .npz, checked one by one.
 
-Everything wrong with a file is a `BadFile` with one sentence that names the file, the array and
-what was wanted, because the reader may never have seen Python.
+Every fault of a file raises a `BadFile` with one sentence that names the file, the array and what
+was wanted, because the user may not know Python.
 """
 
 import struct
@@ -22,7 +22,7 @@ MEANING = {
     "nodes": ", the m points of 'node_scores'",
     "features": ", one row a target",
 }
-# what a damaged or hostile archive makes the readers of zip and npy raise
+# exceptions of the readers of zip and npy for a damaged or hostile archive
 UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -41,10 +41,10 @@ class BadFile(Exception):
 
 
 class TestArrays(NamedTuple):
-    """What a test needs, all of one float type; either ``node_scores`` or ``features`` is there.
+    """The arrays of a test, all of one float type, with either ``node_scores`` or ``features``.
 
     ``targets`` and ``scores`` [n, d]; ``node_scores`` [n, m, d]; ``nodes`` [m, d]; ``features``
-    [n, q]. ``notes``: sentences about what the reader may not have meant.
+    [n, q]. ``notes``: sentences about likely mistakes.
     """
 
     __test__ = False  # arrays, not a pytest class
@@ -60,7 +60,7 @@ class TestArrays(NamedTuple):
 def read(path: Path) -> TestArrays:
     """Read and check ``path``, in the widest type in the file.
 
-    Scores may hold NaN or infinity, which the test reports; everything else must be finite. Where
+    Scores may hold NaN or infinity, which the test reports; everything else must be finite. If
     d = 1 the last axis may be left out. Raises BadFile.
     """
     raw, others = load(path, NAMES)
@@ -86,7 +86,7 @@ def read(path: Path) -> TestArrays:
 
 
 def load(path: Path, names: Iterable[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """The arrays of these names; of all others, which are not read, the names. Raises BadFile."""
+    """Return the arrays with these names, and the names of all others. Raises BadFile."""
     names = tuple(names)
     try:
         file = path.open("rb")
@@ -138,7 +138,7 @@ def _floats(path: Path, name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...]) -> TestArrays:
-    """Every array with its full number of axes, and lengths that agree."""
+    """Return every array with its full number of axes; BadFile if lengths disagree."""
     targets = arrays["targets"]
     if targets.ndim not in (1, 2) or targets.size == 0:
         raise BadFile(
@@ -172,7 +172,8 @@ def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...])
 def _fitted(
     path: Path, name: str, array: np.ndarray, axes: list[str], lengths: dict[str, int]
 ) -> np.ndarray:
-    """The array with these axes; lengths seen for the first time are noted for later arrays."""
+    """Return the array with these axes; BadFile if a length differs from that of an earlier
+    array."""
     shape = array.shape
     if array.ndim == len(axes) - 1 and lengths.get(axes[-1], 1) == 1:
         array = array[..., None]

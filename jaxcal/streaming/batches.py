@@ -1,4 +1,4 @@
-"""Batches from arrays on disk or in memory, and those that remain when a pass is resumed."""
+"""Batches from arrays on disk or in memory, and the remaining batches of a resumed pass."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,8 +9,8 @@ from jaxcal.read import checks
 
 
 class ShardBatch(tuple):
-    """A batch that says in ``shard`` which file it came from, by name, size and checksum; its first
-    ``filler`` rows do not count."""
+    """A batch with the name, size and checksum of its file in ``shard``; its first ``filler`` rows
+    do not count."""
 
     shard: str
     filler: int
@@ -23,7 +23,7 @@ class ShardBatch(tuple):
 
 
 def array_batches(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
-    """Consecutive batches of arrays with the same leading axis, such as memory-mapped ones.
+    """Yield consecutive batches of arrays with the same leading axis, such as memory-mapped ones.
 
     Args:
         size: Rows of a batch.
@@ -33,8 +33,8 @@ def array_batches(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
         Tuples of slices; the last may be shorter.
 
     Raises:
-        ValueError: leading axes disagree.
-        TypeError: something is no array, or has no axis.
+        ValueError: Leading axes disagree.
+        TypeError: An argument is not an array, or has no axis.
 
     Example:
         >>> import numpy as np
@@ -57,19 +57,19 @@ def array_batches(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
 def remaining(
     batches: Iterator[PyTree], n: int, done_shards: tuple[str, ...]
 ) -> Iterator[tuple[int, PyTree, int, tuple[str, ...]]]:
-    """Batches with rows beyond the first n, which came from the shards ``done_shards``.
+    """Yield the batches with rows after the first n, which are done.
 
     Args:
-        batches: All batches, also those that are done.
+        batches: All batches, including those that are done.
         n: Number of rows that are done.
-        done_shards: The shards they came from, as in `ShardBatch.shard`.
+        done_shards: The shards that these rows came from, as in `ShardBatch.shard`.
 
     Yields:
-        Number of the batch, the batch, how many of its first rows do not count because they are
-        done or fill it up, and the shards up to it.
+        Index of the batch, the batch, the number of its first rows that do not count because they
+        are done or filler, and the shards up to it.
 
     Raises:
-        ValueError: the first n rows are not there, or come from other shards; named.
+        ValueError: The first n rows are missing, or come from other shards, which it names.
     """
     done, shards, last = n, (), None
     for number, batch in enumerate(batches):

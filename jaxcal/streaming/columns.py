@@ -1,4 +1,4 @@
-"""Columns of a table as the arrays of a test, and the rows that cannot be used."""
+"""Convert columns of a table to the arrays of a test, and find the rows that cannot be used."""
 
 import re
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ Arrays = dict[str, np.ndarray]
 
 
 class Columns(NamedTuple):
-    """Which columns of a table are read.
+    """Names of the columns of a table that are read.
 
     Attributes:
         arrays: The column of each array of the test, by name of the array.
-        classes: Where each class has a column: the labels of the classes and their columns. A
-            single column holds the probability of one label.
+        classes: The column of each class, by label, if each class has one. A single column holds
+            the probability of one label.
     """
 
     arrays: dict[str, str]
@@ -38,24 +38,24 @@ class Columns(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """All columns that are read."""
+        """Names of all columns that are read."""
         return list(dict.fromkeys([*self.arrays.values(), *self.classes.values()]))
 
 
 def columns_of(names: Sequence[str], chosen: Sequence[str] = ()) -> Columns:
-    """Which columns hold targets and predictions.
+    """Find the columns that hold targets and predictions.
 
     Args:
         names: Names of all columns.
         chosen: Texts "KEY=NAME" for the columns to read. A key is "label" or "target", the name of
             an array ("probabilities", "mean", "deviation", "scores", ..), or the label of a class.
-            Empty: columns that have these names, or p0, p1, .. for classes, or p for label 1.
+            By default the columns with these names, p0, p1, .. for classes, or p for label 1.
 
     Returns:
         `Columns`.
 
     Raises:
-        BadFile: Targets or predictions are missing or not clear.
+        BadFile: Targets or predictions are missing or ambiguous.
     """
     arrays, classes = {}, {}
     for text in chosen or _by_name(names):
@@ -90,12 +90,12 @@ def _by_name(names: Sequence[str]) -> list[str]:
 
 
 def arrays_of(table: Any, columns: Columns, widths: dict[str, int]) -> tuple[Arrays, np.ndarray]:
-    """The arrays of an Arrow table, and which of its rows could be read.
+    """Return the arrays of an Arrow table, and which of its rows could be read.
 
     Args:
         table: Arrow table of n rows.
         columns: Columns to read.
-        widths: Lengths of lists by array, which the first row of all decides; new ones are added.
+        widths: Length of the lists of each array, set by its first row; new arrays are added.
 
     Returns:
         Arrays with n rows, and a mask [n]; rows that cannot be read hold NaN or the label -1.
@@ -126,7 +126,7 @@ def _arrow() -> tuple[Any, Any]:
 
 
 def _labels(column: Any, classes: Sequence[str]) -> np.ndarray:
-    """The place of each label among the classes, -1 for what is none of them."""
+    """Return the index of each label among the classes, -1 for any other value."""
     pa, pc = _arrow()
     texts = pc.replace_substring_regex(pc.cast(column, pa.string()), r"\.0$", "")
 
@@ -145,7 +145,7 @@ def _labels(column: Any, classes: Sequence[str]) -> np.ndarray:
 
 
 def _numbers(name: str, column: Any, widths: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers or lists of numbers, and which rows hold them."""
+    """Return numbers or lists of numbers, and a mask of the rows that hold them."""
     pa, pc = _arrow()
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = column.type
@@ -175,7 +175,7 @@ def _number(text: str | None) -> float | None:
 
 
 def faults(arrays: Arrays, read: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """What can be wrong with rows of a test, and which rows [n] it is true of."""
+    """Return each possible fault of rows, with a mask [n] of the rows that have it."""
     if PROBABILITIES in arrays:
         p, label = arrays[PROBABILITIES], arrays[TARGETS]
         return [
@@ -198,7 +198,8 @@ def faults(arrays: Arrays, read: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 
 def checked(arrays: Arrays) -> Arrays:
-    """Arrays that make a test, of as many rows each. Raises BadFile."""
+    """Return the arrays if they have the same number of rows and are those of a test, or raise
+    BadFile."""
     if TARGETS not in arrays or set(arrays) - {TARGETS} not in FORMS:
         forms = "; ".join(", ".join(f"'{name}'" for name in sorted(form)) for form in FORMS)
         raise BadFile(
@@ -218,13 +219,13 @@ def checked(arrays: Arrays) -> Arrays:
 
 
 def log_normal(parameters: tuple[Array, Array], y: Array) -> Array:
-    """Log density of independent normals with these means and deviations, without its constant."""
+    """Return the log density of independent normals (means, deviations), up to its constant."""
     mean, deviation = parameters
     return -jnp.sum(((y - mean) / deviation) ** 2 / 2 + jnp.log(deviation))
 
 
 def batch_of(arrays: Arrays) -> tuple[Any, ...]:
-    """Predictions, targets and, where 'features' tell predictions apart, these."""
+    """Return predictions and targets, and the array 'features' if there is one."""
     targets = arrays[TARGETS]
     if PROBABILITIES in arrays:
         return arrays[PROBABILITIES], targets

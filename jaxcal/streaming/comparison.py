@@ -1,20 +1,20 @@
 r"""`jaxcal.compare` in units of probability, as sums over batches.
 
 With features g = (1, x) of the predictions and residuals d, the regression needs the sums of
-:math:`g g^\top` and :math:`g d^\top`, and its draws the same sums of `BLOCKS` groups of rows. Each
-run of 1,024 rows is dealt out at random, one row to a group, by the numbers of the rows, which
-also draw the residuals of a calibrated model: no order or share of the rows changes a draw.
-`jaxcal.streaming.rows` says what x and d are, of class probabilities and of other predictions.
+:math:`g g^\top` and :math:`g d^\top`, and its draws need the same sums of `BLOCKS` groups of rows.
+The numbers of the rows determine the random group of each row (one row of each run of 1,024 per
+group) and its random residuals, so draws do not depend on the order of the rows or on their split
+among workers. `jaxcal.streaming.rows` defines x and d.
 
-The one thing that needs a second pass are the leverages, which the leave-one-out factors
-:math:`1 / (1 - h_i)` hold. They are replaced by their mean r / n, so that
+Only the leverages in the leave-one-out factors :math:`1 / (1 - h_i)` would need a second pass.
+They are replaced by their mean r / n, so that
 
 .. math:: U = \frac{\|\sum_i F_i d_i^\top\|^2 - \sum_i h_i \|d_i\|^2}{2 (n - r)},
 
 with the basis F, its rank r, and exact leverages in the second sum. For equal leverages this is the
-value in memory. Of even Dirichlet predictions of 30 classes it differed from that by at most .12
-standard errors at n = 1,024, .05 at 4,096 and .013 at 65,536, of 2 and 10 classes by a quarter of
-that; where six predictions far from all others decide the regression, by up to .26
+value of the computation in memory. For even Dirichlet predictions of 30 classes the two differed by
+at most .12 standard errors at n = 1,024, .05 at 4,096 and .013 at 65,536; for 2 and 10 classes by a
+quarter of that; if six predictions far from all others decide the regression, by up to .26
 (`experiments/compare/leverages.py`).
 """
 
@@ -40,11 +40,11 @@ from jaxcal.typing import ArrayLike, Key, Models, Scalar
 
 
 class ComparisonSums(eqx.Module):
-    """What models of a first sample have, and what their comparison adds up.
+    """The fit of a comparison to a first sample; implements `jaxcal.streaming.state.Sums`.
 
     Attributes:
         key: Random key of groups, labels and draws.
-        kind: What rows say.
+        kind: Reads a batch into features and residuals.
         names: Names of the models.
         n_draws: Draws of the test.
     """
@@ -56,7 +56,7 @@ class ComparisonSums(eqx.Module):
 
     @classmethod
     def of(cls, key: Key, models: Models, targets: ArrayLike, n_draws: int) -> "ComparisonSums":
-        """That of checked predictions of a first sample."""
+        """Fit to checked predictions of a first sample."""
         if are_classes(named(models)[1]):
             kind, names = ClassRows.of(models, targets)
         else:
@@ -65,11 +65,9 @@ class ComparisonSums(eqx.Module):
 
     @property
     def numbered(self) -> bool:
-        """Whether draws depend on the numbers of rows."""
         return True
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Sums and least numbers before the first batch."""
         sizes, models = self.kind.sizes, len(self.names)
         s, p = 1 + sizes.features, sizes.residuals
         shapes = {
@@ -82,7 +80,6 @@ class ComparisonSums(eqx.Module):
         return {name: np.zeros(shape) for name, shape in shapes.items()}, {}
 
     def of_batch(self, batch: Any, first: int, done: int) -> tuple[int, Any, Any]:
-        """Number of rows of a batch, and its sums without those that are done."""
         names, each, targets = self.kind.read(*batch)
         if sorted(names) != sorted(self.names):
             raise ValueError(f"models: wanted {', '.join(self.names)}, got {', '.join(names)}")
@@ -96,7 +93,6 @@ class ComparisonSums(eqx.Module):
         return n, {name: np.stack([of[name] for of in sums]) for name in sums[0]}, {}
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Comparison:
-        """The comparison by all observations."""
         n = state.n
         if n < BLOCKS:
             raise ValueError(
@@ -125,20 +121,20 @@ class ComparisonSums(eqx.Module):
                 "left_out": none,
                 "nonfinite_kernel": jnp.zeros(len(self.names), jnp.int32),
             }
-        # in the type of the caller
+        # in the caller's floating-point type
         fields = jax.tree.map(lambda part: jnp.asarray(np.asarray(part)), fields)
         counts = {"n": n, "n_draws": self.n_draws, "level": level, "measure": "probability"}
         return Comparison(**fields, **counts, names=self.names, things="models")
 
 
 class Sums(NamedTuple):
-    """Sums of M models, each over n rows.
+    """Sums of M models over n rows.
 
     Attributes:
-        groups: Of each group, products of features g with g, residuals d, drawn residuals, added
-            ones, and the squared norm of d.
-        sizes: Of all rows, the squared norm of d times g g^T.
-        lost: How many rows are not finite.
+        groups: For each group, sums of products of features g with g, residuals d, random and
+            added residuals, and of the squared norm of d.
+        sizes: Sum of the squared norm of d times g g^T.
+        lost: Number of rows that are not finite.
     """
 
     groups: Float[Array, "M b s t"]
@@ -156,8 +152,8 @@ def _errors(
     rank: int,
     n_draws: int,
 ) -> Error:
-    """Return the error of each model, with the mean squared length of added residuals and their
-    variance along the direction to which most errors belong."""
+    """Return the error of each model. ``added``: mean squared norm of added residuals, and their
+    variance along the direction of most errors."""
     return jax.vmap(lambda of: _error(keys, of, n, added, rank, n_draws))(sums)
 
 
@@ -169,8 +165,8 @@ def _error(
     rank: int,
     n_draws: int,
 ) -> Error:
-    """Return the error of one model, as `jaxcal.ckce.probability.by_regression` with leverages of
-    which each is their mean."""
+    """Return the error of one model, as `jaxcal.ckce.probability.by_regression` does, with each
+    leverage replaced by the mean leverage."""
     s = sums.sizes.shape[0]
     p = (sums.groups.shape[2] - s - 1) // 3
     parts = jnp.split(sums.groups, (s, s + p, s + 2 * p, s + 3 * p), axis=2)

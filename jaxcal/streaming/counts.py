@@ -1,4 +1,4 @@
-"""Coverage and tables of forecasts as counts over batches, which need no first sample."""
+"""Coverage and tables of forecasts from counts over batches, without a first sample."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,21 +18,18 @@ Start = tuple[dict[str, np.ndarray], dict[str, float]]
 
 
 class RankCounts(eqx.Module):
-    """How many targets have each rank among the draws of their predictions: `Coverage`."""
+    """Counts of the ranks of targets among the draws of their predictions, for `Coverage`."""
 
     draws: int = eqx.field(static=True)
 
     @property
     def numbered(self) -> bool:
-        """Whether draws depend on the numbers of rows."""
         return False
 
     def zeros(self) -> Start:
-        """Sums and least numbers before the first batch."""
         return {"counts": np.zeros(self.draws + 1), "unknown": np.zeros(())}, {}
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
-        """Number of rows of a batch, and its sums without those that are done."""
         ranks, unknown, m = ranks_of(*batch)
         if m != self.draws:
             raise ValueError(f"draws: wanted {self.draws} from each prediction, got {m}")
@@ -40,28 +37,24 @@ class RankCounts(eqx.Module):
         return len(ranks), {"counts": counts, "unknown": np.sum(unknown[done:])}, {}
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Coverage:
-        """The coverage of all observations."""
         with jax.enable_x64(True):
             counts = jnp.asarray(state.sums["counts"].astype(int))
             return replace(of_counts(counts, jnp.asarray(int(state.sums["unknown"]))), level=level)
 
 
 class TableSums(eqx.Module):
-    """The sums of a `Table`."""
+    """Sums of a `Table`."""
 
     cells: int = eqx.field(static=True)
 
     @property
     def numbered(self) -> bool:
-        """Whether draws depend on the numbers of rows."""
         return False
 
     def zeros(self) -> Start:
-        """Sums and least numbers before the first batch."""
         return {name: np.zeros(self.cells) for name in ("counts", "predictions", "targets")}, {}
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
-        """Number of rows of a batch, and its sums without those that are done."""
         p, y = map(np.asarray, batch)
         if y.shape != p.shape[:1]:
             raise ValueError(
@@ -75,10 +68,9 @@ class TableSums(eqx.Module):
         return len(p), {name: getattr(table, name) for name in self.zeros()[0]}, {}
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
-        """The table."""
         return self.table(state)
 
     def table(self, state: StreamState) -> Table:
-        """The table of all observations."""
+        """Return the table of all observations."""
         sums = state.sums
         return Table(sums["counts"].astype(int), sums["predictions"], sums["targets"])

@@ -1,4 +1,4 @@
-"""`jaxcal.calibration_test` as sums over batches: k numbers for each draw, and k^2."""
+"""`jaxcal.calibration_test` from sums over batches: k numbers per draw, and k^2 numbers."""
 
 import math
 from typing import Any, ClassVar
@@ -17,20 +17,20 @@ from jaxcal.typing import ArrayLike, Key, Predictions
 
 
 class StreamedCalibration(JudgedResult):
-    """The outcome of a streamed `jaxcal.calibration_test`.
+    """Outcome of a streamed `jaxcal.calibration_test`.
 
     Attributes:
         statistic: Log evidence against calibration.
-        p_value: By draws of signs.
-        null_samples: The draws, [b].
+        p_value: P-value from random signs.
+        null_samples: Draws of the statistic with random signs, [b].
         parts: The named alternatives, each with its p-value.
-        n: Observations.
-        n_first: Observations of the first sample, which fixed units and features.
-        table: The shift and the spread of each coordinate, on average and along each feature; None
-            of few observations.
-        counts: Of observations: "impossible" where the density is 0 at the target, "lost" with a
-            density or score that is not finite, "nonfinite" targets, "ended" where a density that
-            ends was first seen after the fit.
+        n: Number of observations.
+        n_first: Size of the first sample, to which units and features were fitted.
+        table: Shift and spread of each coordinate, on average and along each feature; None for
+            few observations.
+        counts: Numbers of observations: "impossible" (density 0 at the target), "lost" (density
+            or score not finite), "nonfinite" (target), "ended" (the density ends near the target,
+            which no density of the first sample did).
         level: Level of the test.
     """
 
@@ -48,7 +48,7 @@ class StreamedCalibration(JudgedResult):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """What was noticed about the data, by the names of warnings."""
+        """Counts of possible problems, by the codes of warnings."""
         return {
             "impossible-targets": self.counts["impossible"],
             "nonfinite-scores": self.counts["lost"],
@@ -86,7 +86,7 @@ class StreamedCalibration(JudgedResult):
 
 
 class EntriesStream(eqx.Module):
-    """The fit of a first sample, and what a stream asks of it."""
+    """The fit to a first sample; implements `jaxcal.streaming.state.Sums`."""
 
     fit: EntriesFit
 
@@ -105,15 +105,12 @@ class EntriesStream(eqx.Module):
 
     @property
     def numbered(self) -> bool:
-        """Whether draws depend on the numbers of rows."""
         return True
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Sums and least numbers before the first batch."""
         return self.fit.zeros(), {"rank": 1.0}
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
-        """Number of rows of a batch, and its sums without those that are done."""
         predictions, targets, *inputs = batch
         if len(inputs) != (self.fit.frame.inputs is not None):
             raise ValueError(
@@ -128,7 +125,6 @@ class EntriesStream(eqx.Module):
     def result(
         self, state: StreamState, n_first: int, name: str, level: float
     ) -> StreamedCalibration:
-        """Return the result of sums over at least two observations."""
         counts = {
             name: int(state.sums[name]) for name in ("impossible", "lost", "nonfinite", "ended")
         }

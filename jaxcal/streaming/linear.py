@@ -1,4 +1,4 @@
-"""A test with random features as sums over batches: n p^2 multiplications and p^2 numbers."""
+"""Tests with random features from sums over batches: n p^2 multiplications and p^2 numbers."""
 
 import math
 import zlib
@@ -23,19 +23,19 @@ from jaxcal.typing import Key, PredictionsLike
 
 
 class StreamResult(JudgedResult):
-    """The outcome of a streamed test.
+    """Outcome of a streamed test.
 
     Attributes:
         estimate: Unbiased estimate of the squared discrepancy of the features.
-        standard_error: Of the estimate where the model is clearly not calibrated.
-        p_value: From the limit distribution, by the eigenvalues of the covariance.
-        p_value_error: Standard error of the p-value for having seen n observations.
-        n: Observations.
-        n_first: Observations of the first sample, which fixed units, bandwidths and nodes.
+        standard_error: Standard error of the estimate for a clearly miscalibrated model.
+        p_value: P-value from the limit distribution (eigenvalues of the covariance).
+        p_value_error: Standard error of the p-value, as n observations estimate the eigenvalues.
+        n: Number of observations.
+        n_first: Size of the first sample, to which units, bandwidths and nodes were fitted.
         bandwidths: Bandwidths by name, in the units of the test.
         test: Name of the test.
-        route: The random features.
-        fault: What forbids a verdict, "" where nothing does.
+        route: Description of the random features.
+        fault: Why there is no verdict; "" if there is one.
         level: Level of the test.
     """
 
@@ -72,7 +72,8 @@ SUMS = ("sums", "products", "trace", "fourth", "lost")
 
 
 class LinearFit(eqx.Module):
-    """Units, bandwidths, nodes and frequencies of a first sample, and the sums that they ask for.
+    """The fit to a first sample (units, bandwidths, nodes, frequencies); implements
+    `jaxcal.streaming.state.Sums`.
 
     ``prepared``: the fit. ``kind``: name of the test. ``size``: length p of the vectors summed.
     """
@@ -92,17 +93,15 @@ class LinearFit(eqx.Module):
 
     @property
     def numbered(self) -> bool:
-        """Whether draws depend on the numbers of rows."""
         return False
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Sums and least numbers before the first batch: of vectors z, z z^T, |z|^2 and |z|^4."""
+        """Return empty sums of z, z z^T, |z|^2 and |z|^4, and no least numbers."""
         p = self.size
         shapes = (p,), (p, p), (), (), ()
         return {name: np.zeros(shape) for name, shape in zip(SUMS, shapes, strict=True)}, {}
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
-        """Number of rows of a batch, and its sums without those that are done."""
         predictions, targets, *inputs = batch
         if self.kind == "skce":
             predictions, ys = observations(predictions, targets, least=1)
@@ -110,13 +109,12 @@ class LinearFit(eqx.Module):
             ys = checks.targets(targets, least=1)
             predictions = checks.predictions(predictions, ys)
         vectors = checks.rows(inputs[0], ys.shape[0], "inputs") if inputs else None
-        # draws of a batch are its own, whatever its place
+        # each batch has independent draws, wherever it comes in the stream
         key = jax.random.fold_in(self.key, zlib.crc32(np.asarray(ys).tobytes()))
         sums = _batch_sums(key, self.prepared, predictions, ys, vectors, jnp.asarray(done))
         return ys.shape[0], dict(zip(SUMS, sums, strict=True)), {}
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> StreamResult:
-        """Return the result of sums over at least two observations."""
         n, sums = state.n, state.sums
         trace, fourth = float(sums["trace"]), float(sums["fourth"])
         lost = int(sums["lost"])

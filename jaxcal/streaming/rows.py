@@ -1,7 +1,7 @@
-r"""What rows of class probabilities, or of any other predictions, say in a comparison of one pass.
+r"""Features and residuals of the rows of a streamed comparison, and their groups.
 
-`ClassRows` and `RankRows` turn a batch into features, residuals and random numbers of each row, and
-`Dealt` gives the rows to groups by their numbers.
+`ClassRows` reads class probabilities and `RankRows` other predictions. `Dealt` assigns rows to
+groups by their numbers.
 """
 
 from typing import Any, NamedTuple
@@ -26,16 +26,16 @@ from jaxcal.typing import ArrayLike, Contents, Key, Models, Points
 
 
 class Rows(NamedTuple):
-    """What n rows say of one model.
+    """n rows of one model.
 
     Attributes:
-        x: [n, s] Features of the predictions.
-        d: [n, p] Residuals.
-        drawn: [n, p] Residuals of a calibrated model.
-        added: [n, p] Residuals of uniform targets.
-        moments: [t, n, q] What is said of the model by its sum over the rows.
-        scores: [c, n] Scores of its skill.
-        lost: [n] Whether the row is not finite.
+        x: Features of the predictions, [n, s].
+        d: Residuals, [n, p].
+        drawn: Random residuals of a calibrated model, [n, p].
+        added: Residuals of uniform targets, [n, p].
+        moments: Quantities whose means the result reports, [t, n, q].
+        scores: Scores of the model's skill, [c, n].
+        lost: Whether the row is not finite, [n].
     """
 
     x: Float[np.ndarray, "n s"]
@@ -48,16 +48,16 @@ class Rows(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How many columns rows have, and how large added residuals are.
+    """Numbers of columns of `Rows`, and sizes of added residuals.
 
     Attributes:
-        features: Of x.
-        residuals: Of d.
-        moments: Shape of the moments.
-        scores: How many.
-        added: Mean squared length of added residuals.
-        along: Their variance along the direction to which most errors belong.
-        uniforms: Random numbers for each row.
+        features: Columns of x.
+        residuals: Columns of d.
+        moments: Shape of the moments of one row.
+        scores: Number of scores.
+        added: Mean squared norm of added residuals.
+        along: Their variance along the direction of most errors.
+        uniforms: Uniform random numbers of each row.
     """
 
     features: int
@@ -70,14 +70,14 @@ class Sizes(NamedTuple):
 
 
 class Dealt(NamedTuple):
-    """Numbered rows, dealt to groups.
+    """Random assignment of numbered rows to groups.
 
     Attributes:
         first: Number of the first row.
-        places: [k, BLOCKS] The row of a batch that each of k runs gives to each group.
-        real: [k, BLOCKS] Whether there is one.
-        uniforms: [n, u] Uniform numbers of each row.
-        new: [n] 1 of rows that count, 0 of others.
+        places: Index of the row that each of k runs assigns to each group, [k, BLOCKS].
+        real: Whether the batch has that row, [k, BLOCKS].
+        uniforms: Uniform random numbers of each row, [n, u].
+        new: 1 for rows that count, 0 for others, [n].
     """
 
     first: int
@@ -88,8 +88,8 @@ class Dealt(NamedTuple):
 
     @classmethod
     def of(cls, words: np.ndarray, first: int, n: int, done: int, count: int) -> "Dealt":
-        """Deal n rows that are counted from ``first``, with the bits of a random key, and draw
-        ``count`` uniform numbers for each."""
+        """Assign n rows, numbered from ``first``, to groups, and draw ``count`` uniform numbers for
+        each, with the bits of a random key."""
         start = first // BLOCKS * BLOCKS
         runs = range(start // BLOCKS, -(-(first + n) // BLOCKS))
         places, uniforms = np.zeros((len(runs), BLOCKS), int), np.zeros((len(runs), BLOCKS, count))
@@ -104,7 +104,7 @@ class Dealt(NamedTuple):
         return cls(first, np.clip(places, 0, n - 1), there, numbers, new)
 
     def sums(self, of: Rows) -> dict[str, np.ndarray]:
-        """Sums of what the new rows say of one model."""
+        """Return the sums of one model over the new rows."""
         n, new = len(of.x), self.new
         g = np.concatenate([np.ones((n, 1)), of.x], axis=1) * new[:, None]
         square = np.sum(of.d**2, axis=1, keepdims=True)
@@ -120,7 +120,7 @@ class Dealt(NamedTuple):
     def products(
         self, left: Float[np.ndarray, "n s"], right: Float[np.ndarray, "n t"]
     ) -> Float[np.ndarray, "b s t"]:
-        """Sums of products over the rows of each group."""
+        """Return the sums of products over the rows of each group."""
         of_group = (left[self.places] * self.real[:, :, None]).transpose(1, 2, 0)
         return of_group @ right[self.places].transpose(1, 0, 2)
 
@@ -129,8 +129,8 @@ class ClassRows(eqx.Module):
     """Class probabilities, and their residuals: one-hot targets minus probabilities.
 
     Attributes:
-        directions: [M, m, s] Of more than `COMPONENTS` classes, the leading components of each
-            model's first predictions, on which residuals are regressed; None for few classes.
+        directions: For more than `COMPONENTS` classes, the leading components of each model's
+            first predictions, on which residuals are regressed, [M, m, s]; else None.
         m: Number of classes.
     """
 
@@ -139,7 +139,7 @@ class ClassRows(eqx.Module):
 
     @classmethod
     def of(cls, models: Models, targets: ArrayLike) -> tuple["ClassRows", tuple[str, ...]]:
-        """Those of checked predictions of a first sample, and the names of the models."""
+        """Fit to checked predictions of a first sample; also return the names of the models."""
         names, stack = stacked(models)
         _, n, m = stack.shape
         checks.labels(targets, n, m)
@@ -156,14 +156,14 @@ class ClassRows(eqx.Module):
 
     @property
     def sizes(self) -> Sizes:
-        """How many columns there are, and how large added residuals."""
+        """Return the numbers of columns."""
         m = self.m
         features = m if self.directions is None else self.directions.shape[2]
         return Sizes(features, m, (4, m), 2, 1 - 1 / m, 1 / m, 2)
 
     @property
     def things(self) -> str:
-        """What is predicted, in words."""
+        """Return what is predicted, in words."""
         return f"{self.m} classes"
 
     def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
@@ -194,8 +194,8 @@ class ClassRows(eqx.Module):
         )
 
     def told(self, moments: Float[Array, "M 4 m"], skill: Float[Array, "M 3"]) -> Contents:
-        """Return fields of a `Comparison` from means over all rows; ``skill`` holds the squared
-        length of residuals before the scores."""
+        """Return fields of a `Comparison` from means over all rows. ``skill``: squared norms of
+        residuals, then scores."""
         eps = float(jnp.finfo(jnp.float32).eps)
 
         def one(of: Float[Array, "4 m"]) -> Says:
@@ -207,13 +207,13 @@ class ClassRows(eqx.Module):
 
 
 class RankRows(eqx.Module):
-    """Any other predictions, and what the ranks of their targets say at ten levels
-    (`jaxcal.ckce.ranks`), in units that a first sample fixes.
+    """Any other predictions, with residuals of the ranks of targets at ten levels
+    (`jaxcal.ckce.ranks`), in the units of a first sample.
 
     Attributes:
         key: Random key of points near the predictions, by the numbers of rows.
-        units: Those of the first targets.
-        scalings: For each model, what standardizes claimed centres and log scales.
+        units: Units of the first targets.
+        scalings: For each model, the standardization of claimed centres and log scales.
         event: Shape of one target.
     """
 
@@ -224,7 +224,7 @@ class RankRows(eqx.Module):
 
     @classmethod
     def of(cls, key: Key, models: Models, targets: ArrayLike) -> tuple["RankRows", tuple[str, ...]]:
-        """Those of checked predictions of a first sample, and the names of the models."""
+        """Fit to checked predictions of a first sample; also return the names of the models."""
         names, each = named(models)
         checked, ys = ranks.ready(names, each, targets)
         units = Units.of(ys.reshape(len(ys), -1))
@@ -237,14 +237,14 @@ class RankRows(eqx.Module):
 
     @property
     def sizes(self) -> Sizes:
-        """How many columns there are, and how large added residuals."""
+        """Return the numbers of columns."""
         d, levels = len(self.units.center), ranks.LEVELS
         size = 2 * float(np.mean(levels * (1 - levels)))
         return Sizes(2 * d, len(levels) * d, (2, d), 1, size, 2 / (np.pi**2 * d), 1 + d)
 
     @property
     def things(self) -> str:
-        """What is predicted, in words."""
+        """Return what is predicted, in words."""
         return f"targets of shape {self.event}"
 
     def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
@@ -281,8 +281,7 @@ class RankRows(eqx.Module):
         )
 
     def told(self, moments: Float[Array, "M 2 d"], skill: Float[Array, "M 2"]) -> Contents:
-        """Return fields of a `Comparison` from means over all rows; scores come last in
-        ``skill``."""
+        """Return fields of a `Comparison` from means over all rows, as `ClassRows.told` does."""
         log = skill[:, -1]
         known = bool(jnp.any(~jnp.isnan(log)))
         return {

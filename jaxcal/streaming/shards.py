@@ -1,4 +1,4 @@
-"""Files of a folder or a bucket as batches of one test."""
+"""Batches of one test from the files of a folder or a bucket."""
 
 import zlib
 from collections.abc import Iterator, Sequence
@@ -26,37 +26,36 @@ from jaxcal.streaming.columns import (
 )
 
 TABLES, KINDS = ("parquet", "csv"), ("parquet", "csv", "npz", "npy")
-SAMPLED = 32  # shards that a first sample is drawn from
+SAMPLED = 32  # largest number of shards from which a first sample is drawn
 Batch = tuple[Any, ...]  # as `StreamedTest.update` takes them
 
 
 class Shards:
     """Read shards of one kind, in the order of their names, as batches for `StreamedTest.run`.
 
-    Parquet and CSV files (also .csv.gz) are read by pyarrow, .npz and .npy by NumPy; folders below
-    the folder are read too, ``day=1/`` among them as a column ``day``. A batch never spans two
-    shards. States record the shards by name, size and checksum, so that a resumed pass refuses
-    others; for the checksum each shard is read a second time. Rows that do not count fill up the
+    Pyarrow reads Parquet and CSV files (also .csv.gz), NumPy .npz and .npy. Subfolders are read
+    too; one with a name like ``day=1/`` adds a column ``day``. A batch never spans two shards.
+    States record the name, size and checksum of each shard, so that a resumed pass refuses others;
+    for the checksum each shard is read a second time. Filler rows, which do not count, extend the
     last batch of a shard to one of a few lengths, because each length is compiled. After a pass
-    ``left_out`` is the number of rows it left out, and ``fault`` names the first of them.
+    ``left_out`` is the number of rows left out, and ``fault`` names the first of them.
 
     Args:
-        path: A folder, a file, or a URI of ``pyarrow.fs`` (s3://, gs://, hdfs://, file://; of
-            Parquet and CSV). Of .npy files each array is one, and the names of a shard begin
-            alike: ``a-targets.npy``, ``a-probabilities.npy``.
+        path: A folder, a file, or (for Parquet and CSV) a URI of ``pyarrow.fs``: s3://, gs://,
+            hdfs://, file://. A shard in .npy files has one file per array, with a common prefix:
+            ``a-targets.npy``, ``a-probabilities.npy``.
         size: Rows of a batch.
         columns: Texts "KEY=NAME" for the columns of a table: "label=outcome", "0=p_alive",
-            "1=p_dead", or "target=y", "mean=mu", "deviation=sigma". Empty: those named like the
-            arrays (targets with probabilities, scores and features, or mean and deviation), p0,
-            p1, .. for classes, or p for yes and no.
-        share: (i, N), the i-th of N shares of the shards, i from 1.
-        skip_bad: Leave out rows that cannot be used, and count them. By default the first such row
-            raises an error.
+            "1=p_dead", or "target=y", "mean=mu", "deviation=sigma". By default columns with the
+            names of arrays (targets with probabilities, scores and features, or mean and
+            deviation), p0, p1, .. for classes, or p for label 1 of two.
+        share: (i, N) to read the i-th of N shares of the shards, i from 1.
+        skip_bad: Leave out and count unusable rows. By default the first one raises an error.
 
     Raises:
-        BadFile: There is no shard, there are several kinds, or a shard cannot be read. While
-            batches are read: a row cannot be used (shard and row are named, rows counted from 0), a
-            shard is there twice, or it changed while it was read.
+        BadFile: There is no shard, there are several kinds, or a shard cannot be read. During a
+            pass: a row is unusable (shard and row are named, rows counted from 0), two shards have
+            the same content, or a shard changed while it was read.
 
     Example:
         >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet
@@ -97,26 +96,26 @@ class Shards:
             self._columns = columns_of(self._dataset(self.paths[0], ()).schema.names, columns)
         elif columns:
             raise BadFile(f"{path}: columns are those of tables (.parquet, .csv)")
-        if self.kind == "parquet":  # their ends say how many rows they have
+        if self.kind == "parquet":  # the footers of the files hold their numbers of rows
             self._rows = [self._count(path) for path in self.mine]
 
     def __length_hint__(self) -> int:
-        """Number of batches, for a progress bar, where it is known before the pass."""
+        """Number of batches, for a progress bar, if it is known before the pass."""
         rows = self._rows if self.kind == "parquet" else []
         return sum(-(-n // self.size) for n in rows)
 
     @property
     def names(self) -> list[str]:
-        """The shards of all shares."""
+        """Names of the shards of all shares."""
         return [self._name(path) for path in self.paths]
 
     def first_row(self) -> int:
-        """Number of rows in the shards before those of this share."""
+        """Number of the first row of this share: the rows of the shards before it."""
         return sum(self._count(path) for path in self.paths[: self._before])
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches of this share."""
-        if not self._form:  # which the first shard of all decides
+        """Yield the batches of this share."""
+        if not self._form:  # set by the first shard of all shares
             next(self._usable(self.paths[0]), None)
         self.left_out, self.fault = 0, ""
         seen: dict[str, str] = {}
@@ -137,7 +136,7 @@ class Shards:
                 raise BadFile(f"{path}: changed while it was read")
 
     def sample(self, rows: int, seed: int = 0) -> Arrays:
-        """About so many rows, drawn from up to 32 shards, those of all shares."""
+        """Return about ``rows`` rows, drawn from up to 32 shards of all shares."""
         step = max(len(self.paths) // SAMPLED, 1)
         chosen, random, parts = self.paths[::step], np.random.default_rng(seed), []
         counts = (self.left_out, self.fault)
@@ -152,7 +151,7 @@ class Shards:
     def _usable(
         self, path: str, want: int = 0, random: np.random.Generator | None = None
     ) -> Iterator[Arrays]:
-        """Rows of a shard that can be used, all or so many of them drawn at random."""
+        """Yield the usable rows of a shard: all, or ``want`` of them drawn at random."""
         start = 0
         for arrays, read, rows in self._read(path, want, random):
             place = start + np.arange(len(read)) if rows is None else rows
@@ -172,7 +171,8 @@ class Shards:
             yield {name: array[good] for name, array in arrays.items()}
 
     def _read(self, path: str, want: int, random: np.random.Generator | None) -> Iterator[Any]:
-        """Arrays of a shard, which rows could be read, and their numbers where rows are drawn."""
+        """Yield arrays of a shard, a mask of the rows that could be read, and the row numbers of
+        draws."""
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
         def drawn(n: int) -> np.ndarray | None:
@@ -202,7 +202,7 @@ class Shards:
         yield arrays, np.ones(len(arrays[TARGETS]), bool), rows
 
     def _like_first(self, path: str, arrays: Arrays) -> Arrays:
-        """The arrays in the float type of the first shard. BadFile where shapes differ."""
+        """Return the arrays in the float type of the first shard; BadFile if shapes differ."""
         form = {name: (array.shape[1:], array.dtype.kind) for name, array in arrays.items()}
         if not self._form:
             kind = np.result_type(*(a for a in arrays.values() if a.dtype.kind == "f"))
@@ -217,7 +217,7 @@ class Shards:
         return {k: a.astype(kind) if a.dtype.kind == "f" else a for k, a in arrays.items()}
 
     def _cut(self, parts: Iterator[Arrays]) -> Iterator[Arrays]:
-        """The same rows by ``size``, the last fewer."""
+        """Yield the same rows in parts of ``size`` rows; the last part may have fewer."""
         waiting: list[Arrays] = []
         n = 0
         for part in parts:
@@ -233,7 +233,7 @@ class Shards:
             yield _joined(waiting)
 
     def _dataset(self, path: str, columns: Sequence[str]) -> Any:
-        """A shard as a dataset of pyarrow; columns of a text stay texts."""
+        """Return a shard as a pyarrow dataset; text columns stay texts."""
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
         import pyarrow.csv as pc  # pyright: ignore[reportMissingImports]
         import pyarrow.dataset as ds  # pyright: ignore[reportMissingImports]
@@ -259,7 +259,7 @@ class Shards:
         return data
 
     def _ragged(self, path: str, row: Any) -> str:
-        """Leave out a line of a CSV file that has more or fewer entries than names."""
+        """Handle a line of a CSV file with more or fewer entries than there are names."""
         self.left_out += 1
         said = f"{path}: line '{row.text[:60]}' has {row.actual_columns} entries"
         self.fault = self.fault or said
@@ -276,7 +276,7 @@ class Shards:
         return path.removeprefix(self._base).lstrip("/") or path.rpartition("/")[2]
 
     def _line(self, path: str) -> str:
-        """Name, size and checksum of a shard: of another content it is another line."""
+        """Return the name, size and checksum of a shard, which identify its content."""
         checksum, n = 0, 0
         files = map(str, _npy_files(path).values()) if self.kind == "npy" else [path]
         for file in files:
@@ -291,7 +291,7 @@ class Shards:
 
 
 def _listed(path: str) -> tuple[Any, str, str, list[str]]:
-    """File system, folder in it, kind and paths of the shards."""
+    """Return the file system, the folder in it, and the kind and paths of the shards."""
     try:
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
         from pyarrow import fs  # pyright: ignore[reportMissingImports]
@@ -334,7 +334,7 @@ def _is(file: str, kind: str) -> bool:
 
 
 def _npy_files(targets: str) -> dict[str, Path]:
-    """The arrays whose file names begin as that of these targets."""
+    """Return the arrays whose file names have the prefix of this file of targets."""
     before = targets.removesuffix(f"{TARGETS}.npy")
     files = {name: Path(f"{before}{name}.npy") for name in ARRAYS}
     return {name: file for name, file in files.items() if file.exists()}

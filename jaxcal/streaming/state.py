@@ -1,4 +1,4 @@
-"""Sums of a pass over batches, which are merged, saved, restored and shared by processes."""
+"""Sums of a pass over batches: merged, saved, restored, and added up over processes."""
 
 import itertools
 import sys
@@ -10,22 +10,22 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jax._src import distributed  # the store of keys has no public name
+from jax._src import distributed  # the key-value store has no public name
 from jax.experimental.multihost_utils import process_allgather
 from jaxtyping import PyTree
 
 from jaxcal.results import Result, replacing
 from jaxcal.typing import Contents
 
-LATE = 30.0  # seconds between two lines that say who has not come
-_numbers = itertools.count()  # of gatherings, the same in all processes
+LATE = 30.0  # seconds between two lines that name the missing processes
+_numbers = itertools.count()  # numbers the calls of `gathered`, alike in all processes
 
 
 def same_test(fingerprint: int) -> None:
-    """Raise ValueError where the processes have fitted different tests.
+    """Raise ValueError if the processes have fitted different tests.
 
-    The first call connects the processes, for which JAX leaves them 30 seconds; once connected, one
-    may wait for another as long as it takes. Does nothing where there is one process.
+    The first call connects the processes, for which JAX allows 30 seconds; once connected, they
+    wait for each other without limit. Does nothing if there is only one process.
     """
     if jax.process_count() > 1:
         fingerprints = gathered(np.array([fingerprint], np.uint32))
@@ -37,12 +37,12 @@ def same_test(fingerprint: int) -> None:
 
 
 def gathered(values: np.ndarray) -> np.ndarray:
-    """The array of each process, [k] to [processes, k], exact in every type.
+    """Return the arrays [k] of all processes, [processes, k], exact in every type.
 
-    While it waits it says on stderr which processes have not come, every `LATE` seconds.
+    While waiting, a line on stderr names the missing processes every `LATE` seconds.
 
     Raises:
-        RuntimeError: A process has ended, or did not come in time to connect; named.
+        RuntimeError: A process, which it names, has ended or did not connect in time.
     """
     folder = f"jaxcal/{next(_numbers)}"
     _store().key_value_set(f"{folder}/{jax.process_index()}", "here")
@@ -55,7 +55,7 @@ def gathered(values: np.ndarray) -> np.ndarray:
         if not (missing := _missing(folder)):
             raise
         if jax.process_index() == 0:
-            time.sleep(2)  # it keeps the store that the others now ask who is missing
+            time.sleep(2)  # keeps the store alive while the other processes look up who is missing
         raise RuntimeError(
             f"over_processes: a process has ended, or came more than 30 seconds after the first to "
             f"fit its test; not here: {missing} ({' '.join(str(error).split())[:100]} ..)"
@@ -73,12 +73,13 @@ def _say_who_is_late(folder: str, came: threading.Event) -> None:
 
 
 def _missing(folder: str) -> str:
-    """The processes that have not come to a gathering: "process 1 of 0 .. 3"; "" for none."""
+    """Return the processes that are missing in a call of `gathered`: "process 1 of 0 .. 3", or
+    ""."""
     count = jax.process_count()
     try:
         here = _store().key_value_dir_get(f"{folder}/")
     except RuntimeError:
-        here = [(f"/{rank}", "") for rank in range(1, count)]  # process 0 keeps the store
+        here = [(f"/{rank}", "") for rank in range(1, count)]  # process 0 holds the store
     late = sorted(set(range(count)) - {int(key.rpartition("/")[2]) for key, _ in here})
     names = ", ".join(map(str, late))
     return f"process{'es' * (len(late) > 1)} {names} of 0 .. {count - 1}" if late else ""
@@ -88,28 +89,28 @@ def _store() -> Any:
     return distributed.global_state.client
 
 
-Span = tuple[int, int]  # of row numbers, the second is the first that is not in it
-PARTS = ("sums", "least", "fitted_to")  # of a state, by name
-MOST_SPANS = 1000  # that a state holds: shards that were added and do not yet touch
+Span = tuple[int, int]  # row numbers from the first to below the second
+PARTS = ("sums", "least", "fitted_to")  # dicts in a state
+MOST_SPANS = 1000  # most separate spans of row numbers in a state
 
 
 @dataclass(frozen=True)
 class StreamState:
     """Sums over the observations so far, in float64 on the host.
 
-    Sums of two states add up to that of all their observations, in any order, up to rounding.
+    States of different observations can be merged in any order, with equal sums up to rounding.
 
     Attributes:
         fingerprint: Identifies the fitted test; states of different tests do not add up.
-        n: Observations so far: how many rows a pass that goes on skips.
-        shards: The shards that they came from, in order, each with its name, size and checksum;
-            empty where batches came from no files.
-        rows: The spans of their row numbers, [start, stop) each, where these were stated or draws
-            depend on them.
+        n: Number of observations so far, which a resumed pass skips.
+        shards: Name, size and checksum of each of their shards, in order; empty if batches did
+            not come from files.
+        rows: Spans [start, stop) of their row numbers, if these were passed or draws depend on
+            them.
         sums: Sums by name.
-        least: Numbers by name of which the least counts.
-        fitted_to: What the test was fitted to, by name, where the state should tell; else empty.
-        left_out: Rows that could not be used and were left out.
+        least: Minima by name.
+        fitted_to: Arrays that the test was fitted to, by name, if the state stores them.
+        left_out: Number of unusable rows that were left out.
 
     Example:
         >>> import numpy as np
@@ -130,17 +131,14 @@ class StreamState:
     left_out: int = 0
 
     def merge(self, other: "StreamState") -> "StreamState":
-        """The state of all observations of both.
+        """Return the state of all observations of both.
 
         Args:
             other: A state of the same test, from other observations.
 
-        Returns:
-            The sum of the two.
-
         Raises:
-            ValueError: the other state is that of another test, or holds a shard or a row of this
-                one.
+            ValueError: The other state belongs to another test, or shares a shard or a row with
+                this one.
         """
         if other.fingerprint != self.fingerprint:
             raise ValueError(
@@ -162,7 +160,8 @@ class StreamState:
         )
 
     def missing(self, rows: int) -> str:
-        """Which rows of 0 .. rows - 1 are not in the state: "100 to 199, 400 to 499", or "".
+        """Return the rows of 0 .. rows - 1 that are not in the state: "100 to 199, 400 to 499", or
+        "".
 
         Args:
             rows: Number of all rows.
@@ -181,20 +180,20 @@ class StreamState:
         return self.rows[-1][1] if self.rows else 0
 
     def over_processes(self) -> "StreamState":
-        """The sum of the states of all processes of `jax.distributed`, the same in each of them.
+        """Return the sum of the states of all processes of `jax.distributed`, the same in each.
 
-        Every process calls it, with the state of its own share of the observations, as long after
-        the others as it needs: `StreamedTest` has connected them when it was fitted. A line on
-        stderr says every 30 seconds who is late. Where one has ended, the others are told at once:
-        no sum lacks a share. Leave the program with ``os._exit`` then, as `experiments/processes`
-        does: JAX ends a process by waiting for all, and prints pages where one is gone.
+        Every process calls it on the state of its share of the observations, at any time:
+        `StreamedTest` connected the processes when it was fitted. Every 30 seconds a line on stderr
+        names the missing ones. If one has ended, the others raise an error at once, so that no sum
+        lacks a share. Then leave the program by ``os._exit``, as `experiments/processes` does: a
+        normal exit of JAX waits for all processes and prints long errors if one is gone.
 
         Returns:
-            The sum; this state itself where there is one process.
+            The sum; this state itself if there is only one process.
 
         Raises:
             ValueError: The processes have fitted different tests, or hold the same rows.
-            RuntimeError: A process has ended; it is named.
+            RuntimeError: A process, which it names, has ended.
 
         Example:
             >>> from jaxcal.streaming import StreamState
@@ -223,7 +222,8 @@ class StreamState:
         return StreamState(self.fingerprint, n, (), spans, sums, least, self.fitted_to, left_out)
 
     def save(self, path: Path | str) -> None:
-        """Write to a .npz file, whole or not at all: an interruption leaves the last one."""
+        """Write a .npz file. It replaces an existing file only when complete, also if
+        interrupted."""
         arrays: Contents = {"fingerprint": self.fingerprint, "n": self.n, "left_out": self.left_out}
         arrays["shards"] = np.array(self.shards, dtype=str)
         arrays["rows"] = np.array(self.rows, dtype=np.int64).reshape(-1, 2)
@@ -234,7 +234,7 @@ class StreamState:
 
     @classmethod
     def load(cls, path: Path | str) -> "StreamState":
-        """Read what `save` wrote. Raises ValueError, naming the file, for anything else."""
+        """Read a file that `save` wrote; ValueError names any other file."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
@@ -263,12 +263,12 @@ class StreamState:
 
 
 def _content(shard: str) -> str:
-    """Size and checksum of a shard, whatever its name."""
+    """Return the size and checksum of a shard without its name."""
     return ", ".join(shard.split(", ")[-2:])
 
 
 def _joined(spans: list[Span]) -> tuple[Span, ...]:
-    """Spans in order, those that touch as one. ValueError where two of them overlap."""
+    """Return the spans in order, with adjacent ones joined; ValueError if two overlap."""
     joined: list[Span] = []
     for start, stop in sorted(spans):
         if joined and start < joined[-1][1]:
@@ -288,22 +288,22 @@ def _joined(spans: list[Span]) -> tuple[Span, ...]:
 
 @runtime_checkable
 class Sums(Protocol):
-    """What a stream adds up: that of one test, or of several."""
+    """Protocol of the fit of a streamed test, which defines the sums over batches."""
 
     @property
     def numbered(self) -> bool:
-        """Whether draws depend on the numbers of rows."""
+        """Whether random draws depend on the numbers of the rows."""
         ...
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Sums and least numbers before the first batch."""
+        """Return sums and minima before the first batch."""
         ...
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
-        """Number of rows of a batch, and its sums and least numbers without the first ``done``
+        """Return the number of rows of a batch, and its sums and minima without its first ``done``
         rows; ``first`` is the number of its first row."""
         ...
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
-        """The result of sums over at least two observations."""
+        """Return the result from sums over at least two observations."""
         ...

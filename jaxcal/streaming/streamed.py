@@ -32,30 +32,30 @@ from jaxcal.streaming.linear import LinearFit
 from jaxcal.streaming.state import StreamState, Sums, same_test
 from jaxcal.typing import ArrayLike, KeyLike, Models, Predictions, PredictionsLike
 
-PATIENCE = 3.0  # seconds without a bar
+PATIENCE = 3.0  # seconds before a progress bar appears
 
 
 class StreamedTest(eqx.Module):
-    """A test fitted to a first sample, that takes batches one by one.
+    """A test fitted to a first sample, which takes batches one by one.
 
-    Units, bandwidths, nodes and frequencies are those of the first sample; it may be part of the
-    stream. Given them the statistic of all batches is that of one linear-time test with random
-    features, whatever their order and sizes, up to rounding. P-values are those of its limit, as by
-    `nulls.Eigenvalues`, also where `jaxcal.skce_test` would draw targets anew (`nulls.Redrawn`): of
-    classes or counts that predictions call rare a stream should expect ten or more. Memory: one
-    batch of n rows and p features, and p^2.
+    Units, bandwidths, nodes and frequencies are fitted to the first sample, which may be part of
+    the stream. The statistic of all batches is that of one linear-time test with random features,
+    up to rounding, for any order and sizes of the batches. P-values are those of its limit
+    distribution, as by `nulls.Eigenvalues`, even if `jaxcal.skce_test` would redraw targets
+    (`nulls.Redrawn`): the expected number of each rare class or count in the stream should be ten
+    or more. Memory: one batch of n rows and p features, and p^2 numbers.
 
-    `jaxcal.calibration_test` streams by itself, without random features: it is a test of sums, with
-    signs, and points near predictions, that are drawn by the number of the row. Numbers are counted
-    on from 0; where several workers add to one test, each says by ``first`` which number its first
-    row has, and neither order nor shares change a draw. Rows that come twice are refused.
+    `jaxcal.calibration_test` streams without random features, as its statistic consists of sums.
+    The number of a row determines its random signs and points. Rows are numbered from 0; if several
+    workers add to one test, each passes the number of its first row as ``first``, so that neither
+    order nor shares change a draw. Repeated row numbers are refused.
 
-    Made by `calibration`, `kccsd`, `kcsd`, `skce`, `comparison`, `coverage` or `table`, in every
-    process of `jax.distributed` where there are several.
+    Construct it by `calibration`, `kccsd`, `kcsd`, `skce`, `comparison`, `coverage` or `table`, in
+    every process of `jax.distributed` if there are several.
 
     Attributes:
-        fit: What the first sample fixes, and the sums that are added up.
-        n_first: Observations of the first sample.
+        fit: The fit to the first sample, which defines the sums.
+        n_first: Size of the first sample.
         name: Name of the test.
         fingerprint: Identifies the fit; states of different tests do not add up.
 
@@ -87,15 +87,15 @@ class StreamedTest(eqx.Module):
         *,
         n_draws: int = 500,
     ) -> "StreamedTest":
-        """`jaxcal.calibration_test`, fitted to a first sample.
+        """Return `jaxcal.calibration_test` fitted to a first sample.
 
         Args:
             key: Random key: typed, legacy or an integer seed.
             predictions: Log densities of the first sample, as in `jaxcal.calibration_test`. Draws
-                from numpyro distributions are those of a batch, not of its rows.
-            targets: Its targets.
-            inputs: Its inputs, or None; with these, batches are triples.
-            n_draws: Draws of signs.
+                from numpyro distributions depend on the batch, not on row numbers.
+            targets: Targets of the first sample.
+            inputs: Inputs of the first sample, or None; with inputs, batches are triples.
+            n_draws: Number of draws of signs.
 
         Cost: for each batch that of `jaxcal.calibration_test`.
         """
@@ -114,7 +114,7 @@ class StreamedTest(eqx.Module):
         features: RandomFeatures,
         **options,
     ) -> "StreamedTest":
-        """The KCCSD test, fitted to a first sample; options as in `jaxcal.kccsd_test`."""
+        """Return the KCCSD test fitted to a first sample; options as in `jaxcal.kccsd_test`."""
         ys = checks.targets(targets)
         predictions = checks.predictions(predictions, ys)
         spec = stein_specification(ys, **options)
@@ -131,8 +131,8 @@ class StreamedTest(eqx.Module):
         features: RandomFeatures,
         **options,
     ) -> "StreamedTest":
-        """The KCSD test, fitted to a first sample; options as in `jaxcal.kcsd_test`. Its batches
-        are triples of predictions, targets and inputs."""
+        """Return the KCSD test fitted to a first sample; options as in `jaxcal.kcsd_test`. Its
+        batches are triples of predictions, targets and inputs."""
         ys = checks.targets(targets)
         predictions = checks.predictions(predictions, ys)
         vectors = Vectors(checks.rows(inputs, ys.shape[0], "inputs"))
@@ -149,9 +149,9 @@ class StreamedTest(eqx.Module):
         features: RandomFeatures,
         **options,
     ) -> "StreamedTest":
-        """The SKCE test, fitted to a first sample; options as in `jaxcal.skce_test`."""
+        """Return the SKCE test fitted to a first sample; options as in `jaxcal.skce_test`."""
         predictions, ys, spec = mean_specification(predictions, targets, **options)
-        # later counts may lie beyond those of the first sample: they are drawn
+        # later counts may exceed those of the first sample, so averages use draws
         drawn = MeanResidual(options.get("n_draws"))
         spec = eqx.tree_at(lambda chosen: chosen.residual, spec, drawn)
         return cls._fit(key, predictions, ys, spec, features, "SKCE test", "skce")
@@ -160,24 +160,24 @@ class StreamedTest(eqx.Module):
     def comparison(
         cls, key: KeyLike, models: Models, targets: ArrayLike, *, n_draws: int = 999
     ) -> "StreamedTest":
-        """`jaxcal.compare` in units of probability, to first order.
+        """Return `jaxcal.compare` in units of probability, approximately.
 
-        Its batches are pairs of models, by the same names, and targets; its result is a
-        `Comparison` of 1,024 observations or more. The factors of the leave-one-out estimate are
-        the same for all observations, as `jaxcal.streaming.comparison` says with their error.
+        Batches are pairs (models by the same names, targets); the result is a `Comparison` and
+        needs 1,024 observations or more. All observations share one leave-one-out factor:
+        `jaxcal.streaming.comparison` states the error of this approximation. Distributions and
+        draws break ties by batch, not by row.
 
         Args:
             key: Random key: typed, legacy or an integer seed.
-            models: Predictions of the first sample, as in `jaxcal.compare`. It fixes names and
-                classes, and of more than 30 classes the components that are looked at; of other
-                predictions than class probabilities the units, and what claimed centres and scales
-                are measured in. Distributions and draws break ties by batch, not by row.
-            targets: Its classes, or values [n] or [n, d].
-            n_draws: Draws of the test.
+            models: Predictions of the first sample, as in `jaxcal.compare`. It determines names,
+                classes and, for more than 30 classes, the components that are compared; for other
+                predictions than class probabilities it determines the units.
+            targets: Targets of the first sample: classes, or values [n] or [n, d].
+            n_draws: Number of draws of the test.
 
-        Cost: for each batch of n rows and each model n m^2 multiplications of m classes, or that of
-        `jaxcal.compare` and 60 n d^2 in d dimensions. Sums of each model take 32 m^2 kB of up to 30
-        classes, else about 500 d^2 kB.
+        Cost: for a batch of n rows and each model, n m^2 multiplications for m classes, and else
+        that of `jaxcal.compare`. The sums take 32 m^2 kB a model for up to 30 classes, and else
+        about 500 d^2 kB for d coordinates.
         """
         n_draws = checks.integer(n_draws, "n_draws")
         sums = ComparisonSums.of(checks.key(key), models, targets, n_draws)
@@ -186,20 +186,21 @@ class StreamedTest(eqx.Module):
 
     @classmethod
     def coverage(cls, n_draws: int) -> "StreamedTest":
-        """`jaxcal.coverage.coverage` with so many draws from each prediction, which needs no first
-        sample. Its batches are triples of predictions, targets and draws, its result a `Coverage`.
+        """Return `jaxcal.coverage.coverage` with ``n_draws`` draws per prediction; no first sample
+        is needed. Batches are triples of predictions, targets and draws; the result is a
+        `Coverage`.
         """
         n_draws = checks.integer(n_draws, "n_draws")
         return cls.of_sums(RankCounts(n_draws), 0, f"coverage, {n_draws} draws")
 
     @classmethod
     def table(cls, cells: int = CELLS) -> "StreamedTest":
-        """`jaxcal.dce.Table` of as many cells, which needs no first sample.
+        """Return a stream for `jaxcal.dce.Table` with this number of cells; no first sample is
+        needed.
 
-        Its batches are pairs of probabilities [n] or [n, 2] and labels 0 or 1. Of probabilities of
-        three and more classes, [n, m], the table is that of the most probable class: its
-        probability, and whether it is right. The result is a `Table`, from which measures and
-        tests of `jaxcal.dce` are taken.
+        Batches are pairs of probabilities [n] or [n, 2] and labels 0 or 1. For three or more
+        classes, [n, m], the table holds the probability of the most probable class and whether it
+        is right. The result is a `Table`, from which `jaxcal.dce` computes measures and tests.
         """
         cells = checks.integer(cells, "cells")
         return cls.of_sums(TableSums(cells), 0, f"table, {cells} cells")
@@ -221,33 +222,31 @@ class StreamedTest(eqx.Module):
 
     @classmethod
     def of_sums(cls, fit: Sums, n_first: int, name: str) -> "StreamedTest":
-        """The test of what a stream adds up, fitted to so many observations."""
+        """Return the test with these sums, fitted to ``n_first`` observations."""
         leaves = [_plain(leaf) for leaf in jax.tree.leaves(fit)]
         fingerprint = zlib.crc32(b"".join(leaf.tobytes() for leaf in leaves) + name.encode())
-        same_test(fingerprint)  # connects the processes while all of them are there
+        same_test(fingerprint)  # connects the processes while all of them run
         return cls(fit, n_first, name, fingerprint)
 
     def empty(self) -> StreamState:
-        """The state before the first batch."""
+        """Return the state before the first batch."""
         return StreamState(self.fingerprint, 0, (), (), *self.fit.zeros())
 
     def update(self, state: StreamState, *batch: PyTree, first: int | None = None) -> StreamState:
-        """The state with one more batch: predictions, targets and, where the test has them, inputs.
+        """Return the state with one more batch: predictions, targets and, if the test has any,
+        inputs.
 
         Args:
-            state: What `empty`, `update` or `StreamState.load` returned.
+            state: A state from `empty`, `update` or `StreamState.load`; it is not modified.
             batch: As in the test of the same name: arrays or tensors with a leading axis of any
                 length. Batches of one length share one program.
-            first: Number of the first row of the batch. By default rows are counted on; say it
-                where states of several workers are merged, so that each row has its own number.
-                Rows that are numbered are refused where they come twice.
-
-        Returns:
-            A new state; the old one stays as it is.
+            first: Number of the first row of the batch; by default the next number. Pass it if
+                states of several workers are merged: row numbers must be distinct, and repeated
+                ones are refused.
 
         Raises:
-            ValueError: a batch of wrong shapes or classes, or a state of another test.
-            TypeError: a batch of the wrong type.
+            ValueError: A batch has wrong shapes or classes, or the state is of another test.
+            TypeError: A batch has the wrong type.
 
         Cost: n p^2 multiplications for n rows and p features.
         """
@@ -256,7 +255,7 @@ class StreamedTest(eqx.Module):
     def _update(
         self, state: StreamState, batch: PyTree, done: int, first: int | None = None
     ) -> StreamState:
-        """The same, without the first rows of the batch, which the state has or which fill it."""
+        """Return `update` of the batch without its first ``done`` rows."""
         numbered = self.fit.numbered or first is not None
         first = _next(state) - done if first is None else first
         n, sums, least = self.fit.of_batch(batch, first, done)
@@ -275,24 +274,25 @@ class StreamedTest(eqx.Module):
         every: int = 100,
         progress: bool = False,
     ) -> StreamState:
-        """One pass over batches of an iterator.
+        """Add all batches of an iterator, in one pass.
 
         Args:
-            batches: Tuples as `update` takes them, such as a PyTorch loader gives.
-            state: Where to go on: its n rows are skipped. Give the same rows again in the same
-                order, in batches of any size; shards must be the same by name, size and checksum.
+            batches: Tuples as in `update`, for example from a PyTorch loader.
+            state: State of an interrupted pass, whose n rows are skipped. Pass the same rows again
+                in the same order, in batches of any size; shards must have the same name, size and
+                checksum.
             first: Number of the first row of all batches, as in `update`.
-            checkpoint: File that holds the state every so many batches and at the end. Where it
-                exists, the pass goes on from it.
-            every: Batches between two writes of the file.
-            progress: Show a bar on stderr where the pass takes more than a few seconds.
+            checkpoint: File to which the state is written during the pass and at its end. If it
+                exists, the pass resumes from it.
+            every: Number of batches between two writes of the file.
+            progress: Show a bar on stderr if the pass takes more than a few seconds.
 
         Returns:
             The state after the last batch.
 
         Raises:
-            ValueError: a batch is wrong, which is named by its number, the file holds the state of
-                another test, or rows that the state has are missing or of other shards.
+            ValueError: A batch, whose number is named, is wrong; the file holds the state of
+                another test; or rows of the state are missing or from other shards.
         """
         state = self.empty() if state is None else state
         if checkpoint is not None and Path(checkpoint).exists():
@@ -326,8 +326,8 @@ class StreamedTest(eqx.Module):
         Args:
             state: The state after some or all batches.
             level: Level of the test.
-            rows: Number of all rows, numbered from 0, where it is known: none may be missing, as
-                those of a worker that was lost.
+            rows: Number of all rows, numbered from 0, if known: an error names missing ones, such
+                as those of a lost worker.
 
         Returns:
             `jaxcal.streaming.linear.StreamResult`, with an estimate, or of a calibration test
@@ -335,8 +335,8 @@ class StreamedTest(eqx.Module):
             `jaxcal.dce.Table`.
 
         Raises:
-            ValueError: fewer than 2 observations, rows that are missing, which are named, or the
-                state of another test.
+            ValueError: There are fewer than 2 observations, rows are missing (they are named), or
+                the state is of another test.
         """
         level, state = checks.level(level), self.empty().merge(state)
         if state.n < 2:
@@ -347,12 +347,12 @@ class StreamedTest(eqx.Module):
 
 
 def _number(value: object, name: str, least: int = 0) -> int:
-    """The number of a row, of 64 bits."""
+    """Check that a value is a row number, of 64 bits."""
     return checks.integer(value, name, least=least, most=2**62)
 
 
 def _next(state: StreamState) -> int:
-    """The number after all rows of a state."""
+    """Return the number after all rows of a state."""
     return state.rows[-1][1] if state.rows else state.n
 
 

@@ -84,7 +84,7 @@ def checked(value: object, name: str) -> Whitener:
 
 
 def at_base_points(at_nodes: NodeScores | None, who: str) -> tuple[Nodes, Float[Array, "n m d"]]:
-    """Return nodes and scores there; raise ValueError if there are none."""
+    """Return nodes and the scores at them; raise ValueError if there are none."""
     if at_nodes is None or at_nodes.nodes is None:
         raise ValueError(
             f"whiten: {who} needs scores at base points and those points: give Scores.at_nodes and "
@@ -99,7 +99,8 @@ def in_units_of(
     clamped: Int[Array, ""],
     n_not_converged: Int[Array, ""] | None = None,
 ) -> Whitening:
-    """Return M = D R^1/2 of positive covariances D R D; NaN entries stay NaN."""
+    """Return the whitening with M = D R^1/2 for positive covariances D R D; NaN entries stay
+    NaN."""
     finite = jnp.all(jnp.isfinite(covariances), axis=(1, 2))[:, None, None]
     safe = jnp.where(finite, covariances, eyes(covariances))
     deviations = jnp.sqrt(jnp.diagonal(safe, axis1=1, axis2=2))

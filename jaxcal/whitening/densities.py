@@ -81,11 +81,11 @@ class Regression(eqx.Module):
 class Landing(eqx.Module):
     r"""Centre and scale at a mode of the density, :math:`M M^\top = (-H)^{-1}` there.
 
-    Damped Newton steps on log p start at the node of highest density. Where the density is not
-    concave they use the absolute curvature; steps that do not increase it are shortened. For
-    narrow, skewed or heavy-tailed predictions, which a regression over wide nodes fits badly;
-    exact for Gaussians after one step. Finds one of several modes. Needs log densities that are
-    twice differentiable, so it does not work with `jaxcal.Scores`.
+    Damped Newton steps on log p start at the node of highest density. They use the absolute
+    curvature, and steps that do not increase the density are shortened. Exact for Gaussians after
+    one step; intended for narrow, skewed or heavy-tailed predictions, which a regression over wide
+    nodes fits badly. Finds one of several modes. Needs log densities that are twice differentiable,
+    so it does not work with `jaxcal.Scores`.
 
     Args:
         steps: Number of Newton steps.
@@ -128,7 +128,7 @@ class Landing(eqx.Module):
         return self.summits(predictions, nodes, values.shape[0])
 
     def summits(self, predictions: Standardized, nodes: Nodes, n: int) -> Whitening:
-        """Climb from the best of the nodes [m, d] in each of n predictions."""
+        """Return a mode of each of n predictions, by ascent from the best of the nodes [m, d]."""
         d = nodes.shape[1]
 
         def height(ys: Points) -> Array:
@@ -147,7 +147,7 @@ class Landing(eqx.Module):
 
         at, _ = jax.lax.scan(step, start, None, length=self.steps)
         _, scores, hessians = to_second_order(predictions, at)
-        # adds 0 at a mode; where none was reached it bounds M^T s by 1
+        # adds 0 at a mode; if none was reached it bounds M^T s by 1
         precisions = scores[:, :, None] * scores[:, None] - hessians
         precisions = precisions if self.form == "full" else diagonals(precisions)
         # a density without slope or curvature gets the typical scale and is counted
@@ -178,9 +178,9 @@ class LocationScale(_Euclidean, eqx.Module):
     r"""Divergence between predictions by their centres, log scales and correlations.
 
     The Euclidean distance of vectors :math:`(c_p, \log D_p, R_p^{1/2})`, the last without its
-    diagonal, with :math:`M_p = D_p R_p^{1/2}` by ``whitener``; centres in the units of the test.
-    `Fisher` grows like 1 / width^4, so that the sharpest predictions dominate its median or
-    overflow; this grows like the logarithm of widths. Other properties are ignored.
+    diagonal, with :math:`M_p = D_p R_p^{1/2}` from ``whitener``; centres in the units of the test.
+    `Fisher` grows like 1 / width^4, so the sharpest predictions dominate its median or overflow;
+    this distance grows like the logarithm of widths. It ignores other properties.
 
     Args:
         whitener: `Regression`, `Landing` or `Moments`.

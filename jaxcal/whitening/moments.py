@@ -1,4 +1,4 @@
-"""Centres and scales from moments: of the predictions, from the user, or of draws."""
+"""Centres and scales from moments of predictions, moments from the user, or moments of draws."""
 
 from typing import Any
 
@@ -93,7 +93,7 @@ class Moments(eqx.Module):
 
 
 def _moments_in_units(mean: Any, covariance: Any, predictions: Standardized) -> Normals:
-    """Return moments from the units of the targets in those of the predictions."""
+    """Convert moments in the units of the targets to the units of the predictions."""
     d = predictions.units.scale.size
     mean = jnp.asarray(mean)
     n = mean.shape[0]

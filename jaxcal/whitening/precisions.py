@@ -23,7 +23,7 @@ RANGE = 1e4  # eigenvalues further than this factor from the typical precision a
 
 
 class Preconditioner(NamedTuple):
-    """``values`` [n], [n, d] or [n, d, d]; ``clamped`` []: how many predictions were clamped."""
+    """``values`` [n], [n, d] or [n, d, d]; ``clamped`` []: number of clamped predictions."""
 
     values: Array
     clamped: Int[Array, ""]
@@ -36,10 +36,10 @@ def precision_root(
     r"""Return :math:`M_p = \Lambda_p^{-1/2}` from the scores [n, m, d] at m nodes [m, d].
 
     ``form``: "isotropic" (one number per prediction), "diagonal" or "full" (symmetric; m > d).
-    Slopes that are not positive (densities that widen, or too few points) become the median over
-    predictions, those further than a factor of 1e4 from it are clamped there; both are counted. M
-    depends on no target, so the Stein identity holds however badly the regression fits; the level
-    at finite n also needs that no M is far too large. M is a length. Cost O(n m d^2 + n d^3).
+    Slopes that are not positive (densities that widen, or too few points) are replaced by the
+    median over predictions; those that differ from it by a factor over 1e4 are clamped; both are
+    counted. M depends on no target, so the Stein identity holds even for a bad fit; the level at
+    finite n also requires that no M is far too large. M is a length. Cost O(n m d^2 + n d^3).
     """
     z, s = _centred(nodes, scores, form, "precondition")
     d = nodes.shape[1]
@@ -63,7 +63,7 @@ def slopes(nodes: Nodes, scores: Float[Array, "n m d"], form: str) -> Float[Arra
     r"""Return the precisions :math:`\Lambda_p` of :math:`s_p(z) \approx -\Lambda_p (z - c)`.
 
     Symmetrized least squares of the scores [n, m, d] at m nodes [m, d]; "diagonal" treats each
-    coordinate by itself. They need not be positive. Cost O(n m d^2).
+    coordinate separately. They need not be positive. Cost O(n m d^2).
     """
     z, s = _centred(nodes, scores, form, "form")
     if form == "full":
@@ -142,9 +142,10 @@ def bounded_spectrum(
 
 
 def inverses(precisions: Float[Array, "n d d"]) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
-    """Return covariances from symmetric matrices, possibly not positive; how many were clamped.
+    """Invert symmetric matrices, which may not be positive; return covariances, number of clamped
+    ones.
 
-    Clamping is done with diagonals scaled to 1, independently of the units of coordinates.
+    Matrices are clamped with diagonals scaled to 1, so the units of coordinates do not matter.
     """
     bounded, clamped = bounded_matrices(precisions, precisions=True)
     return _inverse(bounded), clamped
@@ -203,5 +204,5 @@ def bounded_matrices(
 
 
 def eyes(matrices: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
-    """Return identity matrices in the shape of the given ones."""
+    """Return identity matrices in the shape of ``matrices``."""
     return jnp.broadcast_to(jnp.eye(matrices.shape[-1], dtype=matrices.dtype), matrices.shape)

@@ -106,7 +106,7 @@ def test_the_score_matching_loss_is_its_formula(days):
 
 
 @pytest.mark.slow
-def test_training_starts_at_the_regression_and_learns_what_it_lacks():
+def test_training_starts_at_the_regression_and_improves_on_it():
     """Targets of two modes: the regression cannot have them, the energy learns their scores."""
     x_key, side_key, noise_key, start_key, train_key = jax.random.split(jax.random.key(0), 5)
     xs = jax.random.normal(x_key, (1500, 1), jnp.float32)

@@ -68,7 +68,7 @@ def test_a_function_with_the_name_of_its_module_is_shown_itself():
     assert "::: jaxcal.ckce.compare.compare\n" in pages.entry("jaxcal.compare")
 
 
-def test_results_are_shown_after_the_first_function_that_returns_them():
+def test_results_follow_the_first_function_that_returns_them():
     page = pages.generated()["reference/jaxcal.dce.md"]
     entries = [line.removeprefix("::: ") for line in page.splitlines() if line.startswith(":::")]
     after = entries[entries.index("jaxcal.dce.lower_distance") + 1 :]

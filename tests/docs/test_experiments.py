@@ -222,7 +222,7 @@ def test_the_committed_results_are_those_of_the_study(name):
 
 
 @pytest.mark.slow
-def test_the_grid_of_the_paper_consists_of_the_tests_of_the_library():
+def test_the_grid_of_the_paper_has_the_tests_of_the_library():
     """One walk for all series gives what a call for each of them gives."""
     load(EXPERIMENTS / "kccsd" / "run.py")
     import kccsd_grid as grid

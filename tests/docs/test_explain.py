@@ -70,7 +70,7 @@ def test_every_warning_ends_in_a_name():
     assert [one for one in SAID if one[1] not in INSIDE and not CODE.search(one[1])] == []
 
 
-def test_every_name_has_its_section_and_every_section_its_warning():
+def test_names_have_sections_and_sections_have_warnings():
     code = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     used = set(re.findall(r" \[([a-z][a-z-]{3,})\]\"", code))
     used |= set(TABLE)

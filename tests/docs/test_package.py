@@ -64,7 +64,7 @@ def test_the_source_distribution_holds_what_its_tests_read(sdist):
     assert not [name for name in shipped if name.startswith("experiments") and ".png" in name]
 
 
-def test_every_file_of_data_from_elsewhere_is_named_with_its_licence(wheel):
+def test_files_of_data_from_elsewhere_have_a_named_licence(wheel):
     text = LICENSES.read_text()
     foreign = [ROOT / name for name in files(ROOT / "jaxcal" / "data") if name.endswith(".csv")]
     foreign += ROOT.glob("experiments/*/published*.csv")
@@ -73,7 +73,7 @@ def test_every_file_of_data_from_elsewhere_is_named_with_its_licence(wheel):
         assert f"`{path.relative_to(ROOT)}`" in text
 
 
-def test_the_citation_is_of_this_version_and_names_the_five_papers():
+def test_the_citation_has_this_version_and_the_five_papers():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert str(citation["version"]) == jaxcal.__version__
     assert citation["license"] == PROJECT["license"]
@@ -97,7 +97,7 @@ def test_the_conda_recipe_asks_for_what_pyproject_asks_for():
     assert run == PROJECT["dependencies"]
 
 
-def test_hosted_runs_are_of_every_python_and_system_and_run_what_people_run():
+def test_hosted_runs_cover_all_systems_with_the_local_command():
     claimed = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
     assert claimed == PYTHONS
     (job,) = workflow("ci.yml")["jobs"].values()

@@ -56,7 +56,7 @@ def test_signatures_are_those_agreed():
         )
 
 
-def test_tests_and_estimates_of_the_top_level_take_key_predictions_targets():
+def test_top_level_functions_take_key_predictions_targets():
     for name in jaxcal.__all__:
         value = getattr(jaxcal, name)
         if not inspect.isfunction(value):

@@ -238,5 +238,5 @@ def test_tests_run_in_float64():
     assert jax.config.read("jax_enable_x64")
 
 
-def test_a_run_and_all_it_starts_share_one_folder_of_compiled_programs():
+def test_child_processes_share_the_folder_of_compiled_programs():
     assert jax.config.jax_compilation_cache_dir == os.environ["JAX_COMPILATION_CACHE_DIR"]

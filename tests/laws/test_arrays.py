@@ -200,7 +200,7 @@ def test_masked_parameters_are_named():
         Unnormalized(density, {"mean": MASKED})
 
 
-def test_integer_targets_of_a_continuous_distribution_are_numbers():
+def test_integer_targets_of_continuous_predictions_are_numbers():
     ys = np.arange(12)
     as_integers = kccsd_test(
         0,
@@ -230,7 +230,7 @@ LABELS = np.arange(12) % 2
         lambda p: measures.confidences(p, LABELS)[0],
     ],
 )
-def test_binary_probabilities_and_categoricals_are_class_probabilities(measure):
+def test_bernoulli_and_categorical_are_class_probabilities(measure):
     want = measure(BOTH)
     np.testing.assert_allclose(measure(ROWS), want)
     np.testing.assert_allclose(measure(dist.Categorical(BOTH)), want)
@@ -280,7 +280,7 @@ def test_columns_named_after_the_classes_are_put_in_their_order(measure):
 
 
 @pytest.mark.parametrize("names", [[1, 2, 3], [0, 1, 1], [0, 1, "other"], [-1, 0, 1]])
-def test_numbers_that_leave_the_classes_of_columns_open_are_refused(names):
+def test_numbers_with_ambiguous_classes_of_columns_are_refused(names):
     frame = pytest.importorskip("pandas").DataFrame(THREE, columns=names)
     with pytest.raises(ValueError, match=r"predictions: .*classes 0, .., 2, got .*to_numpy\(\)"):
         jaxcal.check(0, frame, np.arange(30) % 3)

@@ -54,7 +54,7 @@ def test_every_order_and_mode_goes_through_alone_and_in_batches(key):
         np.testing.assert_allclose(jax.vmap(derivative(walking))(XS), wanted, atol=1e-14)
 
 
-def test_what_a_function_closes_over_is_batched_and_differentiated():
+def test_closed_over_values_are_batched_and_differentiated():
     def scaled(c):
         return one_at_a_time(lambda x: jnp.sum(x * c**2))(XS[0])
 

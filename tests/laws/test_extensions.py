@@ -181,7 +181,7 @@ class Leafy(Hellinger):
     needs_nodes: bool = False
 
 
-def test_a_divergence_says_before_any_data_whether_it_needs_nodes():
+def test_a_divergence_declares_whether_it_needs_nodes():
     with pytest.raises(TypeError, match=r"divergence: needs_nodes of Leafy .* part of the data"):
         jaxcal.skce_test(KEY, NORMALS, YS, divergence=Leafy())
 
@@ -364,7 +364,7 @@ class Raised(eqx.Module):
         return jnp.full(len(features), self.value)
 
 
-def test_averages_that_are_registered_again_replace_those_in_compiled_programs():
+def test_reregistered_averages_replace_the_compiled_ones():
     draws = jaxcal.Draws(jnp.zeros((N, 4, 2)))
 
     @jax.jit
@@ -388,7 +388,7 @@ class Offset(eqx.Module):
     loc: jax.Array
 
 
-def test_distributions_that_are_registered_again_replace_those_in_compiled_programs():
+def test_reregistered_distributions_replace_the_compiled_ones():
     @jax.jit
     def mean(predictions):
         return distribution_of(predictions).mean

@@ -171,7 +171,7 @@ def test_base_points_are_the_same_pairs_wherever_they_stand(n):
     assert len(there.thetas) == n - 10
 
 
-def test_many_rows_are_represented_by_those_that_their_values_choose():
+def test_representatives_of_many_rows_are_chosen_by_value():
     from scipy.spatial.distance import pdist, squareform
 
     n, m = 2500, MAX_OBSERVATIONS

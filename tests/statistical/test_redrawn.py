@@ -25,7 +25,7 @@ NONE = jnp.zeros(300, int)
 
 
 @pytest.mark.parametrize("test", [skce_test, ucme_test])
-def test_an_event_that_was_not_expected_and_did_not_come_is_no_evidence(test):
+def test_an_unexpected_event_that_did_not_occur_is_no_evidence(test):
     """P(no event) = .41, and no data set gives a smaller statistic."""
     result = test(0, RARE, NONE)
     assert result.verdict == "not rejected"
@@ -88,7 +88,7 @@ def test_the_default_follows_what_it_costs(null):
     assert names == ["Redrawn"] * (4 if null else 2) + ["Wild"] * (0 if null else 2)
 
 
-def test_kernels_without_closed_forms_are_not_averaged_again_for_each_draw():
+def test_quadrature_averages_are_computed_once_for_all_draws():
     x = jnp.linspace(-1, 1, 20)
     result = skce_test(0, dist.Laplace(x, 1.0), x, target_kernel=Matern52(1.0))
     assert result.null == "Wild"
@@ -117,7 +117,7 @@ def test_draws_of_classes_are_the_estimates_of_redrawn_labels(m, similar, key):
 
 
 @pytest.mark.parametrize("kind", ["normal", "draws"])
-def test_draws_of_distributions_are_estimates_with_units_and_bandwidths_of_their_own(kind, key):
+def test_draws_as_predictions_have_separate_units_and_bandwidths(kind, key):
     x, noise = jax.random.normal(key, (2, 15))
     predictions = dist.Normal(x, 0.5)
     if kind == "draws":

@@ -104,7 +104,7 @@ def test_statistic_is_the_equation(form, d, key):
     close(both.biased, result.biased)
 
 
-def test_statistic_with_given_bandwidths_in_the_units_of_the_targets(key):
+def test_given_bandwidths_are_in_the_units_of_the_targets(key):
     params, ys, nodes = data()
     result = kccsd_test(
         key, model(params), ys, base_measure=nodes, null=QUICK, standardize=False,
@@ -153,7 +153,7 @@ def test_every_kind_of_prediction_gives_the_same_result(key):
 
 
 @pytest.mark.slow
-def test_scalar_and_structured_targets_are_vectors_of_their_entries(key):
+def test_scalar_and_structured_targets_are_flattened(key):
     params, ys, nodes = data(d=1)
     flat = [a[:, 0] for a in params]
     one = kccsd_test(key, model(flat), ys[:, 0], base_measure=nodes[:, 0], null=QUICK)
@@ -279,7 +279,7 @@ def test_a_mean_shift_in_the_limit_of_linear_features(key):
     ],
     ids=lambda null: type(null).__name__,
 )
-def test_a_result_is_reproducible_and_its_contributions_sum_to_it(null, key):
+def test_results_are_reproducible_and_contributions_sum_to_them(null, key):
     params, ys, nodes = data()
     one, again = (
         kccsd_test(key, model(params), ys, base_measure=nodes, null=null) for _ in range(2)
@@ -418,7 +418,7 @@ def test_gradient_in_the_parameters_is_the_slope(standardize, key):
 @pytest.mark.parametrize(
     ("kernel", "form"), [(Gaussian(), "diagonal"), (Matern52(), None), (Laplace(), None)], ids=str
 )
-def test_gradients_are_finite_where_predictions_and_targets_coincide(kernel, form, key):
+def test_gradients_are_finite_for_equal_predictions_and_targets(kernel, form, key):
     params, ys, _ = data()
     same = tuple(jnp.asarray(np.broadcast_to(p[:1], p.shape)) for p in params)
     pairs = tuple(jnp.asarray(np.repeat(p[:7], 2, axis=0)) for p in params)
@@ -457,7 +457,7 @@ def test_standard_error_is_the_spread_over_data_sets(null):
 
 
 class TestPreconditioner:
-    def test_on_gaussian_predictions_it_is_the_inverse_root_of_the_precision(self):
+    def test_for_gaussians_it_is_the_inverse_root_of_the_precision(self):
         rng = np.random.default_rng(7)
         n, m, d = 9, 5, 3
         z = rng.normal(size=(m, d)) + 1

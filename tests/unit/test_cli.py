@@ -285,7 +285,7 @@ def test_a_damaged_file_is_named(save, tmp_path, capsys, damage, wanted):
     assert "damaged.npz" in sentence
 
 
-def test_pickles_single_arrays_folders_and_missing_files_are_refused(tmp_path, capsys):
+def test_pickles_arrays_folders_and_missing_files_are_refused(tmp_path, capsys):
     pickle = tmp_path / "pickle.npz"
     np.save(tmp_path / "one.npy", np.ones(3))
     with open(pickle, "wb") as file:
@@ -412,9 +412,7 @@ def test_programs_are_kept_where_the_platform_keeps_such_files(
             assert folder.parent == place / "jaxcal"
 
 
-def test_no_programs_are_kept_where_another_folder_is_named_or_none_can_be_written(
-    before_jax, tmp_path
-):
+def test_compiled_programs_respect_other_and_unwritable_folders(before_jax, tmp_path):
     before_jax.setenv("XDG_CACHE_HOME", str(tmp_path))
     before_jax.setenv(command_line.CACHE, "mine")
     command_line.keep_programs()
@@ -464,7 +462,7 @@ runpy.run_module("jaxcal", run_name="__main__", alter_sys=True)
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals and pipes of Unix")
-def test_interrupted_and_unread_the_program_says_no_more_than_it_must(tmp_path):
+def test_interrupts_and_closed_pipes_end_the_program_quietly(tmp_path):
     argv = [sys.executable, "-c", HEARING, "demo", "--output", str(tmp_path / "a.png")]
     ascii_only = without_cache() | {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ascii_only}

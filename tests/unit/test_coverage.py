@@ -69,7 +69,7 @@ def test_shares_are_counts_by_hand():
     np.testing.assert_allclose(shares_of.observed, [0, 1 / 3, 2 / 3])
 
 
-def test_an_overconfident_model_is_not_conservative_and_a_timid_one_is():
+def test_only_an_underconfident_model_is_conservative():
     calibrated, narrow, wide = (
         coverage(MODEL, targets_with(s), own_draws()) for s in (1, 1.4, 0.7)
     )

@@ -58,7 +58,7 @@ class Skewed:
     ],
     ids=["langevin", "random walk chain", "jumps", "random walk", "independent"],
 )
-def test_ranks_are_uniform_where_targets_follow_their_predictions_and_only_there(proposal, key):
+def test_ranks_are_uniform_only_if_targets_follow_predictions(proposal, key):
     if proposal == "independent":
         import numpyro.distributions as dist
 
@@ -125,7 +125,7 @@ def result(key, fault):
     )
 
 
-def test_features_of_gaussian_predictions_do_not_depend_on_the_candidates():
+def test_features_of_gaussians_do_not_depend_on_the_candidates():
     """Their means are exact: centred at the prediction's own mean, whichever points were drawn;
     members of a set change places together with their features."""
     rng = np.random.default_rng(3)
@@ -165,7 +165,7 @@ def results():
     }
 
 
-def test_p_values_keep_their_level_and_every_fault_is_found_by_its_name(results):
+def test_p_values_keep_their_level_and_every_fault_is_named(results):
     low, high = scipy.stats.binom.interval(0.9999, SETS, 0.05)
     calibrated = results["none"]
     for p in (calibrated.p_value, *calibrated.part_p_values.T):

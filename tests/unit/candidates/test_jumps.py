@@ -87,7 +87,7 @@ def test_mixture_is_defined_where_densities_are_not(broken):
 
 
 @pytest.mark.slow
-def test_jumps_see_weights_of_modes_that_steps_do_not_and_keep_the_level():
+def test_jumps_find_wrong_weights_of_modes_and_keep_the_level():
     sets, n = 100, 50
 
     def p(seed, weight, nodes):

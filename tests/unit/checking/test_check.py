@@ -66,7 +66,7 @@ def test_what_the_predictions_are_decides(name):
     assert chosen.why
 
 
-def test_a_check_ends_with_what_a_repair_gains_or_the_call_that_tells():
+def test_a_check_ends_with_the_gain_or_the_call_of_a_repair():
     sure = P**2 / np.sum(P**2, 1, keepdims=True)
     report: Any = jaxcal.check(0, sure, LABELS)
     said = " ".join(repr(report).split())

@@ -152,7 +152,7 @@ def test_float64_draws_leave_standard_error_alone(write, tmp_path):
         assert main(["check", str(path), "--html", str(page)]) == 0
 
 
-def test_json_goes_to_standard_output_and_the_report_to_standard_error(write, capsys):
+def test_json_goes_to_stdout_and_the_report_to_stderr(write, capsys):
     path = write("a.csv", TABLE)
     assert main(["check", str(path), "--json", "-"]) == 0
     said = capsys.readouterr()

@@ -48,7 +48,7 @@ def test_distributions_have_both_tests_under_one_level():
     assert (report.n, report.level, report.tests[0].level) == (N, 0.01, 0.01)
 
 
-def test_classes_are_tested_and_those_that_are_most_probable_counted():
+def test_classes_are_tested_and_top_classes_are_counted():
     check = streamed_check(0, P[:90], LABELS[:90], features=FEATURES)
     report = check.result(check.run(array_batches(70, P, LABELS)))
     alone = StreamedTest.skce(0, P[:90], LABELS[:90], features=FEATURES)

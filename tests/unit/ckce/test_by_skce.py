@@ -62,7 +62,7 @@ def test_distributions_have_the_values_of_skce():
         np.testing.assert_allclose(result.estimate[i], alone.biased, atol=1e-12)
 
 
-def test_models_whose_predictions_hardly_differ_look_better_and_the_report_says_so():
+def test_almost_equal_predictions_look_better_and_are_reported():
     logits = np.random.default_rng(0).normal(size=(2000, 3))
     labels = jax.random.categorical(jax.random.key(1), jnp.asarray(logits))
     models = {"sharp": jax.nn.softmax(logits / 0.3), "flat": jax.nn.softmax(logits / 4)}
@@ -110,7 +110,7 @@ def test_the_p_value_of_one_model_is_that_of_all_labels():
     assert low <= 2000 * float(result.p_calibrated[0]) - 1 <= high
 
 
-def test_the_root_of_half_of_it_is_at_most_the_error_of_the_probabilities():
+def test_the_root_of_half_is_at_most_the_error_of_probabilities():
     """Labels in the exact frequencies, which differ from the predictions by a known function."""
     p = np.repeat(np.linspace(0.1, 0.9, 9), 100)
     q = np.stack([1 - p, p], axis=1)

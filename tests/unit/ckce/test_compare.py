@@ -269,7 +269,7 @@ def test_a_valid_model_has_its_own_value_beside_the_base_rate(dtype):
     assert np.all(np.isfinite(both.corrected))
 
 
-def test_a_model_without_a_value_is_never_best_and_the_reason_is_the_one_counted():
+def test_a_model_without_a_value_is_never_best_and_says_why():
     stack = jnp.stack([TRUTH, MODELS["over"], MODELS["under"]])
 
     @jax.jit

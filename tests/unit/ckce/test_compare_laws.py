@@ -54,7 +54,7 @@ LAWS = {f.__name__: f for f in (base_rate, in_sample_bins, under_confident, rare
 
 @pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
-def test_no_equal_model_is_accused_and_intervals_hold_what_they_are_of(law):
+def test_equal_models_are_not_accused_and_intervals_cover(law):
     rng = np.random.default_rng(1)
     sets = [LAWS[law](rng) for _ in range(DATA_SETS)]
     models = jnp.asarray([[two(q) for q in each] for each, _ in sets])
@@ -121,7 +121,7 @@ def test_models_that_claim_no_noise_are_told_apart(measure):
 
 
 @pytest.mark.parametrize("measure", ["ckce", "probability"])
-def test_a_model_without_an_error_has_an_interval_that_allows_for_one(measure):
+def test_a_calibrated_model_has_an_interval_that_allows_error(measure):
     y = np.random.default_rng(0).integers(0, 2, 30)
     models = {"right": two(y.astype(float)), "even": np.full((30, 2), 0.5)}
     assert float(ckce.compare(0, models, y, n_draws=99, measure=measure).high[0]) > 0.001

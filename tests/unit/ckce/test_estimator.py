@@ -52,7 +52,7 @@ def test_the_other_forms_agree():
         np.testing.assert_allclose(value, wanted, rtol=1e-9)
 
 
-def test_a_similarity_of_classes_changes_the_products_of_residuals():
+def test_a_similarity_of_classes_changes_residual_products():
     root = np.asarray(jax.random.normal(jax.random.key(2), (3, 3)))
     similarity = root @ root.T
     estimate = ckce(Q, Y, similarity=similarity).estimate

@@ -98,7 +98,7 @@ def test_the_toy_model_with_equality_for_a_kernel():
         np.testing.assert_allclose(problems.ece_of_the_paper(q, y), 0.2 + 0.2 * p, rtol=1e-9)
 
 
-def test_the_toy_model_with_the_simplex_kernel_forgets_the_weights():
+def test_the_toy_model_with_the_simplex_kernel_ignores_weights():
     for gamma, wanted in ((0.1, 0.0868), (0.3, 0.1279), (1.0, 0.5120)):
         k = problems.simplex_gram(TOY, TOY, gamma)
         gaps = np.array([[-0.2, 0.2], [0.1, -0.1]])

@@ -18,7 +18,7 @@ def problem(n):
 
 
 @pytest.mark.parametrize("n", [12, 100, 300])
-def test_the_error_of_single_precision_is_below_its_bound_and_said(n):
+def test_the_float32_error_is_below_its_bound_and_reported(n):
     q, ys = problem(n)
     wide = q.astype(np.float64)
     exact = [ckce(wide, ys, ridge=r, bandwidth=0.5) for r in RIDGES]

@@ -14,7 +14,7 @@ interval_test = partial(dce.distance_from_calibration, test="interval")
 TESTS = {"distance": dce.distance_from_calibration, "interval": interval_test}
 
 
-def test_the_statistic_is_the_measure_and_draws_have_its_distribution():
+def test_the_statistic_is_the_measure_and_so_are_its_draws():
     rng = np.random.default_rng(0)
     v = rng.integers(1, 8, 60) / 8
     y = (rng.random(60) < v**2).astype(float)
@@ -77,7 +77,7 @@ def test_too_few_labels_to_reject_give_no_verdict(name):
 
 
 @pytest.mark.parametrize("name", TESTS)
-def test_means_under_jit_have_no_p_value_unless_signs_are_asked_for(name):
+def test_means_under_jit_have_no_p_value_without_signs(name):
     test = TESTS[name]
     v = jnp.linspace(0.1, 0.9, 40)
     means = jax.jit(lambda y: test(0, v, y, n_draws=39))(v**3)

@@ -73,7 +73,7 @@ def test_the_ends_meet_for_predictions_about_a_few_centres():
 
 
 @pytest.mark.parametrize("n", [12, 100, 300])
-def test_groups_without_labels_bound_the_upper_distance_from_above(n):
+def test_groups_without_labels_bound_the_upper_distance(n):
     rng = np.random.default_rng(n)
     v = rng.integers(0, 7, n) / 8
     y = (rng.random(n) < v**2).astype(float)

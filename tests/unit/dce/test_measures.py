@@ -204,7 +204,7 @@ def test_the_population_value_has_no_room_below_the_least_gap(n):
     assert min(map(float, bracket.upper.values())) >= 0.1749
 
 
-def test_slopes_of_narrow_random_intervals_are_those_of_the_error():
+def test_slopes_of_narrow_random_intervals_match_the_error():
     v, y, w = sample(1)
     narrow = jax.jit(jax.grad(lambda v: sketches.random_interval_ce(v, y, weights=w, width=1e-12)))
     exact = jax.jit(jax.grad(lambda v: dce.unbinned_ece(v, y, weights=w)))
@@ -234,7 +234,7 @@ def test_widths_and_accuracies_out_of_range_are_refused_by_name(call, name):
 
 
 @pytest.mark.slow
-def test_random_intervals_have_the_gradient_of_finite_differences():
+def test_gradients_of_random_intervals_match_finite_differences():
     v, y, w = sample(1)
 
     def value(v, width):
@@ -344,7 +344,7 @@ def test_smece_has_the_gradient_of_finite_differences():
         assert float(slope[i]) == pytest.approx(change, abs=1e-6)
 
 
-def test_the_worst_violation_between_places_is_that_of_a_fine_grid():
+def test_the_worst_violation_between_knots_matches_a_fine_grid():
     rng = np.random.default_rng(5)
     for _ in range(500):
         u = np.array([0.5 * rng.random(), 1 - 0.4 * rng.random()])
@@ -400,7 +400,7 @@ def masses(grid, v, y, w):
     return [np.bincount(at, m, grid.size) for m in (w * (1 - y), w * y)]
 
 
-def test_true_distances_of_lifts_are_the_lower_and_the_upper_distance():
+def test_true_distances_of_lifts_are_the_two_distances():
     for v, y, w in LAWS[:12]:
         low = lower_distance(v, y, weights=w, tol=1e-9)
         lifted = distances.lift_lower(low.coupling)
@@ -425,7 +425,7 @@ def test_the_best_partition_is_calibrated_and_powers_are_ordered():
     assert by_power[0].groups[0] == by_power[0].groups[2] != by_power[0].groups[1]
 
 
-def test_many_predictions_get_an_upper_bound_of_the_upper_distance():
+def test_many_predictions_get_a_bound_on_the_upper_distance():
     v, y, w = sample(2)
     distance = upper_distance(v, y, weights=w)
     assert not distance.exact

@@ -65,7 +65,7 @@ def bracket_of(v, y, **options):
     return result.bracket
 
 
-def test_the_bracket_holds_the_distance_of_every_domain_with_this_law():
+def test_the_bracket_holds_the_distance_of_every_domain():
     for make in (
         constructions.quadratic_barrier,
         constructions.intervals_apart,
@@ -109,14 +109,14 @@ def test_the_test_of_calibration_keeps_its_level_and_has_power():
 
 
 @pytest.mark.parametrize(("n", "ones"), [(5, 0), (5, 2), (100, 0), (100, 3), (1000, 500)])
-def test_the_bound_of_a_mean_of_two_values_is_that_of_clopper_and_pearson(n, ones):
+def test_the_bound_of_a_binary_mean_is_clopper_pearson(n, ones):
     x = jnp.zeros(1000).at[:ones].set(1)
     w = jnp.where(jnp.arange(1000) < n, 1 / n, 0)
     wanted = scipy.stats.beta.ppf(0.975, ones + 1, n - ones)
     assert float(UPPER(x, w, 0.025)) == pytest.approx(wanted, rel=5e-3)
 
 
-def test_the_bound_of_a_mean_is_the_quantile_under_random_weights():
+def test_the_bound_of_a_mean_is_a_random_weight_quantile():
     """An independent oracle: weights uniform on the simplex, 100,000 draws; three decimals."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 0.5, 60)
@@ -158,7 +158,7 @@ def INTERVALS(keys, v, y):
     )
 
 
-def test_labels_drawn_together_have_the_distribution_of_labels_drawn_one_by_one(key):
+def test_joint_draws_of_labels_are_distributed_as_single_ones(key):
     """Two values, 40 observations: the mean of the statistic is sum w^2 v (1 - v) by hand."""
     v = np.repeat([0.2, 0.7], [25, 15])
     data = ordered(binary(v, np.zeros(40)))
@@ -211,7 +211,7 @@ def values(v, y, w):
 
 
 @pytest.mark.slow
-def test_order_duplicates_flips_scale_of_weights_and_padding_change_nothing():
+def test_order_duplicates_flips_scale_and_padding_are_neutral():
     rng = np.random.default_rng(0)
     v = rng.integers(0, 9, 12) / 8
     y, w = (rng.random(12) < 0.5).astype(float), rng.random(12)
@@ -341,7 +341,7 @@ def test_classes_reduce_to_one_against_the_rest():
 
 
 @pytest.mark.slow
-def test_the_distance_of_classes_is_that_of_their_scalar_problems(data, key):
+def test_the_distance_of_classes_comes_from_scalar_problems(data, key):
     """Two classes: each against the rest is the same problem read from both ends."""
     v, y = data
     ps, labels = np.stack([1 - v, v], axis=1), np.asarray(y, int)
@@ -360,7 +360,7 @@ def test_the_distance_of_classes_is_that_of_their_scalar_problems(data, key):
         dce.distance_from_calibration(key, ps, labels, notion="class-wise", counts=labels, **FEW)
 
 
-def test_verdicts_of_classes_keep_the_level_of_all_of_them_together(key):
+def test_verdicts_of_classes_keep_the_familywise_level(key):
     """Of eight classes one has its probability taken from another: p-values are adjusted."""
     ps = jax.random.dirichlet(key, jnp.full(8, 2.0), (200,))
     labels = jax.random.categorical(key, jnp.log(ps.at[:, 0].multiply(1.7)))
@@ -381,7 +381,7 @@ def test_the_witness_of_a_result_attains_the_smooth_error(result, data):
 
 
 @pytest.mark.parametrize("n", quick_first([12, 100, 300], [12, 300]))
-def test_predictions_too_high_everywhere_have_a_witness_on_one_side(n, key):
+def test_predictions_too_high_have_a_one_sided_witness(n, key):
     """The model says 1.8 times the rate; the figure shows the band below the middle only."""
     v = np.linspace(0.05, 0.5, n)
     y = v / 1.8  # mean labels: no noise
@@ -404,7 +404,7 @@ def test_sample_sizes_grow_as_the_theory_says():
     assert abs(float(dce.kernel_ce(*drawn).value) - truth) < radius
 
 
-def test_the_figure_of_bounds_names_every_bound_once_and_by_what_it_is(result):
+def test_the_figure_of_bounds_labels_every_bound_once(result):
     ax = bracket(result)
     names = [text.get_text() for text in ax.get_yticklabels()]
     assert len(set(names)) == len(names)
@@ -436,7 +436,7 @@ def test_figures_show_the_result_and_refuse_a_batch(result, draw):
 
 
 @pytest.mark.parametrize("kind", [bool, np.int64, np.float64])
-def test_labels_of_64_bits_are_read_in_single_precision_without_a_warning(kind):
+def test_float64_labels_are_read_in_float32_without_a_warning(kind):
     with jax.enable_x64(False):
         reduced = dce.predictions.binary([0.2, 0.8], np.asarray([0, 1], kind))
     assert reduced.y.dtype == jnp.float32
@@ -454,7 +454,7 @@ def test_a_batch_lists_its_members_with_adjusted_p_values(result):
     assert first < second
 
 
-def test_recalibration_is_a_map_of_predictions_and_repairs_new_ones():
+def test_recalibration_maps_predictions_and_repairs_new_ones():
     """Predictions 1.8 times the rate: labels are means, so groups know the rate."""
     rate = np.linspace(0.05, 0.5, 200)
     repair = dce.recalibrate(0, 1.8 * rate, rate)

@@ -35,7 +35,7 @@ def data(request):
     return p, y, Table.of(p, y, cells=CELLS[request.param])
 
 
-def test_measures_of_a_table_are_those_of_the_observations_within_its_bounds(data):
+def test_measures_of_a_table_match_data_within_its_bounds(data):
     p, y, table = data
     cells = table.counts.size
     place = np.minimum((p * cells).astype(int), cells - 1)
@@ -86,7 +86,7 @@ def test_tests_of_a_table_are_those_of_the_observations():
     assert not part.warnings()
 
 
-def test_the_interval_of_groups_is_that_of_their_labels_over_random_folds(key):
+def test_the_interval_of_groups_matches_labels_over_random_folds(key):
     p, y = forecasts("smooth", 2000)
     p = np.round(p, 2)
     v, of = np.unique(p, return_inverse=True)
@@ -118,7 +118,7 @@ def test_signs_of_groups_are_signs_of_their_labels(key):
     assert 0.8 < float(jnp.std(part) / jnp.std(each)) < 1.25
 
 
-def test_tables_add_up_in_any_order_and_are_those_of_grouped_sums():
+def test_tables_add_up_in_any_order_to_grouped_sums():
     p, y = forecasts("smooth", 5000)
     whole = Table.of(p, y)
     for parts in (range(4), (2, 0, 3, 1)):

@@ -87,7 +87,7 @@ def test_the_kernel_error_is_an_average_of_squared_windows(measured):
         assert m["kernel"] ** 2 <= np.asarray(average(v, rho, delta)) @ chance + 1e-6
 
 
-def test_the_true_distance_lies_between_the_lower_and_the_upper_one():
+def test_the_true_distance_lies_between_lower_and_upper():
     """R1, R5: domains whose inputs share predictions, so that f does not tell them apart."""
     rng = np.random.default_rng(0)
     for _ in range(6):
@@ -164,7 +164,7 @@ def test_measures_with_bins_are_not_convex_in_the_law(name):
     assert float(run(first + second)) > apart + 0.01
 
 
-def test_the_lower_distance_is_0_where_no_prediction_is_off_and_only_there(measured):
+def test_the_lower_distance_is_0_only_for_calibrated_predictions(measured):
     for m in measured:
         assert (m["lower"] > 1e-6) == (m["ece"] > 1e-6)
 

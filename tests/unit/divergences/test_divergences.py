@@ -211,7 +211,7 @@ def test_bures_is_the_wasserstein_distance_of_any_gaussians(key):
         assert upper[i, j] > d2[i, j]
 
 
-def test_sliced_wasserstein_in_one_dimension_is_the_optimal_assignment(key):
+def test_sliced_wasserstein_in_1d_is_the_optimal_assignment(key):
     samples = np.random.default_rng(0).normal(size=(2, 12))
     cost = (samples[0][:, None] - samples[1]) ** 2
     wanted = np.mean(cost[scipy.optimize.linear_sum_assignment(cost)])
@@ -220,7 +220,7 @@ def test_sliced_wasserstein_in_one_dimension_is_the_optimal_assignment(key):
     np.testing.assert_allclose(d2[0, 1], wanted, rtol=1e-10)
 
 
-def test_speed_of_langevin_flows_is_kernel_fisher_with_the_gradient_kernel(key):
+def test_langevin_flow_speed_is_gradient_kernel_fisher(key):
     # Proposition 4.3, with Ornstein-Uhlenbeck flows in closed form: dX = s_p(X) dt + sqrt(2) dW
     kernel, t = Gaussian(1.4), 1e-4
     start_mean, start = np.array([0.3, -0.2]), np.diag([1.0, 0.6])
@@ -265,7 +265,7 @@ def test_scores_are_blind_to_the_proportions_of_separated_modes(key):
 
 
 @pytest.mark.parametrize("dtype", quick_first([jnp.float32, jnp.float64], [jnp.float32]))
-def test_kernel_fisher_is_fisher_in_one_dimension_with_equal_variances(dtype, key):
+def test_kernel_fisher_is_fisher_in_1d_with_equal_variances(dtype, key):
     # a squared distance below 0 would be a NaN here, which never rejects
     mean = jax.random.normal(key, (200,), dtype) * 0.1 + 20
     predictions = dist.Normal(mean, jnp.ones((), dtype))
@@ -291,7 +291,7 @@ def test_kernel_fisher_is_fisher_in_one_dimension_with_equal_variances(dtype, ke
         DIVERGENCES, ["fisher", "gaussian kernel fisher", "mmd", "wasserstein", "bures", "sliced"]
     ),
 )
-def test_types_stay_and_coinciding_predictions_have_finite_gradients(name, key):
+def test_types_stay_and_equal_predictions_have_finite_gradients(name, key):
     divergence = DIVERGENCES[name]
     nodes = jax.random.normal(key, (3, 2), jnp.float32)
 
@@ -338,7 +338,7 @@ def test_base_measure_is_in_the_units_of_the_targets(key):
             np.testing.assert_allclose(squares, wanted, rtol=1e-9, atol=1e-9)
 
 
-def test_open_ground_bandwidths_follow_the_second_order_heuristic(key, monkeypatch):
+def test_unset_ground_bandwidths_use_the_second_order_heuristic(key, monkeypatch):
     for module, name, value in [
         (gaussians, "spread_of_gaussians", 1.5),
         (mmd, "second_order_heuristic", 1.5),

@@ -109,7 +109,7 @@ def test_single_components_are_at_their_own_distance(key):
 
 
 @pytest.mark.parametrize("law", [scipy.stats.norm, scipy.stats.laplace])
-def test_distances_of_locations_and_scales_are_wasserstein_distances(law):
+def test_location_scale_distances_are_wasserstein_distances(law):
     # quantile functions differ by a linear function of a standard one; integrated numerically
     u = (np.arange(200_000) + 0.5) / 200_000
     z = law.ppf(u)
@@ -178,7 +178,7 @@ def test_mixtures_of_other_kinds_and_units():
     np.testing.assert_allclose(squared(MixtureWasserstein(), scaled), wanted / 4, atol=1e-12)
 
 
-def test_gradients_are_those_of_finite_differences_and_finite_at_equal_mixtures():
+def test_gradients_match_differences_and_are_finite_if_equal():
     mixtures = random_mixtures(3, 3, seed=7)
     weights, parts = mixtures.mixing_distribution.probs, mixtures.component_distribution
 
@@ -266,7 +266,7 @@ def test_four_mixtures_are_no_points_of_a_hilbert_space():
 
 
 @pytest.mark.slow
-def test_exponentials_of_the_distance_itself_are_no_kernels_either():
+def test_exponentials_of_the_distance_are_not_kernels():
     grid = list(itertools.product([0, 1, 2], [1, 2, 3]))
     two = np.asarray(list(itertools.combinations_with_replacement(grid, 2)), float)
     mixtures = mixture(np.full((45, 2), 0.5), two[:, :, 0], two[:, :, 1])

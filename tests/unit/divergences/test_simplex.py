@@ -80,7 +80,7 @@ def test_what_is_no_probability_is_refused(values, error, message):
 
 
 @each
-def test_kernels_are_positive_definite_and_gradients_finite_where_predictions_coincide(name):
+def test_kernels_are_positive_definite_with_finite_gradients(name):
     divergence, _, _ = METRICS[name]
     ps = jnp.concatenate([rows(20, 4), rows(20, 4)])
 
@@ -93,7 +93,7 @@ def test_kernels_are_positive_definite_and_gradients_finite_where_predictions_co
 
 
 @each
-def test_gradients_are_those_of_finite_differences_and_go_through_many_classes(name):
+def test_gradients_match_differences_also_for_many_classes(name):
     divergence, _, _ = METRICS[name]
     ps = rows(3, 35, 1.0)
     qs = rows(3, 35, 1.0, seed=1)
@@ -107,7 +107,7 @@ def test_gradients_are_those_of_finite_differences_and_go_through_many_classes(n
     np.testing.assert_allclose(values, wanted, rtol=1e-5)
 
 
-def test_total_variation_never_holds_a_value_for_every_pair_and_class():
+def test_total_variation_needs_no_array_over_pairs_and_classes():
     r, m = 128, 1000
     one = jax.ShapeDtypeStruct((r, m), jnp.float64)
     program = jax.jit(TotalVariation().squared_distances).lower(one, one).compile()

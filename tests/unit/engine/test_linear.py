@@ -152,7 +152,7 @@ def test_waves_over_predictions_are_characteristic_functions():
             close(from_draws.first(from_draws.features, ws), values[:50].mean(0))
 
 
-def test_class_directions_have_the_gram_matrix_of_the_classes_on_residuals():
+def test_class_directions_have_the_class_gram_of_residuals():
     signs = jnp.asarray(np.array(np.meshgrid(*[[-1, 1]] * 3)).reshape(3, -1).T, float)  # all 8
     matrix = jnp.array(np.diag([1.0, 2.0, 1.5, 1.0]) + 0.3)
     residuals = jnp.array([[0.6, -0.1, -0.2, -0.3], [-0.2, 0.9, -0.3, -0.4]])
@@ -230,7 +230,7 @@ def _mean_cases():
 
 
 @pytest.mark.parametrize("name", quick_first(_mean_cases(), ["normals", "classes"]))
-def test_features_have_the_kernel_of_the_calibration_error_as_their_mean(name):
+def test_features_average_to_the_kernel_of_the_calibration_error(name):
     predictions, ys, options = _mean_cases()[name]
     predictions, ys, spec = mean_specification(predictions, ys, **options)
     exact, mean, error = _matrices(spec, predictions, ys, 400)

@@ -20,7 +20,7 @@ def test_fold_adds_blocks_of_equal_distance(m):
 
 
 @pytest.mark.parametrize("m", [1, 2, 4, 32])
-def test_columns_of_the_matrix_are_orthogonal_and_multiply_as_bits_add(m):
+def test_columns_are_orthogonal_and_multiply_as_bits_add(m):
     h = np.asarray(hadamard(m, jnp.float64))
     np.testing.assert_array_equal(h @ h.T, m * np.eye(m))
     for a in range(m):

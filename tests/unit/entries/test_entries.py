@@ -244,7 +244,7 @@ def test_ranks_of_a_statistic_are_uniform_and_say_what_it_asks(n, least):
     assert scipy.stats.kstest(np.asarray(ranks[:, :, 1]).ravel(), "uniform").pvalue > 1e-3
 
 
-def test_statistics_are_of_one_target_in_its_own_units_and_nan_is_least(as_users_run_it):
+def test_statistics_are_in_target_units_and_nan_sorts_first(as_users_run_it):
     n = 60
     ys = 1000 + 5 * jax.random.normal(jax.random.key(0), (n, 2))
     centers = jnp.full((n, 2), 1000.0)
@@ -433,7 +433,7 @@ def test_one_target_far_in_the_tail_rejects_by_itself(away, key):
     assert int(right.notes["improbable-targets"]) == 0
 
 
-def test_learned_entries_are_those_of_ridge_regressions_on_earlier_parts(key):
+def test_learned_entries_are_ridge_regressions_on_earlier_parts(key):
     """By least squares with one more row for each penalty; the last part is left out."""
     a, b, c = jax.random.split(key, 3)
     n, r = 60, 3
@@ -453,7 +453,7 @@ def test_learned_entries_are_those_of_ridge_regressions_on_earlier_parts(key):
     assert np.all(got[(part == 0) | (part == PARTS)] == 0)
 
 
-def test_evidence_of_a_positive_shift_is_that_of_the_half_normal_integral(key):
+def test_evidence_of_a_positive_shift_is_a_half_normal_integral(key):
     entry = jax.random.normal(key, (60, 1)) + 0.2
     groups = [Group("a", 1.0, [jnp.ones((60, 1))]), Group("b", 0.3, [entry], positive=True)]
     entries = evidence.Entries.of(groups, jnp.ones(60, bool))
@@ -470,7 +470,7 @@ def test_evidence_of_a_positive_shift_is_that_of_the_half_normal_integral(key):
 
 
 @pytest.mark.slow
-def test_an_interaction_that_no_listed_feature_follows_is_learned(key):
+def test_an_interaction_outside_the_listed_features_is_learned(key):
     """A shift by the sign of x_1 x_2 at n = 1,000; found in .97 of 200 data sets by the study."""
     named, rejected = 0, 0
     for each in jax.random.split(key, 8):

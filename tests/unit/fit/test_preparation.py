@@ -117,7 +117,7 @@ def test_classes_of_a_second_sample(key):
     np.testing.assert_allclose(block, whole[:, :5], rtol=1e-12)
 
 
-def test_units_and_bandwidths_are_those_of_the_fit_not_of_the_new_data(key):
+def test_new_data_keep_the_units_and_bandwidths_of_the_fit(key):
     mean, deviation, ys = normals(key)
     keys = jax.random.split(key)
     spec = stein_specification(ys)
@@ -164,7 +164,7 @@ def test_a_common_offset_of_scores_costs_no_digits(key):
     assert error < 2e-3 * jnp.max(jnp.abs(blocks[1]))
 
 
-def test_scores_of_a_second_sample_are_taken_at_the_base_points_of_the_fit(key):
+def test_scores_of_a_second_sample_use_the_fitted_base_points(key):
     mean, deviation, ys = normals(key)
     keys, nodes = jax.random.split(key), ys[:4]
 

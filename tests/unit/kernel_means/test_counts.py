@@ -139,7 +139,7 @@ def test_too_few_counts_are_no_number():
         kernel_means(Gaussian(1.0), dist.Poisson(A), n_counts=0)
 
 
-def test_traced_counts_are_taken_at_random_unless_their_number_is_said(key):
+def test_traced_counts_are_sampled_unless_their_number_is_static(key):
     def averaged(rate, n_counts):
         means = kernel_means(Gaussian(1.0), dist.Poisson(rate), key=key, n_counts=n_counts)
         return means.own(means.features), jnp.zeros(len(means.route))

@@ -68,7 +68,7 @@ def test_mixtures_are_weighted_sums_over_their_components(family):
 
 
 @pytest.mark.slow
-def test_splitting_repeating_and_emptying_components_changes_nothing():
+def test_split_repeated_and_empty_components_change_nothing():
     ys = jnp.array([[0.1], [2.0]])
     alone = kernel_means(Gaussian(0.9), dist.Normal(jnp.array([0.4]), jnp.array([0.7])))
     for weights, means, scales in [
@@ -100,7 +100,7 @@ def test_general_mixtures_and_vectors_and_units():
     close(one.own(one.features), jnp.diag(other.second(other.features, other.features)))
 
 
-def test_sums_and_multiples_are_linear_and_a_product_of_gaussians_is_one():
+def test_sums_are_linear_and_a_product_of_gaussians_is_gaussian():
     predictions, ys = dist.Normal(jnp.array([0.0, 1.0]), jnp.array([1.0, 0.4])), jnp.array([[0.3]])
     values = {}
     for name, kernel in {
@@ -144,7 +144,7 @@ def test_a_class_gram_matrix_must_be_one():
         kernel_means(ClassGram(np.eye(2)), Classes(jnp.full((1, 3), 1 / 3)))
 
 
-def test_averages_from_draws_are_the_plain_means_and_unbiased_for_a_prediction_itself(key):
+def test_averages_from_draws_are_unbiased_also_on_the_diagonal(key):
     z = jax.random.normal(key, (3, 6, 2))
     ys, kernel = z[0, :4] + 0.3, Gaussian(1.1)
     means = kernel_means(kernel, Draws(z))

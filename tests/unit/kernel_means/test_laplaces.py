@@ -97,7 +97,7 @@ def test_the_printed_branch_and_continuity_across_all_others():
             assert abs(first(z, 1 + eps, 1.0) - np.exp(-z) * (1 + z) / 2) < 2 * eps
 
 
-def test_gradients_are_finite_and_right_where_scales_and_locations_coincide():
+def test_gradients_are_right_for_equal_scales_and_locations():
     ys = jnp.array([[0.4], [1.3]])
 
     def total(loc, scale, bandwidth):
@@ -111,7 +111,7 @@ def test_gradients_are_finite_and_right_where_scales_and_locations_coincide():
     jax.test_util.check_grads(total, same, order=1, modes=["rev"], atol=1e-5, rtol=1e-5)
 
 
-def test_coordinates_multiply_and_one_dimension_is_the_radial_kernel():
+def test_coordinates_multiply_and_1d_is_the_radial_kernel():
     rng = np.random.default_rng(0)
     loc, scale = rng.normal(size=(3, 4)), rng.uniform(0.2, 2, size=(3, 4))
     lengths, ys = np.array([0.5, 1.0, 2.0, 0.8]), jnp.asarray(rng.normal(size=(5, 4)))

@@ -194,7 +194,7 @@ def test_single_precision_keeps_its_digits(far):
     np.testing.assert_allclose(second, second64, atol=2e-7)
 
 
-def test_gradients_are_those_of_differences_also_where_predictions_coincide():
+def test_gradients_match_differences_also_for_equal_predictions():
     ys = jnp.array([[0.2], [0.2]])
 
     def total(mean, scale):

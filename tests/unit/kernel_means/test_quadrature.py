@@ -137,7 +137,7 @@ def test_averages_are_the_integrals_at_every_ratio(case):
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.25, 0.5, 1.0, 2.5, 20.0])
-def test_a_scale_mixture_is_its_kernel_up_to_ten_million_bandwidths(beta):
+def test_scale_mixtures_match_kernels_up_to_1e7_bandwidths(beta):
     """So every average of it has that error too, in any dimension."""
     s, weights = mixtures.gamma_rule(beta)
     u = np.concatenate([[0], np.geomspace(1e-6, 1e14, 500)])

@@ -33,7 +33,7 @@ def mixture_median(shift, v, w, d):
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 5, 40])
-def test_median_of_isotropic_gaussians_solves_the_mixture_equation(d):
+def test_median_of_isotropic_gaussians_solves_its_equation(d):
     rng = np.random.default_rng(d)
     # from coinciding means to 15 standard deviations apart, variances two decades apart
     shift = np.concatenate([[0.0], 10 ** rng.uniform(-2, 0.7, 40)])
@@ -43,7 +43,7 @@ def test_median_of_isotropic_gaussians_solves_the_mixture_equation(d):
     np.testing.assert_allclose(median, wanted, rtol=1e-7)
 
 
-def test_median_of_isotropic_gaussians_in_float32_keeps_five_digits():
+def test_median_of_isotropic_gaussians_has_five_float32_digits():
     shift, v, w = (jnp.asarray([0.0, 1.0, 5.0, 9.0], jnp.float32) + c for c in (0, 1, 0.5))
     median = isotropic_median(shift, v, w, d=3)
     wanted = [mixture_median(*map(float, pair), 3) for pair in zip(shift, v, w, strict=True)]
@@ -75,7 +75,7 @@ def test_heuristic_is_the_median_over_pairs(key):
         np.testing.assert_allclose(result, wanted, rtol=1e-7)
 
 
-def test_heuristic_of_other_gaussians_and_of_draws_agree_with_brute_force(key):
+def test_heuristics_of_other_predictions_match_brute_force(key):
     rng = np.random.default_rng(1)
     n, d, many = 20, 3, 2000
     mean = rng.normal(size=(n, d))

@@ -90,7 +90,7 @@ def test_algebra_of_kernels(kernel, law):
     ],
     ids=lambda kernel: type(kernel).__name__,
 )
-def test_profile_is_the_kernel_as_a_function_of_the_squared_distance(kernel):
+def test_the_profile_is_the_kernel_of_the_squared_distance(kernel):
     rng = np.random.default_rng(1)
     for x, y in rng.normal(size=(5, 2, 3)):
         r2 = jnp.asarray(np.sum((x - y) ** 2))

@@ -154,7 +154,7 @@ def test_one_key_one_result_and_neighbours_are_independent():
 
 
 @pytest.mark.slow
-def test_a_thousand_predictions_compile_once_for_all_keys_and_steps():
+def test_1000_predictions_compile_once_for_all_keys_and_steps():
     traces = []
 
     def counted(center, y):
@@ -214,7 +214,7 @@ def ridge(center, y):
 
 
 @pytest.mark.slow
-def test_chains_along_a_curved_ridge_are_flagged_and_those_of_gaussians_are_not(key):
+def test_chains_on_a_ridge_are_flagged_and_gaussian_ones_are_not(key):
     """At target .8, depth 6 and R-hat 1.1 a third was not, and the second moment was .69."""
 
     def unsettled(log_density, params):
@@ -254,7 +254,7 @@ def test_r_hat_and_effective_size_are_those_of_arviz():
         np.testing.assert_array_equal(np.isnan(diagnose(broken)), [True] + [False] * 4)
 
 
-def test_chains_of_equal_means_and_different_spread_have_not_settled():
+def test_chains_of_equal_means_but_unequal_spread_are_flagged():
     """Which the R-hat of the values themselves does not see."""
     walk = np.random.default_rng(8).normal(size=(100, 4, 1))
     walk[:, 0] *= 5
@@ -264,7 +264,7 @@ def test_chains_of_equal_means_and_different_spread_have_not_settled():
 
 
 @pytest.mark.parametrize("n", quick_first([12, 100], [100]))
-def test_skce_takes_what_mcmc_returns_and_says_where_chains_have_not_settled(key, n):
+def test_skce_takes_mcmc_draws_and_names_unconverged_chains(key, n):
     """Numbers as targets too; R-hat stays with the draws."""
     centers = jnp.linspace(-1, 1, n)
     settings = {"n_draws": 4, "n_chains": 2, "n_warmup": 20, "thin": 1, "event_shape": ()}
@@ -386,7 +386,7 @@ def test_shared_weights_serve_all_predictions(key):
 
 
 @pytest.mark.slow
-def test_skce_from_tuned_draws_is_exact_up_to_monte_carlo_error_and_untuned_ones_break_it(key):
+def test_skce_is_exact_from_tuned_draws_and_wrong_from_untuned(key):
     """A calibrated model: closed form against draws, over 24 independent sets of chains."""
     n, sets = 60, 24
     centers = 2 * CENTERS[:n] + 3

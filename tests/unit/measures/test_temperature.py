@@ -33,7 +33,7 @@ POWER = {
 
 @pytest.mark.parametrize("t", [0.4, 3.0])
 @pytest.mark.parametrize("name", [*REAL, *POWER])
-def test_densities_on_the_line_are_powers_normalized_by_quadrature(name, t):
+def test_densities_on_the_line_are_normalized_by_quadrature(name, t):
     """q = p^(1/T) / integral, checked at points for each prediction."""
     law = REAL.get(name, POWER.get(name))
     event = len(law.event_shape)
@@ -59,7 +59,7 @@ def test_densities_on_the_line_are_powers_normalized_by_quadrature(name, t):
 
 
 @pytest.mark.parametrize("t", [0.5, 2.0])
-def test_beta_and_dirichlet_are_powers_with_respect_to_their_measure(t):
+def test_beta_and_dirichlet_are_powers_for_their_base_measure(t):
     beta = dist.Beta(*AB)
     hot = with_temperature(beta, t)
     x = np.linspace(0.05, 0.95, 7)
@@ -189,7 +189,7 @@ def test_fits_equal_closed_forms():
 
 
 @pytest.mark.slow
-def test_fits_recover_the_temperature_of_classes_beta_and_dirichlet(key):
+def test_fits_recover_temperatures_of_classes_beta_and_dirichlet(key):
     n, t = 4000, 2.0
     logits = jnp.asarray(RNG.normal(size=(n, 3)) * 3)
     labels = jax.random.categorical(key, logits / t)

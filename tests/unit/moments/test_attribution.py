@@ -37,7 +37,7 @@ def jackknife(statistic, *rows):
     return np.array([n * whole - (n - 1) * statistic(*(r[k] for r in rows)) for k in keep])
 
 
-def test_of_gaussians_it_is_the_jackknife_of_standardized_residuals():
+def test_for_gaussians_it_is_the_jackknife_of_residuals():
     ys, scores, centers, covariances = gaussian(np.random.default_rng(0), 12, d=3)
     result = jax.jit(faults)(ys, scores, centers, covariances)
     deviations = np.sqrt(np.einsum("nii->ni", covariances))
@@ -172,7 +172,7 @@ def test_one_coordinate_has_no_pair():
     np.testing.assert_allclose(result.spread.estimate, of_reference.spread.estimate)
 
 
-def test_a_posterior_is_told_of_its_pairs_and_of_parameters_by_themselves(key):
+def test_a_posterior_has_influence_by_pair_and_by_parameter(key):
     """Correlation .8 claimed, 0 actual; parameter b too narrow."""
     rng = np.random.default_rng(0)
     centers = jnp.asarray(2 * rng.normal(size=(300, 2)))

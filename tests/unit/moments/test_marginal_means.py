@@ -31,7 +31,7 @@ def shifted_first(key, n, shift):
 
 
 @pytest.mark.parametrize("n", quick_first([64, 300], [64]))
-def test_the_innocent_of_two_correlated_coordinates_is_not_accused(n):
+def test_a_right_coordinate_correlated_with_a_wrong_one_passes(n):
     """1,000 data sets; coordinate 0 is off by four standard errors, up or down."""
     shift = 4 / n**0.5
 
@@ -200,7 +200,7 @@ def test_without_a_covariance_nothing_is_guessed(key, nodes):
     assert result.to_dict()["coordinates"]["marginal_mean"] is None
 
 
-def test_predictions_that_do_not_look_gaussian_share_one_covariance():
+def test_non_gaussian_predictions_share_one_covariance():
     """A shift of all predictions is found with its size, two modes or a density that ends."""
     rng = np.random.default_rng(5)
     n, nodes = 4000, jnp.asarray(rng.normal(size=(10, 2)) * 3)
@@ -241,7 +241,7 @@ def test_the_mean_is_zero_for_any_matrix_and_shape(variance):
     assert abs(float(weights @ np.asarray(t)[:, 0])) < 1e-4 * variance**0.5
 
 
-def test_covariances_of_known_distributions_are_those_of_their_draws(key):
+def test_covariances_of_known_distributions_match_their_draws(key):
     """Within five standard errors of 20,000 draws."""
     rng = np.random.default_rng(3)
     centers, widths = rng.normal(size=(2, 3, 2, 2)), 0.5 + rng.uniform(size=(2, 3, 2, 2))

@@ -184,7 +184,7 @@ def test_moves_that_follow_each_other_are_at_right_angles(d, n_moves, key):
 
 
 @pytest.mark.parametrize("width", [0.1, 1.0, 1.4])
-def test_moves_by_default_are_heard_from_predictions_of_every_width(width, key):
+def test_default_moves_are_detected_for_predictions_of_any_width(width, key):
     """Of normal predictions this wide beside all targets, by sums over z: the slope of the mean in
     the log of the spread, in deviations of the moment, beside the likelihood's sqrt(2), and these
     deviations beside those of predictions half as wide as the targets."""
@@ -317,7 +317,7 @@ def test_a_moment_finds_its_fault_under_every_null(moment, fault, key):
     ids=["HadamardWild", "Multinomial", "Gamma", "Eigenvalues"],
 )
 @pytest.mark.parametrize("spread", [0.8, 1.3])
-def test_a_moment_against_its_skewness_counts_less_with_every_null(null, of, spread, key):
+def test_a_moment_against_its_skewness_counts_less_in_all_nulls(null, of, spread, key):
     """Squares are skewed to the right: of targets that are too close they sum to the left."""
     predictions = dist.Normal(jnp.zeros(40), 1.0)
     targets = spread * jax.random.normal(key, (40,))
@@ -345,7 +345,7 @@ def test_a_sum_on_the_short_side_of_skewed_values_is_said(key, spread, said):
     assert "[skewed-moment]" not in "".join(shifted.warnings())
 
 
-def test_an_event_of_a_users_moment_that_did_not_come_is_no_evidence(key):
+def test_an_absent_event_of_a_custom_moment_is_no_evidence(key):
     """Of probability .02, at 20 targets: signs alone reject at the least p-value there is."""
 
     def event(log_density, y):
@@ -444,7 +444,7 @@ def test_in_own_units_gaussians_of_every_width_are_one(key):
 
 
 @pytest.mark.parametrize("options", [{}, {"n_nodes": 4}, {"whiten": Regression()}])
-def test_a_shift_of_many_correlated_coordinates_is_found_with_any_number_of_nodes(options):
+def test_a_shift_of_many_correlated_coordinates_is_found(options):
     """Without covariances scores speak of each coordinate given the others, and hardly see it."""
     d, n = 12, 100
     noise_key, center_key, key = jax.random.split(jax.random.key(3), 3)

@@ -136,7 +136,7 @@ def test_the_sketch_has_the_largest_eigenvalues(n, tile):
 
 
 @pytest.mark.parametrize("length", [1.0, 0.2, 0.02])
-def test_the_p_value_is_that_of_the_whole_spectrum_within_its_stated_error(length):
+def test_the_p_value_matches_the_full_spectrum_within_its_error(length):
     """A spectrum that the sketch holds, one that it holds in part, and one that it hardly sees."""
     n = 300
     xs = jax.random.normal(jax.random.key(2), (n, 2))

@@ -129,7 +129,7 @@ def test_values_without_spread_have_no_skewness(t):
     close(sums.guarded().unbiased, sums.unbiased)
 
 
-def test_skewed_values_of_mean_0_are_rejected_as_often_as_the_level_says(key):
+def test_skewed_values_of_mean_0_are_rejected_at_the_level(key):
     """Squares of 64 normal numbers less 1: random signs alone reject too many (.07 and .03)."""
     t = jax.random.normal(key, (4000, 64, 1)) ** 2 - 1
 
@@ -394,7 +394,7 @@ def test_what_is_not_finite_is_never_a_verdict(null, bad, key):
 
 
 @pytest.mark.parametrize("null", [a for a in ALL if not isinstance(a, BlockNormal)], **names)
-def test_two_observations_with_an_infinite_pair_are_never_a_verdict(null, key):
+def test_two_observations_with_an_infinite_pair_give_no_verdict(null, key):
     # one pair: statistic and samples are infinite without ever being NaN
     got = apply(null, key, Products(), jnp.asarray([[[np.inf]], [[1.0]]]))
     assert np.all(np.isnan(got.p_value))
@@ -509,7 +509,7 @@ def test_no_p_value_is_below_the_least(null, n, key):
 @pytest.mark.parametrize(
     "test", [jaxcal.kccsd_test, jaxcal.skce_test, jaxcal.moment_test, jaxcal.calibration_test]
 )
-def test_stretches_are_as_long_as_what_is_tested_depends_on_itself(test):
+def test_block_lengths_follow_the_autocorrelation(test):
     """Forecasts that hardly change from day to day need no long stretches if errors are new."""
     slow = jnp.sin(jnp.arange(100) / 30)
     noise = jax.random.normal(jax.random.key(3), (100,))

@@ -60,7 +60,7 @@ def test_contributions_average_to_the_estimate_in_any_order(result):
     assert ax.get_xlabel() == "temperature (°C)"
 
 
-def test_no_line_says_estimate_where_contributions_do_not_average_to_it():
+def test_no_line_is_labelled_estimate_unless_it_is_the_average():
     x = np.random.default_rng(0).normal(size=N)
     predictions = dist.Normal(jnp.asarray(x), 1.0)
     tested = jaxcal.calibration_test(0, predictions, jnp.asarray(x + 0.8))
@@ -79,14 +79,14 @@ def test_contributions_over_dates_are_labelled_as_dates(result):
     assert any("Feb" in tick.get_text() for tick in ax.get_xticklabels())
 
 
-def test_one_extreme_observation_is_counted_where_it_leaves_the_picture(result):
+def test_an_extreme_observation_outside_the_figure_is_counted(result):
     parts = result.contributions.at[3].set(100.0)
     ax = plots.contributions(eqx.tree_at(lambda r: r.contributions, result, parts))
     assert ax.get_ylim()[1] < N * 100
     assert any("1 outside" in text.get_text() for text in ax.get_legend().get_texts())
 
 
-def test_coordinates_show_shift_spread_and_pairs_with_limits_and_adjusted_p_values(result):
+def test_coordinates_show_shift_spread_and_pairs_with_limits(result):
     split = result.coordinates
     assert split.marginal_spread is not None
     ax = plots.coordinates(result, ["tmax", "tmin"])
@@ -154,7 +154,7 @@ def test_figures_go_where_they_are_told(result):
     assert plots.coordinates(result, ax=axes[2]) is axes[2]
 
 
-def test_the_new_figure_is_the_one_that_pyplot_saves_and_few_are_kept(result):
+def test_pyplot_saves_the_new_figure_and_few_stay_open(result):
     import matplotlib.pyplot as plt
 
     before, picture = set(plt.get_fignums()), io.BytesIO()

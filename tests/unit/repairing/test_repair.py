@@ -88,7 +88,7 @@ def test_moves_go_there_and_back_and_no_move_stays(key):
     np.testing.assert_allclose(no_move(move).back(ys), ys, atol=1e-6)
 
 
-def test_the_map_of_gaussian_claims_is_that_of_the_moments_of_their_errors(key):
+def test_the_map_of_gaussians_matches_moments_of_their_errors(key):
     n = 4000
     center, noise = jax.random.normal(key, (2, n))
     targets = center + 0.3 + 1.5 * noise
@@ -182,7 +182,7 @@ def test_right_predictions_come_back_as_they_were(key):
 @pytest.mark.parametrize(
     "fault", [{"shift": 0.3}, {"stretch": 0.3}, {"shrink": 0.3}, {"trend": 0.3}], ids=str
 )
-def test_a_fault_is_found_and_new_predictions_are_as_good_as_said(fault, key):
+def test_a_fault_is_found_and_the_gain_holds_on_new_data(fault, key):
     """The gain on 4,000 new pairs against the certificate of 1,000, and against the best possible,
     that of the map which the faults are: 29 parameters fitted to as many pairs as these lose 29 /
     2,000 nats without priors."""
@@ -209,7 +209,7 @@ def test_a_fault_is_found_and_new_predictions_are_as_good_as_said(fault, key):
 
 
 @pytest.mark.slow
-def test_trends_along_inputs_are_repaired_and_new_inputs_are_asked_for(key):
+def test_trends_along_inputs_are_repaired_and_need_new_inputs(key):
     n = 1000
     keys = jax.random.split(key, 3)
     center, noise = jax.random.normal(keys[0], (2, n))
@@ -298,7 +298,7 @@ def test_what_cannot_be_repaired_is_said(key):
         jaxcal.repair(key, predictions, targets).draws(jnp.ones((3, 2)), predictions)
 
 
-def test_energy_scores_of_draws_are_those_of_the_normal_distribution(key):
+def test_energy_scores_of_draws_match_the_normal_distribution(key):
     """Against the closed form of CRPS, by 4,000 draws each; the standard error is below .02."""
     ys = jnp.array([-1.0, 0.0, 2.5])
     samples = jax.random.normal(key, (3, 4000)) * 2 + 1
@@ -328,7 +328,7 @@ def test_draws_are_moved_by_the_moments_of_their_errors(key):
     assert "of the energy score" in repr(repaired)
 
 
-def test_class_probabilities_get_a_temperature_and_comparisons_take_them(key):
+def test_class_probabilities_are_tempered_and_can_be_compared(key):
     keys = jax.random.split(key, 3)
     right = jax.nn.softmax(2 * jax.random.normal(keys[0], (400, 3)))
     claimed = jax.nn.softmax(2 * jnp.log(right))
@@ -413,7 +413,7 @@ def box(params, y):
     return jnp.where(inside, -jnp.sum((y - center) ** 2) / 2, -jnp.inf)
 
 
-def test_a_target_of_density_0_or_nan_is_left_out_of_the_gain_and_said(key):
+def test_targets_of_density_0_or_nan_are_excluded_and_reported(key):
     center, noise = jax.random.normal(key, (2, 100, 1))
     targets = (center + 0.5 * noise).at[0].add(50.0).at[1].set(jnp.nan)
     repaired = jaxcal.repair(key, Unnormalized(box, (center, jnp.full(100, 8.0))), targets)
@@ -423,7 +423,7 @@ def test_a_target_of_density_0_or_nan_is_left_out_of_the_gain_and_said(key):
     assert repaired.before.reason == "target values are NaN or infinite"
 
 
-def test_a_target_beyond_a_moved_edge_certifies_nothing_and_is_said(key):
+def test_a_target_beyond_a_moved_bound_certifies_no_gain(key):
     center, noise = jax.random.normal(key, (2, 100, 1))
     edges = jnp.full(100, 2.0)
     far = (center + 0.3 * noise).at[0].set(center[0] + 1.9)

@@ -84,7 +84,7 @@ def test_a_batch_has_a_verdict_each(batch):
     assert batch.to_dict()["verdict"] == list(batch.verdict)
 
 
-def test_a_test_that_cannot_reject_does_not_pass_for_one_that_found_nothing(key):
+def test_a_test_that_cannot_reject_says_so(key):
     """Data shifted by 9 standard deviations, and one draw or two observations."""
     ys = jax.random.normal(key, (12, 1))
     wild = jaxcal.ksd_test(key, jaxcal.Scores(-(ys + 9)), ys, null=Wild(1))

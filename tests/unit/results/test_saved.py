@@ -344,7 +344,7 @@ def test_completion_shows_public_names_only():
             assert dir(module) == sorted(module.__all__), name
 
 
-def test_any_result_is_read_by_name_and_another_argument_is_named(tmp_path):
+def test_any_result_is_read_by_name_and_errors_name_the_argument(tmp_path):
     before = result("TestResult")
     before.save(tmp_path / "result.npz")
     same(before, jaxcal.load(tmp_path / "result.npz"))

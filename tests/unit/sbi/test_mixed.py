@@ -56,7 +56,7 @@ def checked(density, pairs, **options):
     return sbi.check_posterior(1, density, *pairs, **options)
 
 
-def test_a_right_posterior_passes_and_the_report_prints_its_discrete_parameter(pairs):
+def test_a_right_posterior_passes_and_shows_discrete_parameters(pairs):
     report = checked(log_prob, pairs)
     assert report.verdict() == "no evidence against the posterior (which is not proof of it)"
     assert report.names == ("a", "b")
@@ -70,7 +70,7 @@ def test_a_right_posterior_passes_and_the_report_prints_its_discrete_parameter(p
     assert float(report.p_values()["discrete"]) == pytest.approx(float(k.p_value))
 
 
-def test_wrong_probabilities_are_rejected_and_named_and_continuous_parameters_are_not(pairs):
+def test_only_wrong_probabilities_are_rejected_and_named(pairs):
     by_weight = checked(wrong_weights, pairs)
     assert "probabilities of discrete parameters are wrong" in by_weight.verdict()
     said = by_weight.findings()
@@ -91,7 +91,7 @@ def test_probabilities_of_values_are_those_of_the_closed_form(pairs):
     np.testing.assert_allclose(got, by_hand / by_hand.sum(1, keepdims=True), rtol=2e-5)
 
 
-def test_continuous_parameters_are_given_the_discrete_ones_wherever_their_columns_are(pairs):
+def test_continuous_parameters_condition_on_discrete_columns(pairs):
     thetas, xs = pairs
     first = jnp.array([1, 0, 2])  # k, a, b: sorting these columns is no exchange of two
 
@@ -128,7 +128,7 @@ def test_each_p_value_of_right_probabilities_has_its_level(n):
     assert ((p <= 0.05).sum(axis=0)[[0, 2]] >= least).all()
 
 
-def test_a_value_that_its_posterior_excludes_is_rejected_by_itself():
+def test_one_value_excluded_by_its_posterior_is_rejected():
     probabilities = jnp.tile(jnp.array([0.5, 0.5 - 1e-7, 1e-7]), (100, 1))
     place = jnp.zeros(100, int).at[::2].set(1).at[7].set(2)
     result = discrete.of_probabilities(

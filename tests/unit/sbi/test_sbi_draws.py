@@ -29,7 +29,7 @@ def drawn():
     return thetas, xs, xs[:, None] + jax.random.normal(jax.random.key(1), (N, M, D))
 
 
-def test_coverage_of_precomputed_log_densities_is_that_of_the_density(drawn):
+def test_coverage_is_the_same_from_precomputed_log_densities(drawn):
     thetas, xs, draws = drawn
     posteriors = sbi.predictions(log_prob, xs)
     wanted = coverage(posteriors, thetas, draws)
@@ -192,7 +192,7 @@ def test_draws_alone_are_ranked(drawn):
 
 
 @pytest.mark.slow
-def test_a_discrete_parameter_beside_a_continuous_one_is_ranked_and_keeps_its_level():
+def test_ranks_of_mixed_parameters_keep_their_level():
     """Of k in 0, 1, 2 and t ~ N(0, 1) with x ~ N(k + t, 1) exact draws; then with k left alone."""
     n, m, repeats = 60, 19, 300
     rng = np.random.default_rng(0)

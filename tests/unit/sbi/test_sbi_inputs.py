@@ -81,7 +81,7 @@ def test_a_prior_that_contradicts_the_posteriors_own_is_named(pairs):
     assert "prior= contradicts the posterior's own prior" in note
 
 
-def test_rows_of_failed_simulations_are_named_and_left_out_if_asked(pairs):
+def test_rows_of_failed_simulations_are_named_or_omitted(pairs):
     thetas, xs = pairs
     failed = xs.at[jnp.asarray([3, 7]), 1].set(jnp.nan).at[9, 0].set(jnp.inf)
     with pytest.raises(ValueError, match=r"xs: 3 of 120 rows hold NaN .* \(first row 3\)"):

@@ -59,7 +59,7 @@ def test_the_evidence_has_mean_1():
     assert abs(e.mean() - 1) < 4 * error
 
 
-def test_more_pairs_seldom_compile_anew_and_change_nothing_before():
+def test_more_pairs_rarely_recompile_and_keep_earlier_results():
     scores = jax.random.normal(jax.random.key(0), (128, 1))
     inputs = jax.random.normal(jax.random.key(1), (128, 2))
     programs = monitor._evidence._cache_size()

@@ -40,7 +40,7 @@ class Energy(eqx.Module):
     [log_prob, Energy(jnp.asarray(0.7)), lambda xs: dist.Normal(xs, 2.0).to_event(1)],
     ids=["function", "network", "distribution"],
 )
-def test_scores_are_the_gradients_of_the_log_densities_that_pairs_offer(pairs, posterior):
+def test_scores_are_gradients_of_the_offered_log_densities(pairs, posterior):
     thetas, xs = pairs
     posterior = posterior(xs) if getattr(posterior, "__name__", "") == "<lambda>" else posterior
     prior = jnp.stack([jnp.ones(4), jnp.linspace(-0.5, 1.5, 4)], axis=1)

@@ -114,7 +114,7 @@ def numpyro_posterior():
 
 
 @pytest.mark.slow
-def test_a_numpyro_model_gives_scores_of_its_unconstrained_posterior(numpyro_posterior):
+def test_numpyro_models_give_scores_of_unconstrained_posteriors(numpyro_posterior):
     posterior = numpyro_posterior
     assert posterior.names == ("p", "rate", "w[0]", "w[1]")
     us, xs = posterior.pairs(jax.random.key(1), 6)
@@ -143,7 +143,7 @@ def test_constrained_latents_become_the_parameters_of_the_pairs(numpyro_posterio
     np.testing.assert_allclose(u[0, 2:], 0, atol=1e-9)
 
 
-def test_base_points_of_a_numpyro_model_are_unconstrained_draws_of_its_prior(numpyro_posterior):
+def test_numpyro_base_points_are_unconstrained_prior_draws(numpyro_posterior):
     nodes = np.asarray(numpyro_posterior.draw_nodes(jax.random.key(4), 400))
     p, rate = 1 / (1 + np.exp(-nodes[:, 0])), np.exp(nodes[:, 1])
     assert scipy.stats.kstest(p, scipy.stats.beta(2, 3).cdf).pvalue > 1e-4
@@ -187,7 +187,7 @@ def test_autoguides_fitted_to_each_observation_are_predictions():
         fits.scored(us[:1], us[:1], None)
 
 
-def test_a_batch_of_distributions_is_one_posterior_an_observation(pairs):
+def test_a_batch_of_distributions_is_a_posterior_per_observation(pairs):
     thetas, xs, nodes = pairs
     scores = as_posterior(dist.Normal(xs, 0.5).to_event(1)).scored(thetas, xs, nodes)
     np.testing.assert_allclose(scores.at_targets, 4 * (xs - thetas), rtol=1e-9)
@@ -204,7 +204,7 @@ def test_distributions_of_one_parameter_need_no_event_axis(pairs):
         np.testing.assert_allclose(scores.at_nodes, wanted, rtol=1e-9)
 
 
-def test_a_distribution_without_density_at_a_point_has_no_score_there():
+def test_a_distribution_has_no_score_where_it_has_no_density():
     class Half(dist.Normal):
         def log_prob(self, value):
             return jnp.where(value > 0, super().log_prob(value), -jnp.inf)
@@ -243,7 +243,7 @@ def with_factor(x):
     numpyro.sample("x", dist.Normal(mu, 1.0), obs=x)
 
 
-def test_a_factor_is_part_of_the_density_and_never_of_simulations():
+def test_a_factor_enters_the_density_but_not_simulations():
     """mu ~ N(0, 1) exp(-mu^2), x ~ N(mu, 1): a score of -mu - 2 mu + (x - mu)."""
     posterior = NumpyroPosterior(with_factor)
     us, xs = jnp.asarray([[0.3], [-1.0]]), jnp.asarray([0.7, 0.1])

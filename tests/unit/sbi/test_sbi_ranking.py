@@ -30,7 +30,7 @@ def pairs(n):
     return thetas, thetas + noise
 
 
-def test_models_are_ordered_by_their_error_and_tested_as_if_alone():
+def test_models_are_ordered_by_error_and_tested_separately():
     thetas, xs = pairs(200)
     slopes = jnp.asarray([0.9, 0.5, 0.7, 0.1])
     ranking = sbi.rank_posteriors(KEY, Gaussian(slopes), thetas, xs, prior=PRIOR)

@@ -40,7 +40,7 @@ def repaired():
     return sbi.repair_posterior(2, log_prob, thetas, x, bounds=(0.0, HIGH), names=["rate"])
 
 
-def test_a_bounded_density_integrates_to_1_after_a_repair_and_gains(repaired):
+def test_a_repaired_bounded_density_integrates_to_1_and_gains(repaired):
     """By the trapezoid rule on 4,000 points, whose error is below 1e-3 as the density is bounded;
     one that lacks a Jacobian is off by a tenth and more."""
     assert repaired.certificate.low > 0

@@ -30,7 +30,7 @@ def test_each_kind_of_bound_has_its_own_function():
     np.testing.assert_allclose(us, [np.log(3), np.log(50), -np.log(42), 7], rtol=1e-12)
 
 
-def test_scores_are_the_gradient_of_the_density_with_its_jacobian(thetas):
+def test_scores_are_gradients_of_densities_with_their_jacobian(thetas):
     def log_density(theta):
         return -jnp.sum(theta**2 * jnp.arange(1.0, 5)) / 3 + theta[0] * theta[3]
 
@@ -117,7 +117,7 @@ def test_parameters_on_a_bound_are_counted_and_named():
     check_inside(space, bad[:1], ("size", "rate"))
 
 
-def test_whole_numbers_that_digits_do_not_force_are_a_discrete_parameter():
+def test_integers_not_due_to_rounding_are_a_discrete_parameter():
     rng = np.random.default_rng(0)
     thetas = jnp.asarray(np.stack([rng.normal(size=99), rng.integers(0, 2, 99)], axis=1))
     with pytest.raises(ValueError, match=r"all values of k are whole numbers; .* check_draws"):

@@ -88,7 +88,7 @@ def log_prob(theta, x):
 
 @pytest.mark.parametrize("how", ["NPE", "NLE", "NRE"])
 @pytest.mark.parametrize("prior", [box, normal])
-def test_posteriors_and_estimators_of_sbi_are_tested_without_any_jax(how, prior):
+def test_sbi_posteriors_and_estimators_are_tested_without_jax(how, prior):
     prior = prior()
     theta, x = simulated(prior)
     estimator, posterior = trained(how, prior, theta, x)
@@ -324,7 +324,7 @@ def test_log_densities_of_torch_live_inside_jax_programs(batch):
     np.testing.assert_allclose(hessians, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_posteriors_of_one_shape_share_a_program_that_keeps_none_alive():
+def test_posteriors_of_one_shape_share_a_program_without_leaks():
     theta, x = simulated(normal(), 20)
     at, gap, traces = jnp.asarray(theta), jnp.asarray(theta - x), []
 
@@ -435,7 +435,7 @@ def test_a_potential_keeps_its_own_observation():
     assert (potential._x_o, potential._x_is_iid) == ("mine", True)
 
 
-def test_long_observations_are_compared_by_the_networks_embedding():
+def test_long_observations_are_compared_by_network_embedding():
     from sbi.neural_nets import posterior_nn
 
     prior = normal()
@@ -505,7 +505,7 @@ def test_coverage_with_the_users_own_draws_and_no_jax():
     assert float(coverage(sbi.predictions(posterior, x), theta, narrow).p_conservative) < 1e-6
 
 
-def test_coverage_of_a_posterior_of_sbi_counts_with_its_own_log_densities():
+def test_coverage_of_an_sbi_posterior_uses_its_log_densities():
     from jaxcal import LogDensities
     from jaxcal.coverage import coverage
 
@@ -521,7 +521,7 @@ def test_coverage_of_a_posterior_of_sbi_counts_with_its_own_log_densities():
     np.testing.assert_array_equal(result.counts, by_hand.counts)
 
 
-def test_standardized_or_swapped_observations_of_a_network_are_named():
+def test_standardized_or_swapped_network_inputs_are_named():
     prior = box()
     theta, x = simulated(prior)
     x = 20 + 3 * torch.cat([x, x[:, :1]], dim=1)
@@ -540,7 +540,7 @@ def test_standardized_or_swapped_observations_of_a_network_are_named():
     assert any("prior= contradicts the posterior's own prior" in n for n in notes)
 
 
-def test_one_call_checks_a_posterior_of_sbi_with_its_draws_and_without_failed_simulations():
+def test_one_call_checks_an_sbi_posterior_without_failed_pairs():
     prior = box()
     theta, x = simulated(prior)
     _, posterior = trained("NPE", prior, theta, x)
@@ -553,7 +553,7 @@ def test_one_call_checks_a_posterior_of_sbi_with_its_draws_and_without_failed_si
     assert "1 pair with NaN or infinite x was left out" in repr(report)
 
 
-def test_mixed_posteriors_of_sbi_are_checked_by_draws_and_by_densities():
+def test_mixed_sbi_posteriors_are_checked_by_draws_and_densities():
     """sbi's MNPE: a normal rate and a choice of 0 and 1, which x tells apart."""
     from sbi.inference import MNPE
     from sbi.utils import MultipleIndependent

@@ -26,7 +26,7 @@ MAKERS = {name: getattr(simulators, name, getattr(more, name, None)) for name in
 
 
 @pytest.mark.parametrize("name", quick_first(sorted(SHAPES), ["two_moons", "bernoulli_glm"]))
-def test_pairs_have_the_shapes_of_the_benchmark_and_positive_likelihood(key, name):
+def test_pairs_have_benchmark_shapes_and_positive_likelihood(key, name):
     task = MAKERS[name]()
     thetas, xs = jax.jit(task.pairs, static_argnums=1)(key, 50)
     assert (thetas.shape[1], xs.shape[1]) == SHAPES[name]

@@ -327,9 +327,7 @@ def estimates(keys, *, d, calibrated):
         [(1, False, 0.1107737, 0.2203)],
     ),
 )
-def test_unbiased_estimates_are_and_the_bias_of_the_other_is_known(
-    d, calibrated, value, values, key
-):
+def test_u_statistics_are_unbiased_and_v_statistic_bias_is_known(d, calibrated, value, values, key):
     result = estimates(jax.random.split(key, 1500), d=d, calibrated=calibrated)
     mean, error = result.mean(0), result.std(0) / 1500**0.5
     assert np.all(np.abs(mean[1:] - value) < 4 * error[1:])
@@ -415,7 +413,7 @@ def test_the_wild_bootstrap_keeps_the_level_and_has_power(p_values):
 
 
 @pytest.mark.slow
-def test_draws_keep_the_level_because_distance_and_means_do_not_share_them():
+def test_draws_keep_the_level_by_separating_distance_and_means():
     """With shared draws the mean of the estimate under calibration is positive."""
 
     @jax.jit
@@ -477,7 +475,7 @@ def test_the_scale_of_the_targets_does_not_matter():
 
 
 @pytest.mark.parametrize("family", quick_first(["Normal", "Laplace"], ["Normal"]))
-def test_gradients_are_those_of_differences_and_finite_where_predictions_coincide(family):
+def test_gradients_match_differences_and_are_finite_if_equal(family):
     family = getattr(dist, family)
     ys = jnp.array([0.2, 0.7, -1.0, 0.2])
     kernel = Gaussian(1.0) if family is dist.Normal else Laplace(1.0)

@@ -126,7 +126,7 @@ def test_bins_of_the_small_example():
     assert plug_in(Bins(edges=(0, 0.2, 0.4, 0.6, 0.8, 1)), SCALAR) == pytest.approx(0.0702888889)
 
 
-def test_one_bin_is_mean_confidence_minus_accuracy_and_all_counts_share_one_fit():
+def test_one_bin_is_mean_confidence_minus_accuracy():
     seen = at_data(Bins((1, 2, 5, 15)).fit(SCALAR, []), SCALAR)
     gap = CONFIDENCES.mean() - CORRECT.mean()
     np.testing.assert_allclose(seen.residuals[0, :, 0], gap, rtol=1e-12)
@@ -135,7 +135,7 @@ def test_one_bin_is_mean_confidence_minus_accuracy_and_all_counts_share_one_fit(
         np.testing.assert_allclose(seen.residuals[i], alone.residuals[0], rtol=1e-12)
 
 
-def test_confidences_of_exactly_0_and_1_are_in_the_outer_bins_and_edges_close_on_the_right():
+def test_confidences_0_and_1_are_in_outer_right_closed_bins():
     edges = jnp.linspace(0, 1, 6)
     which = bin_numbers(jnp.array([0.0, 0.2, 0.2000001, 0.8, 1.0]), edges, jnp.asarray(5))
     np.testing.assert_array_equal(which, [0, 0, 1, 3, 4])
@@ -316,7 +316,7 @@ def small(seed, n, m, d):
 
 
 @pytest.mark.parametrize("ridge", [10.0, 0.1, 1e-3])
-def test_kkr_equals_the_kronecker_system_and_ukkr_the_vector_ridge(ridge):
+def test_kkr_is_the_kronecker_system_and_ukkr_the_vector_ridge(ridge):
     train, queries = small(0, 9, 4, 3)
     x, d, q = (np.asarray(a) for a in (train.inputs, train.residuals, queries.inputs))
     result = gram(fit_one(kkr(ridge, power=0), train), queries.inputs, queries.inputs)
@@ -375,7 +375,7 @@ def test_ridges_at_their_limits():
         np.testing.assert_allclose(h, products, atol=1e-8)
 
 
-def test_kkr_may_be_negative_on_the_diagonal_and_products_of_residuals_may_not():
+def test_kkr_can_be_negative_unlike_residual_products():
     p = np.random.default_rng(4).dirichlet(np.ones(3), 240)
     labels = (np.random.default_rng(5).random((240, 1)) > np.cumsum(p, axis=1)).sum(1)
     train, queries = canonical(p[:40], labels[:40]), canonical(p[40:], labels[40:])
@@ -421,7 +421,7 @@ def test_grids_are_those_of_the_code():
 # --- low rank
 
 
-def test_a_low_rank_is_the_whole_kernel_where_the_kernel_has_that_rank():
+def test_a_low_rank_factor_is_exact_for_kernels_of_that_rank():
     train = squared_confidence(jax.random.key(5), 400)
     queries = squared_confidence(jax.random.key(6), 50)
     for exact, low in [
@@ -434,7 +434,7 @@ def test_a_low_rank_is_the_whole_kernel_where_the_kernel_has_that_rank():
         np.testing.assert_allclose(at_data(fitted, queries).diagonal, wanted, rtol=1e-5, atol=1e-9)
 
 
-def test_a_low_rank_factor_is_the_landmarks_own_and_tells_what_it_leaves_out():
+def test_a_low_rank_factor_is_orthogonal_with_a_reported_gap():
     train, queries = small(6, 60, 5, 4)
     result = spectral((Gaussian(0.2),), train, 12)
     a = result.lifted(train.inputs)[0]
@@ -467,7 +467,7 @@ def test_queries_are_lifted_in_blocks(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_temperature_family_is_found_on_a_grid_and_by_descent():
+def test_grid_and_descent_find_the_temperature_family():
     sample = tempered_dirichlet(jax.random.key(8), 2000)
     problem = canonical(sample.probabilities, sample.labels)
     grid = Parametric(temperature_residual, 2.0 ** np.linspace(-5, 4.9, 34))

@@ -70,7 +70,7 @@ def test_vectors_are_tested_by_the_fit_to_all_others_too():
 
 
 @pytest.mark.parametrize("power", [1.0, 0.3])
-def test_the_interval_of_vectors_holds_the_error_as_often_as_it_says(power):
+def test_the_interval_of_vectors_keeps_its_coverage(power):
     """Of five classes, calibrated and as in the simulation of the paper."""
     rng = np.random.default_rng(7)
 
@@ -103,7 +103,7 @@ def test_there_are_never_too_many_functions_of_vectors(n, m):
     assert 0 <= float(result.interval.low) <= float(result.interval.high) <= most
 
 
-def test_class_wise_with_the_same_predictions_is_twice_the_binary_one():
+def test_class_wise_error_is_twice_the_binary_error():
     rng = np.random.default_rng(0)
     c = rng.random(80)
     y = (rng.random(80) < c**2).astype(int)

@@ -190,7 +190,7 @@ class FittedBroken(eqx.Module):
         return Factors(values, values)
 
 
-def test_values_that_are_no_numbers_are_counted_and_risks_compared_on_common_rows(problem):
+def test_nan_is_counted_and_risks_are_compared_on_common_rows(problem):
     result = problem_error(jax.random.key(2), problem, estimators=[Broken(), Bins(5), Zero()])
     broken, zero = result.estimators["broken"], result.estimators["zero"]
     tuning, tested = hold_out(jax.random.key(2), 0.2, problem.inputs, problem.outcomes)
@@ -263,7 +263,7 @@ def test_the_simulation_of_the_paper_gives_its_known_estimates():
 
 
 @pytest.mark.slow
-def test_confidences_of_the_closed_form_give_their_known_estimates():
+def test_closed_form_confidences_give_known_estimates():
     # bands as above; the truth is 0.1826
     with jax.enable_x64(True):
         problem = squared_confidence(jax.random.key(13), 500)
@@ -523,7 +523,7 @@ def test_labels_not_seen_do_not_shrink_an_interval():
     assert float(step_estimate.lower_bound) < 0
 
 
-def test_claimed_variances_are_those_of_labels_from_the_predictions():
+def test_claimed_variances_are_those_of_redrawn_labels():
     p, r = np.array([[0.2, 0.5, 0.3], [0.9, 0.1, 0.0]]), np.array([[0.1, -0.2, 0.4], [1, 2, 3]])
     mean, square = claimed_parts(jnp.asarray(p), jnp.asarray(r))
     wanted = [np.cov(r[i], aweights=p[i], ddof=0) for i in range(2)]
@@ -560,7 +560,7 @@ def bounds(key):
     return holds, step.lower_bound <= 1 / 30, step.squared, jnp.mean(seen.diagonal[0])
 
 
-def test_the_lower_bound_keeps_its_level_and_the_one_step_estimate_is_never_too_high():
+def test_the_lower_bound_and_one_step_estimate_are_not_too_high():
     holds, above, squared, plain = bounds(jax.random.split(jax.random.key(9), SETS))
     low, _ = scipy.stats.binom.interval(0.9999, SETS, 0.95)
     assert int(jnp.sum(above)) >= low

@@ -12,7 +12,7 @@ P = np.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.25, 0.25, 0.5], [0.4, 0.4, 0.
 Y = [0, 2, 2, 1]
 
 
-def test_the_canonical_residual_is_the_probability_vector_minus_the_one_hot_label():
+def test_the_canonical_residual_is_probabilities_minus_one_hot():
     problem = canonical(P, Y)
     np.testing.assert_array_equal(problem.inputs, P)
     np.testing.assert_array_equal(problem.outcomes, np.eye(3)[Y])
@@ -20,13 +20,13 @@ def test_the_canonical_residual_is_the_probability_vector_minus_the_one_hot_labe
     assert problem.problems() == [problem]
 
 
-def test_the_top_label_residual_is_confidence_minus_correctness_and_ties_go_to_the_first_class():
+def test_the_top_label_residual_is_confidence_minus_correctness():
     problem = top_label(P, Y)
     np.testing.assert_array_equal(problem.inputs[:, 0], [0.7, 0.5, 0.5, 0.4])
     np.testing.assert_array_equal(problem.outcomes[:, 0], [1, 0, 1, 0])  # row 3: a tie, class 0
 
 
-def test_the_class_wise_problems_are_the_columns_of_the_canonical_one():
+def test_class_wise_problems_are_columns_of_the_canonical_one():
     result = class_wise(P, Y)
     assert result.residuals.shape == (3, 4, 1)
     for k, problem in enumerate(result.problems()):
@@ -70,7 +70,7 @@ def test_bad_input_is_named(call, message):
         call()
 
 
-def test_labels_that_are_not_integers_and_half_precision_are_refused():
+def test_noninteger_labels_and_half_precision_are_refused():
     with pytest.raises(TypeError, match="targets: wanted integer classes"):
         canonical(P, [0.0, 1.0, 2.0, 1.0])
     with pytest.raises(TypeError, match="float16"):

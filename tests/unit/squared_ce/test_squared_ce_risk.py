@@ -76,7 +76,7 @@ def test_the_risk_ignores_order_and_rotations_of_both_residuals(residuals, value
     np.testing.assert_allclose(signs, plain, atol=1e-12)
 
 
-def test_the_size_decides_between_moments_and_pairs_and_both_are_right():
+def test_the_size_selects_moments_or_pairs_and_both_are_right():
     for r in (2, 40):
         residuals, factors = symmetric(3, 30, 2, r)
         wanted = double_loop(np.asarray(residuals), np.asarray(factors.left @ factors.right.T))
@@ -103,7 +103,7 @@ def test_random_pairs_never_pair_an_observation_with_itself(key):
     assert float(random_pairs_risk(key, residuals, Factors(zero, zero), n_pairs=500)) == 0
 
 
-def test_the_jackknife_equals_leaving_out_one_observation_after_the_other():
+def test_the_jackknife_equals_leaving_out_each_observation():
     residuals, factors = symmetric(7, 12, 2, 2)
     result = by_moments(residuals, factors)
     h = np.asarray(factors.left @ factors.right.T)
@@ -205,7 +205,7 @@ def test_moments_and_exchangeable_laws_give_the_same_risk():
     assert finite.exchangeable_risk(brier, 0.031, 0.031) == pytest.approx(0.075215)
 
 
-def test_atoms_with_the_same_confidence_are_taken_together_by_the_scalar_notions():
+def test_scalar_notions_merge_atoms_of_equal_confidence():
     atoms = jnp.array([[0.6, 0.4, 0.0], [0.6, 0.0, 0.4]])
     truth = jnp.array([[0.8, 0.2, 0.0], [0.4, 0.3, 0.3]])
     law = finite.FiniteDistribution(atoms, jnp.array([0.5, 0.5]), truth)
@@ -294,7 +294,7 @@ def test_the_simulation_of_the_paper_has_its_known_errors():
 # --- functions
 
 
-def test_an_ensemble_is_the_mean_of_the_functions_not_of_the_residuals():
+def test_an_ensemble_averages_functions_not_residuals():
     first, second = (Residual(partial(temperature_residual, t)) for t in (0.5, 2.0))
     both = Mean([first, second])
     xs, ys = jnp.asarray(ATOMS), jnp.asarray(ATOMS[:2])

@@ -59,7 +59,7 @@ def test_normals_are_those_of_the_definition_by_quadrature(normals):
     np.testing.assert_allclose(pairwise.diagonal(features)[0], np.diag(wanted), atol=1e-9)
 
 
-def test_a_block_is_part_of_the_whole_and_its_transpose_the_other_part(normals):
+def test_blocks_and_their_transposes_are_parts_of_the_matrix(normals):
     pairwise, features = normals
     whole = pairwise.block(features, features)[0]
     rows, cols = (
@@ -108,7 +108,7 @@ def test_classes_are_those_of_the_definition_by_enumeration():
     np.testing.assert_allclose(pairwise.diagonal(features)[0], np.diag(wanted), atol=1e-12)
 
 
-def test_without_a_kernel_on_predictions_the_sum_is_a_squared_norm(normals):
+def test_without_a_prediction_kernel_the_sum_is_a_squared_norm(normals):
     pairwise, features = normals
     plain = Weighted(Constant(), pairwise.divergence, pairwise.statistic)
     h = plain.block(features, features)[0]
@@ -116,7 +116,7 @@ def test_without_a_kernel_on_predictions_the_sum_is_a_squared_norm(normals):
     assert float(jnp.sum(h)) >= 0
 
 
-def test_many_coordinates_in_a_loop_are_those_of_few_side_by_side():
+def test_looped_coordinates_match_vectorized_ones():
     rng = np.random.default_rng(0)
     means, scales, ys = rng.normal(size=(5, 20)), rng.uniform(0.5, 2, (5, 20)), rng.normal(size=20)
 

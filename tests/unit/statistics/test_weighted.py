@@ -30,7 +30,7 @@ def test_every_channel_of_a_statistic_is_weighed(statistic, residual, channels):
     np.testing.assert_allclose(pairwise.diagonal(features), diagonal, rtol=1e-12)
 
 
-def test_a_statistic_is_an_inner_product_unless_another_is_asked_for():
+def test_a_statistic_is_an_inner_product_by_default():
     features = WeightedFeatures(PHI, RESIDUALS)
     pairwise = Weighted(IMQ(0.8), Vectors(PHI[:0]))
     k = (1 + np.sum((PHI[:, None] - PHI[None]) ** 2, axis=-1) / 0.8**2) ** -0.5

@@ -96,7 +96,7 @@ def test_processes_that_share_a_stream_have_the_numbers_of_one(count, apart):
         assert len(said) >= 2
 
 
-def test_a_process_that_ends_is_named_at_once_in_one_line_and_leaves_no_number():
+def test_a_process_that_ends_is_named_at_once_without_a_result():
     program = f"""{DATA}{STREAM}
     import time
     state = test.run([(p[RANK::2], labels[RANK::2])])

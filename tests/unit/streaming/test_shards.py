@@ -241,7 +241,7 @@ def test_folders_and_options_that_do_not_fit_are_one_sentence(shards, tmp_path, 
     assert ".npz and .npy" in capsys.readouterr().err
 
 
-def test_the_bar_knows_its_length_and_keeps_quiet_in_short_passes(shards, monkeypatch, capsys):
+def test_the_bar_knows_its_length_and_skips_short_passes(shards, monkeypatch, capsys):
     folder = shards("parquet", targets=LABELS, probabilities=P)
     assert main(["check", str(folder), *SMALL]) == 0
     assert capsys.readouterr().err == ""
@@ -306,7 +306,7 @@ def test_yes_and_no_have_one_column(tmp_path):
         np.testing.assert_allclose(numbers["p_value"], wanted["p_value"], rtol=1e-9)
 
 
-def test_means_and_deviations_are_the_calibration_test_of_normals(tmp_path, capsys):
+def test_means_and_deviations_are_tested_as_normals(tmp_path, capsys):
     """Rows are numbered over all shards, so that shares and merges change nothing."""
     columns = {"y": MEANS + ERRORS, "mu": MEANS, "sigma": np.ones(N)}
     folder = str(tables(tmp_path / "a", "csv", **columns))
@@ -346,7 +346,7 @@ def test_the_first_sample_is_of_all_shards(tmp_path):
     )
 
 
-def test_rows_that_cannot_be_used_are_named_or_left_out_and_counted(tmp_path, capsys):
+def test_unusable_rows_are_named_or_omitted_and_counted(tmp_path, capsys):
     lines = [
         f"{label},{','.join(map(repr, row))}" for label, row in zip(LABELS, P.tolist(), strict=True)
     ]

@@ -77,7 +77,7 @@ def test_it_is_the_comparison_in_memory(test, whole):
 
 
 @pytest.mark.parametrize(("classes", "weight"), [(10, 1.0), (30, 0.05)])
-def test_leverages_move_values_by_less_than_a_twentieth_of_their_error(classes, weight):
+def test_leverages_move_values_by_under_5_percent_of_their_error(classes, weight):
     """Of these laws; of even predictions of 30 classes by a tenth (`experiments/compare`)."""
     random = np.random.default_rng(1)
     q = random.dirichlet(np.full(classes, weight), 1024) + 1e-12

@@ -14,7 +14,7 @@ def linear(key, slopes, m=12):
     return nodes, -slopes[:, None, None] * nodes[None]
 
 
-def test_slopes_of_the_wrong_sign_become_the_typical_precision_and_are_counted(key):
+def test_slopes_of_the_wrong_sign_are_replaced_and_counted(key):
     nodes, scores = linear(key, jnp.array([1.0, 2.0, 4.0, -3.0, 0.0]))
     for form in ("isotropic", "diagonal", "full"):
         result = precision_root(nodes, scores, form)
@@ -37,7 +37,7 @@ def test_full_needs_more_points_than_dimensions(key):
         precision_root(nodes, jnp.zeros((5, 3, 3)), "full")
 
 
-def test_networks_with_functions_among_their_leaves_are_parameters(key):
+def test_networks_with_function_leaves_are_parameters(key):
     def energy(params, y):
         net, x = params
         return -jnp.sum((y - net(x)) ** 2) / 2

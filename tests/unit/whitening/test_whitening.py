@@ -103,7 +103,7 @@ def test_diagonal_scales_are_of_the_coordinates_alone():
         close(whitening.scale, np.einsum("ni,ij->nij", np.sqrt(variances), np.eye(2)))
 
 
-def test_landing_finds_the_summits_of_student_and_of_skewed_densities():
+def test_landing_finds_modes_of_student_and_skewed_densities():
     rng = np.random.default_rng(1)
     center, width = 3 * rng.normal(size=(N, 2)), rng.uniform(0.3, 3, size=(N, 1))
     nodes = jnp.asarray(2 * rng.normal(size=(9, 2)))
@@ -124,7 +124,7 @@ def test_landing_finds_the_summits_of_student_and_of_skewed_densities():
         assert (whitening.clamped, whitening.n_not_converged) == (0, 0)
 
 
-def test_a_landing_cut_short_is_counted_and_its_scale_bounded_by_the_slope():
+def test_an_unfinished_landing_is_counted_with_a_bounded_scale():
     def skewed(params, y):
         return jnp.sum(2 * (y - params) - jnp.exp(y - params))
 
@@ -189,7 +189,7 @@ def test_the_statistic_is_the_equation(d, key):
 
 
 @pytest.mark.slow
-def test_no_affine_map_of_one_prediction_and_its_target_changes_anything(key):
+def test_affine_maps_of_prediction_and_target_change_nothing(key):
     """Coordinates scaled and moved, of each observation by itself; and the order of coordinates."""
     mean, covariance, ys = normals(2)
     phi = np.random.default_rng(3).normal(size=(N, 3))
@@ -391,7 +391,7 @@ def test_draws_give_moments_by_their_first_half():
         fitted(Moments(), Draws(jnp.asarray(samples[:, :6])), nodes, jnp.zeros((N, 9, 2)), (2,))
 
 
-def test_location_and_scale_are_told_apart_by_centres_and_log_scales(key):
+def test_centres_and_log_scales_separate_location_from_scale(key):
     mean, covariance, _ = normals(2)
     units = Units(jnp.zeros(2), jnp.ones(2))
     standardized = Standardized(dist.MultivariateNormal(mean, covariance), units, (2,))
@@ -437,7 +437,7 @@ def test_skce_of_whitened_normals_is_that_of_standard_normals(key):
         close(skce(key, offered, ys, whiten=whitener, **options).unbiased, plain.unbiased)
 
 
-def test_skce_of_draws_takes_units_from_one_half_and_means_from_the_other(key):
+def test_skce_of_draws_splits_draws_between_units_and_means(key):
     mean, _, ys = normals(2)
     samples = mean[:, None] + np.random.default_rng(0).normal(size=(N, 16, 2))
     first, second = samples[:, :8], samples[:, 8:]
