@@ -89,8 +89,7 @@ def find(kernel: object, distribution: PyTree) -> Maker | None:
 
 
 def make(kernel: KernelLike, distribution: PyTree) -> Averages:
-    """Return features and formulas; TypeError if no function averages the kernel over the
-    distribution."""
+    """Return features and formulas; TypeError if none is registered."""
     maker = find(kernel, distribution)
     if maker is None:
         raise NoClosedForm(
@@ -275,8 +274,7 @@ def kernel_means(
 
 
 def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None:
-    """Return counts in the units of the predictions; None for other predictions, or too many
-    counts."""
+    """Return counts in the units of the predictions; None for others, or too many counts."""
     standardized = isinstance(predictions, Standardized)
     original = predictions.predictions if standardized else predictions
     size = sampling.lattice_size(original) if n_counts is None else n_counts

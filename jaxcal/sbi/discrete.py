@@ -129,8 +129,7 @@ def _along(
     inputs: Float[Array, "n q"],
     draws: int = DRAWS,
 ) -> tuple[Scalar, Scalar, Float[Array, "k f"], Float[Array, "k f"]]:
-    """Return p-values of errors along inputs and of excluded values; the errors and their
-    p-values."""
+    """Return p-values of errors along inputs, of excluded values, errors, their p-values."""
     n, k = probabilities.shape
     features = jnp.concatenate([jnp.ones((n, 1), inputs.dtype), standardized(inputs)], axis=1)
     variances = (probabilities * (1 - probabilities)).T @ features**2
