@@ -24,7 +24,7 @@ BATCH = 4096  # gradients computed at once
 
 @runtime_checkable
 class Posterior(Protocol):
-    """Protocol of scores: the gradient in theta of log p(theta_i | x_i), row by row.
+    """Protocol of posteriors with scores, the gradients in theta of log p(theta_i | x_i).
 
     ``thetas`` [n, d], ``xs`` [n, ..], ``nodes`` [m, d] or None. Returns scores at the thetas and,
     if there are nodes, at every node for every x.
