@@ -43,8 +43,8 @@ def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
     """Return a decorator that registers how a class of kernels is averaged over distributions.
 
     Args:
-        kernel: Class of kernels; ``object`` for any. The nearest base class is used, of the kernel
-            before that of the distribution.
+        kernel: Class of kernels; ``object`` for any. Nearest base classes take precedence, those of
+        the kernel first.
         distribution: Class of distributions, as `distribution_of` returns them.
 
     Returns:
@@ -293,7 +293,8 @@ def _in_units_of(predictions: PredictionsLike, distribution: PyTree) -> PyTree:
 
 
 class NoClosedForm(TypeError):
-    """Raised by a pair function for parameters it does not support: draws are used instead."""
+    """Raised by a function registered by `pair` for unsupported parameters; draws are used
+    instead."""
 
 
 def check_dimension(ys: Array, d: int) -> None:
