@@ -135,8 +135,7 @@ def in_its_type(result: "Result") -> AbstractContextManager[None]:
 
 
 def write_json(result: "Result", path: Path | str, settings: dict[str, Any]) -> None:
-    """Write all numbers of the result except draws of the null as JSON; non-finite ones become
-    null.
+    """Write all numbers except draws of the null as JSON; non-finite ones become null.
 
     ``path`` "-" is standard output.
     """

@@ -24,14 +24,12 @@ SINE = (1.570796327, -0.6459640956, 0.07969260369, -4.681657707e-3, 1.602545899e
 
 
 def at_least(x: Array, low: ArrayLike) -> Array:
-    """Return ``maximum(x, low)``; NaN if either is NaN. If they are equal, the derivative is that
-    of x."""
+    """Return ``maximum(x, low)``; NaN if either is NaN; the derivative of x for ties."""
     return jnp.where((x < low) | jnp.isnan(low), low, x)
 
 
 def at_most(x: Array, high: ArrayLike) -> Array:
-    """Return ``minimum(x, high)``; NaN if either is NaN. If they are equal, the derivative is that
-    of x."""
+    """Return ``minimum(x, high)``; NaN if either is NaN; the derivative of x for ties."""
     return jnp.where((x > high) | jnp.isnan(high), high, x)
 
 
@@ -64,8 +62,7 @@ def binary_size(x: Array) -> Array:
 
 
 def in_order(x: Array) -> Array:
-    """Return ``jnp.sort(x)`` along the last axis, by the bits as integers: five times as fast on a
-    CPU."""
+    """Return ``jnp.sort(x)`` along the last axis, sorted as integers: faster on a CPU."""
     signed = jnp.int32 if x.dtype == jnp.float32 else jnp.int64
 
     def turned(bits: Array) -> Array:  # its own inverse: negative ones count down
@@ -114,8 +111,7 @@ class Eliminated(NamedTuple):
 def eliminated(
     matrices: Float[Array, "*batch k k"], columns: Float[Array, "*batch k b"]
 ) -> Eliminated:
-    """Solve by Gauss-Jordan elimination, one row of A per step; pivots are at least the rounding
-    error.
+    """Solve by Gauss-Jordan elimination, one row per step; pivots are at least rounding.
 
     For many small matrices: on a CPU with few threads, independent batched factorizations of LAPACK
     can deadlock.
@@ -157,8 +153,7 @@ def normals(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
 
 
 def normal_of(uniform: Array) -> Array:
-    """Return `jax.random.normal` from numbers of `jax.random.uniform` with the same key and
-    shape."""
+    """Return `jax.random.normal` from `jax.random.uniform` with the same key and shape."""
     low = np.nextafter(np.asarray(-1, uniform.dtype), 0, dtype=uniform.dtype)
     return 2**0.5 * jax.lax.erf_inv(at_least(uniform * (1 - low) + low, low))
 
@@ -213,8 +208,7 @@ def _(primals, tangents):
 def sketched_eigenvalues(
     products: Float[Array, "c n q"], diagonal: Float[Array, "c n"], sketch: Float[Array, "n q"]
 ) -> Float[Array, "r q"]:
-    r"""Return approximations of the q largest eigenvalues of each channel of H without its diagonal
-    D.
+    r"""Approximate the q largest eigenvalues of each channel of H without its diagonal D.
 
     ``products`` are H - D times q random columns ``sketch``. H, positive semidefinite, is
     approximated by :math:`Y (\Omega^\top Y)^{-1} Y^\top = V \Lambda V^\top`, :math:`Y = H \Omega`,

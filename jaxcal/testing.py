@@ -75,8 +75,8 @@ def over_pairs(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
-    """Return sums over all pairs, with the forms of the null's weights, then of the columns; in
-    linear time for statistics of finite rank."""
+    """Return sums over all pairs, with forms of the null's weights and of ``columns``; statistics
+    of finite rank take linear time."""
     sketched, weights = needs.sketch is not None, needs.weights
     shared = None
     if isinstance(weights, HadamardSigns) and isinstance(pairwise, OfVectors):

@@ -167,8 +167,8 @@ def ucme(
 
 
 class _Problem(NamedTuple):
-    """Observations ``rows`` and locations, which are other rows ``at``, or predictions ``where``
-    with targets ``at``."""
+    """Observations ``rows`` and locations: other rows ``at``, or predictions ``where`` with targets
+    ``at``."""
 
     key: Key
     predictions: PredictionsLike

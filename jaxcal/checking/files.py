@@ -31,8 +31,7 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet", *JSON)
 def checked(
     path: Path, *, seed: int, level: float, dependent: bool, columns: Sequence[str] = ()
 ) -> CheckReport:
-    """Check the content of a file in its floating-point type. Raises BadFile for an unusable
-    file."""
+    """Check the content of a file in its floating-point type; BadFile if it is unusable."""
     predictions, targets, features = read(path, columns)
     wide = any(leaf.dtype == "float64" for leaf in jax.tree.leaves(predictions))
     with jax.enable_x64(wide):
@@ -166,8 +165,7 @@ def _json(text: str) -> list[tables.Column]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; ValueError if it repeats a name, as only the last value would be
-    kept."""
+    """Return a JSON object; ValueError if it repeats a name (only the last would be kept)."""
     if len(entries := dict(pairs)) < len(pairs):
         raise tables.Unreadable(f"a name stands twice in {', '.join(name for name, _ in pairs)}")
     return entries

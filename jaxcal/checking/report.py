@@ -28,7 +28,7 @@ LIMITS = (
 
 
 class CheckReport(JudgedResult):
-    """The tests of a check, with one verdict over all of them.
+    """Results of the tests of a check, with one verdict.
 
     Attributes:
         tests: Results of the k tests.

@@ -129,8 +129,7 @@ def _flat(columns: Sequence[Column]) -> list[Column]:
 
 
 def _entries(values: Any) -> np.ndarray:
-    """Return floats if all entries are numbers or booleans, else texts; missing ones are NaN or
-    ""."""
+    """Return floats if all entries are numbers or booleans, else texts; NaN or "" if missing."""
     array = np.asarray(values)
     if array.dtype.kind == "f":
         return array
@@ -184,8 +183,7 @@ def _chosen(
 def _roles(
     columns: list[Column],
 ) -> tuple[Column, list[Column], list[Column], list[str]]:
-    """Return the label, the columns of probabilities and those of predicted classes, by their
-    names."""
+    """Return label, columns of probabilities and columns of predicted classes, by their names."""
     labels = [column for column in columns if is_label(column[0])]
     rest = [column for column in columns if all(column is not label for label in labels)]
     rest = [column for column in rest if not _identifies(*column)]
@@ -262,8 +260,7 @@ def _one_column(
 def _classes(
     names: list[str], seen: list[str], chosen: list[str]
 ) -> tuple[list[int], dict[str, int]]:
-    """Return the columns in the order of their classes, and the index of each label in this
-    order."""
+    """Return the columns in the order of their classes, and the index of each label in it."""
     readings = [chosen] if chosen else _readings(names)
     whole = all(re.fullmatch(r"\d+", label) for label in seen)
     for keys in readings:

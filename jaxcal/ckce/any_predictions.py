@@ -240,8 +240,7 @@ def _error(
 
 
 def log_scores(models: list[PredictionsLike], ys: Array) -> dict[str, Array]:
-    """Return mean negative log densities in nats, [M], if any model has them; NaN for models
-    without."""
+    """Return mean negative log densities in nats, [M]; NaN for models without densities."""
     if not any(is_distribution(model) for model in models):
         return {}
     return {"log": jnp.stack([_log_score(model, ys) for model in models])}

@@ -186,8 +186,7 @@ def compared(
 def _errors(
     stack: Array, weights: Array, shared: tuple[PyTree, ...], n_draws: int
 ) -> tuple[PyTree, Contents]:
-    """Return errors of models (computed one at a time on a CPU), and other fields of a
-    `Comparison`."""
+    """Return errors (on a CPU one model at a time) and other fields of a `Comparison`."""
 
     @one_at_a_time
     def one(q: Array, weight: Array, shared: tuple[PyTree, ...]) -> tuple[PyTree, Contents]:

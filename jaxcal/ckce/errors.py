@@ -86,8 +86,7 @@ def redrawn_values(
     residuals: Callable[[Key], Array],
     n_draws: int,
 ) -> Float[Array, " b"]:
-    r"""Return draws of :math:`\sum_{i \ne j} w_i^\top w_j d_i^\top d_j` with redrawn residuals
-    d."""
+    r"""Draw :math:`\sum_{i \ne j} w_i^\top w_j d_i^\top d_j` with redrawn residuals d."""
     sizes = jnp.sum(weighted**2, axis=1)
 
     def again(key: Key) -> Array:
@@ -107,8 +106,7 @@ def deal(key: Key, n: int) -> tuple[Int[Array, "k s"], Array]:
 
 
 class Pairs(NamedTuple):
-    """Distribution of the difference of every pair of M values if both true values are equal; [M,
-    M].
+    """Distributions of the differences of M values if the true values are equal, [M, M].
 
     Attributes:
         second: Twice the squared norm of the difference of the second terms.
@@ -131,8 +129,7 @@ class Pairs(NamedTuple):
 
 
 def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M"]]:
-    """Return draws of all differences with signs v, and standard normal draws of the first
-    terms."""
+    """Draw all differences with signs v, with standard normal draws of the first terms."""
     with jax.default_matmul_precision("highest"):
         flat = each.second.reshape(len(each.second), -1)
         # without any error no direction is defined: use one that all observations share

@@ -110,8 +110,7 @@ def normal_equations(
     *,
     side: int = TILE,
 ) -> _Sums:
-    """Return F^T F, F^T R and the trace of F F^T, from ``side`` rows at a time, of weight 0 or
-    1."""
+    """Return F^T F, F^T R and tr F F^T, from ``side`` rows of weight 0 or 1 at a time."""
     n = points.shape[0]
     missing = -n % side
     padded = (jnp.concatenate([a, a[:1].repeat(missing, 0)]) for a in (points, residuals))
@@ -139,8 +138,7 @@ CANDIDATES = 4096
 
 
 class LowRank(eqx.Module):
-    """Solver with a Gram matrix of low rank, by incomplete Cholesky; its memory does not grow with
-    n.
+    """Solver by incomplete Cholesky with a low rank; its memory does not grow with n.
 
     Pivots are chosen among at most 4,096 predictions, spread over the values of the data. Exact if
     the rank reaches that of the Gram matrix; ``result.approximation`` has the omitted share of the

@@ -147,7 +147,7 @@ def fourth_root(n: int) -> float:
 def ridge_at(
     ridge: Ridge, n: int, dtype: DTypeLike, *, several: bool = False
 ) -> Float[Array, "*r"]:
-    """Return the ridge for n observations, None for n^(-1/4), or ``several`` of them, [r].
+    """Return the ridge for n observations as an array, [], or [r] if ``several`` are allowed.
 
     ValueError unless positive and finite.
     """

@@ -33,8 +33,7 @@ class Equal(points.Kernel):
 
 
 def simplex_kernel(bandwidth: ArrayLike | None = None) -> Sum:
-    r"""Return the paper's kernel on predictions, :math:`p^\top q + \exp(-\|p - q\|^2 / (2
-    \gamma^2))`.
+    r"""Return the paper's kernel :math:`p^\top q + \exp(-\|p - q\|^2 / (2 \gamma^2))`.
 
     Args:
         bandwidth: Length gamma; None leaves it to the median heuristic.
@@ -55,8 +54,7 @@ def simplex_kernel(bandwidth: ArrayLike | None = None) -> Sum:
 
 @jax.jit
 def median_bandwidth(xs: Points) -> Scalar:
-    r"""Return the median of :math:`\|x_i - x_j\|` (not of its square) over pairs of different
-    points.
+    r"""Return the median of :math:`\|x_i - x_j\|`, not of its square, over different points.
 
     As in `jaxcal.kernels.bandwidths.median_heuristic`, over all pairs for n up to 512, and over
     pairs of 512 points, chosen by their values, for larger n. It is 1 if all points are equal or

@@ -13,8 +13,7 @@ PAIRS_SHOWN = 28  # all pairs of 8 models; the arrays hold all pairs
 
 
 def lines(comparison: Any) -> list[str]:
-    """Return the lines of the report: values and skill with their meaning, the best models,
-    pairs."""
+    """Return the lines of the report: values, skill, the best models, and pairs."""
     order = comparison.order()
     wide = max(5, *(len(name) for name in comparison.names))
     words = _says_lines if comparison.says is not None else _covered_lines

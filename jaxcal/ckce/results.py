@@ -96,8 +96,7 @@ class CKCE(Result):
 
 
 class Differences(NamedTuple):
-    """Differences of all pairs, [M, M] each: row model minus column model; negative favours the
-    row.
+    """Differences of all pairs, [M, M] each: row minus column; negative favours the row.
 
     Attributes:
         estimate: Differences of the values without label noise, before negative values are

@@ -127,8 +127,7 @@ def fit_products(gram: Gram, products: Gram, ridge: Scalar) -> Fit:
 
 
 def null_weights(gram: Gram, ridge: Scalar) -> Gram:
-    r"""Return the symmetric W = A^-1 K A^-1: CKCE is :math:`\sum_{ij} W_{ij} D_{ij}`. Cost 7/3
-    n^3."""
+    r"""Return W = A^-1 K A^-1: CKCE is :math:`\sum_{ij} W_{ij} D_{ij}`. Cost 7/3 n^3."""
     with jax.default_matmul_precision("highest"):
         low = factor(gram, ridge)
         w = solve(low, solve(low, gram).T)

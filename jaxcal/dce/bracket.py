@@ -83,7 +83,7 @@ class Measures(NamedTuple):
 
 
 def measures_of(data: Ordered, accuracy: float | int, bins: int) -> Measures:
-    """Return all measures that bound the distance, from distinct predictions if some tie."""
+    """Return all measures that bound the distance, computed after merging equal predictions."""
     traced = any(isinstance(leaf, Tracer) for leaf in data)
     bins = checks.integer(bins, "bins")
     distribution, atom = data, None

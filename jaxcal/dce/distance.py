@@ -102,8 +102,7 @@ class DistanceResult(JudgedResult):
 
     @property
     def effective(self) -> Array:
-        """Effective number of labels: as many with equal weights have a mean of equal variance,
-        []."""
+        """Number of equally weighted labels whose mean has the same variance, []."""
         return 1 / jnp.sum(squares(self.weights, self.counts), axis=-1)
 
     @property

@@ -234,8 +234,7 @@ def residual_radius(data: Ordered, alpha: float | Scalar) -> Scalar:
 
 
 def lower_end(key: Key, data: Ordered, alpha: float | Scalar, *, folds: int) -> Scalar:
-    """Return the lower bound, at least 0, of the mean of the dual functions chosen on earlier
-    folds."""
+    """Return the lower bound, >= 0, of the mean of the dual functions from earlier folds."""
     by_fold = _shares(key, data, folds)
     u = places(data.v, data.w, CELLS)
 

@@ -148,7 +148,7 @@ def number(data: Binary | Ordered) -> int:
 
 @partial(jax.jit, static_argnames=("statistic", "null"))
 def least_p_value(data: Ordered, statistic: Any, null: Null) -> Scalar:
-    """Return the probability of the largest statistic over all 2^n labels (or signs)."""
+    """Return the probability of the largest statistic, over all 2^n labels (or signs)."""
     n = data.v.size
     one = (jnp.arange(2**n)[:, None] >> jnp.arange(n)[None]) % 2 == 1
     if null == "signs":

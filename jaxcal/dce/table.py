@@ -182,8 +182,7 @@ class Table(Result):
         return float(np.sum(self.counts * bound) / max(self.n, 1))
 
     def reliability(self, bins: int = 16) -> Reliability:
-        """Return observed frequencies in bins of equal width, as `jaxcal.measures.reliability`
-        does.
+        """Return frequencies in bins of equal width, as `jaxcal.measures.reliability` does.
 
         Args:
             bins: Number of bins, a divisor of the number of cells, so that no edge cuts a cell.

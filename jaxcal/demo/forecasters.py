@@ -30,8 +30,7 @@ class Regression(NamedTuple):
         return cls(slope, y_mean - slope @ x_mean, residuals.T @ residuals / (n - q - 1))
 
     def predict(self, inputs: Float[Array, "n q"]) -> Distribution:
-        """Return one Gaussian per row of ``inputs``, a numpyro distribution with batch shape
-        [n]."""
+        """Return a numpyro distribution with one Gaussian per row of ``inputs``."""
         from numpyro.distributions import MultivariateNormal  # numpyro only where it is used
 
         return MultivariateNormal(
@@ -67,8 +66,7 @@ class Energy(eqx.Module):
 
     @classmethod
     def create(cls, key: Key, inputs: Float[Array, "n q"], targets: Points) -> "Energy":
-        """Return the Gaussian regression with an untrained network of two hidden layers of 32
-        units."""
+        """Return the Gaussian regression with an untrained network (two hidden layers of 32)."""
         input_units, target_units = Units.of(inputs), Units.of(targets)
         linear = Regression.fit(input_units.points(inputs), target_units.points(targets))
         q, d = inputs.shape[1], targets.shape[1]
@@ -104,8 +102,7 @@ class Energy(eqx.Module):
 
 
 def log_density(params: tuple[Energy, Float[Array, " q"]], y: Point) -> Scalar:
-    """Return ``-E(x, y)`` with jaxcal's arguments: parameters of one prediction, then one
-    target."""
+    """Return ``-E(x, y)``, from the parameters of one prediction and one target."""
     energy, x = params
     return energy(x, y)
 
@@ -121,8 +118,7 @@ class Trained(NamedTuple):
 
 
 def score_matching_loss(energy: Energy, xs: Float[Array, "n q"], ts: Points) -> Scalar:
-    r"""Return the mean of :math:`\tfrac12 \|s(t)\|^2 + \mathrm{tr}\,\nabla s(t)`, s the score of t
-    given x.
+    r"""Return the mean of :math:`\tfrac12 \|s(t)\|^2 + \mathrm{tr}\,\nabla s(t)` with scores s.
 
     Its minimizer over densities is the distribution of the data; the constant drops out. Inputs
     [n, q] and targets [n, d] are in standard units. The trace is exact: d products with the
@@ -151,8 +147,7 @@ def train(
     steps: int = 20,
     rate: float = 3e-4,
 ) -> Trained:
-    """Train by Adam on all training days at once: ``rounds`` rounds of ``steps`` steps, one
-    program.
+    """Train by Adam on all training days at once, for ``rounds`` rounds of ``steps`` steps.
 
     ``training`` and ``validation`` are (inputs, targets) in the units of the data. The parameters
     with the smallest validation loss after a round are kept, to avoid overfitting. ``resolution``:

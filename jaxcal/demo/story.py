@@ -110,8 +110,7 @@ def _day_of_year(dates: np.ndarray) -> np.ndarray:
 
 
 class Verdict(NamedTuple):
-    """Tests of one forecaster with two nulls; the one for dependent days is split over
-    coordinates."""
+    """Tests of one forecaster with two nulls; the second is split over coordinates."""
 
     name: str
     independent: TestResult
@@ -161,8 +160,7 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
 def draw(
     results: Sequence[tuple[str, TestResult]], dates: Shaped[np.ndarray, " n"], output: Path
 ) -> None:
-    """Save a figure of the null, the days and the coordinates of each named result to
-    ``output``."""
+    """Save a figure of the null, days and coordinates of each result to ``output``."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 3.9 * len(results)), layout="constrained")

@@ -93,7 +93,7 @@ class Few(NamedTuple):
         return cls(scaling, vectors, Scaling.of(mixed @ vectors))
 
     def __call__(self, columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
-        """Map columns of these or other observations."""
+        """Map columns of the fitted or of other observations."""
         scaled = self.columns(columns)
         if self.vectors is None or self.components is None:
             return scaled

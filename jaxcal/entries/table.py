@@ -148,8 +148,7 @@ def summed_table(
 def _of_sums(
     cubes: Float[np.ndarray, "s s s"], powers: Float[np.ndarray, "f 5 5"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return effects and their errors, [2, 1 + f] each: row 0 for the shift, row 1 for the
-    spread."""
+    """Return effects and their errors, [2, 1 + f] each: shift, then spread."""
     n, f, products = cubes[0, 0, 0], len(powers), cubes[0]
     mean = products[0] / n
     centred = np.eye(2 + f)

@@ -43,8 +43,8 @@ def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
     """Return a decorator that registers how a class of kernels is averaged over distributions.
 
     Args:
-        kernel: Class of kernels; ``object`` for any. The nearest base class is used, of the kernel
-            before that of the distribution.
+        kernel: Class of kernels; ``object`` for any. Nearest base classes take precedence, those of
+        the kernel first.
         distribution: Class of distributions, as `distribution_of` returns them.
 
     Returns:
@@ -89,8 +89,7 @@ def find(kernel: object, distribution: PyTree) -> Maker | None:
 
 
 def make(kernel: KernelLike, distribution: PyTree) -> Averages:
-    """Return features and formulas; TypeError if no function averages the kernel over the
-    distribution."""
+    """Return features and formulas; TypeError if none is registered."""
     maker = find(kernel, distribution)
     if maker is None:
         raise NoClosedForm(
@@ -275,8 +274,7 @@ def kernel_means(
 
 
 def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None:
-    """Return counts in the units of the predictions; None for other predictions, or too many
-    counts."""
+    """Return counts in the units of the predictions; None for others, or too many counts."""
     standardized = isinstance(predictions, Standardized)
     original = predictions.predictions if standardized else predictions
     size = sampling.lattice_size(original) if n_counts is None else n_counts
@@ -295,7 +293,8 @@ def _in_units_of(predictions: PredictionsLike, distribution: PyTree) -> PyTree:
 
 
 class NoClosedForm(TypeError):
-    """Raised by a pair function for parameters it does not support: draws are used instead."""
+    """Raised by a function registered by `pair` for unsupported parameters; draws are used
+    instead."""
 
 
 def check_dimension(ys: Array, d: int) -> None:

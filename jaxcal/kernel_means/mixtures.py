@@ -182,8 +182,7 @@ def gamma_rule(shape: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gaussians_of(kernel: KernelLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return the Gaussian kernels of a mixture: squared lengths, in squared bandwidths, and
-    weights."""
+    """Return squared lengths (in squared bandwidths) and weights of the Gaussian kernels."""
     match kernel:
         case IMQ(beta=beta):
             s, weights = gamma_rule(beta)

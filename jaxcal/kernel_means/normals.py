@@ -138,8 +138,7 @@ class Full(eqx.Module):
         return jnp.exp(-jnp.sum(log_ratio + white**2 / 2))
 
     def _small_pair(self, p: FullNormals, q: FullNormals) -> Scalar:
-        """Return kappa_2 of a pair from an unrolled Cholesky factorization, vectorized over
-        pairs."""
+        """Return kappa_2 of a pair from an unrolled Cholesky factorization."""
         total, gap = p.cov + q.cov, p.mean - q.mean
         low: list[list[Array]] = []
         white: list[Array] = []

@@ -224,8 +224,7 @@ class ClassMeans(eqx.Module):
 
 
 class MatrixMeans(eqx.Module):
-    r"""Sum of the four terms of h_Y, :math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`; O(m^2) per
-    pair."""
+    r"""Four terms of h_Y, :math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`; O(m^2) per pair."""
 
     kernel: MatrixKernel
 

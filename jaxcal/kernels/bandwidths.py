@@ -44,8 +44,7 @@ def pairs(n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"], Int[Array
 
 
 def by_values(features: Features) -> Int[Array, " n"]:
-    """Return an order of the observations that depends on a fixed projection of values, not on
-    rows.
+    """Return the order of the observations by a fixed projection of their values.
 
     Observations that rounding could swap are nearly equal, and so are their distances.
     """

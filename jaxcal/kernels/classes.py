@@ -38,8 +38,7 @@ def _as_pytree(function: Any) -> Any:
 
 
 class MatrixKernel(eqx.Module):
-    r"""Kernel k((p, y), (q, y')) on predictions and classes jointly, in general not a product of
-    two.
+    r"""Kernel k((p, y), (q, y')) on predictions and classes jointly, not a product of two.
 
     Args:
         function: ``K(p, q)`` of two probability vectors [m] that returns the matrix

@@ -292,8 +292,7 @@ def gram(kernel: Callable[..., Array], xs: Features, ys: Features) -> Float[Arra
 
 
 def by_rows(pair: Callable[..., Array], rows: Features, cols: Features) -> Float[Array, "r c"]:
-    """Return ``[pair(row, col)]`` row by row, so that intermediates of c pairs are stored, not r
-    c."""
+    """Return ``[pair(row, col)]`` row by row, to store intermediates of c pairs only."""
     return jax.lax.map(lambda row: jax.vmap(lambda col: pair(row, col))(cols), rows)
 
 

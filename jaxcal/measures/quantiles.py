@@ -122,9 +122,8 @@ def quantile_calibration(
 ) -> QuantileCalibration:
     r"""Compare the share of targets below each predicted quantile with its level, with a p-value.
 
-    The curve is :math:`\tau \mapsto n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}`. The p-value is that of
-    the largest gap; for m draws, of the largest gap at levels k / (m + 1), where shares are
-    unbiased.
+    The curve is :math:`\tau \mapsto n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}`. The p-value is for the
+    largest gap; for m draws, over levels k / (m + 1), at which shares are unbiased.
 
     Args:
         predictions: Predictions of numbers, as in `pit`.

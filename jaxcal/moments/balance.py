@@ -43,7 +43,7 @@ class Balance(eqx.Module):
 
     Args:
         moves: Moves y' - y, [m, d], in the units of the predictions, each used in both directions.
-            None draws ``n_moves`` of them, d orthogonal ones at a time.
+            None draws ``n_moves`` moves, in orthogonal sets of d.
         n_moves: Number m of moves to draw.
         lengths: Range of the lengths of drawn moves, in deviations of the targets, evenly spaced in
             logarithms and independent of d. A normal prediction reacts most to moves of 1.6 times
@@ -153,7 +153,7 @@ class Exchangeable(eqx.Module):
 
     Args:
         n_candidates: Number m of points per target.
-        scale: Deviation of the normal density, in those of all targets.
+        scale: Deviation of the normal density, as a multiple of that of all targets.
 
     Cost: m + 1 log densities per target.
 

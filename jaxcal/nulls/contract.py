@@ -26,7 +26,7 @@ from jaxcal.typing import Features, Key
 
 
 class Needs(NamedTuple):
-    r"""What a null requests from the pass over pairs of observations.
+    r"""Requests of a null to the pass over pairs of observations.
 
     Attributes:
         weights: Columns w of the forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [n, b], or
@@ -275,7 +275,7 @@ def _rows(sums: QuadraticSums | BlockSums) -> tuple[Array, Array]:
 
 
 def _squares(sums: QuadraticSums | BlockSums) -> Array:
-    """Return sums of squares, that of the sum over channels first."""
+    """Return sums of squares: first of the sum over channels, then of each channel."""
     if sums.squares is None or sums.all_squares is None:
         return jnp.full(_with_total(sums.diagonal).shape[0], jnp.nan, sums.diagonal.dtype)
     rest = sums.squares if sums.squares.shape[0] > 1 else sums.squares[:0]

@@ -88,8 +88,7 @@ class HadamardWild(Wild):
 
 
 class Redrawn(eqx.Module):
-    r"""Null that redraws targets from the predictions and computes the estimate for each such data
-    set.
+    r"""Null that redraws targets from the predictions and recomputes the estimate.
 
     The level holds for every n, because observed and redrawn targets have the same distribution
     under calibration. Random signs fail for rare events: if none occurs, all residuals have one

@@ -131,8 +131,7 @@ def cells(
 
 
 class Parts(NamedTuple):
-    """Mean, standard error and number of the values in each of k groups of observations, each
-    [k]."""
+    """Mean, standard error and number of values in k groups of observations, each [k]."""
 
     mean: Float[np.ndarray, " k"]
     error: Float[np.ndarray, " k"]
@@ -150,8 +149,7 @@ def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: 
 
 
 def quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the bin of each value, the median of each bin, and its distances to the ends of the
-    bin."""
+    """Return the bin of each value, medians of bins, and their distances to the ends."""
     starts = np.unique(np.sort(where)[np.arange(bins) * where.size // bins])
     group = np.searchsorted(starts, where, side="right") - 1
     members = [where[group == k] for k in range(len(starts))]

@@ -77,7 +77,7 @@ def contributions(
     label: str = "observation, in the order given",
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Draw the contribution of each observation to the estimate, or the means of groups of them.
+    """Draw the contribution of each observation to the estimate, or means over groups.
 
     Contributions are multiplied by n, so that their mean is the estimate; for
     `jaxcal.calibration_test` they are first-order changes of its statistic. The model is wrong

@@ -1,5 +1,4 @@
-"""Features with which the map of a repair may vary: fitted once, then computed for new
-predictions."""
+"""Features of predictions and inputs with which the map of a repair may vary."""
 
 from typing import Any, NamedTuple
 

@@ -102,8 +102,7 @@ class Repair(Result):
         return jax.vmap(move.of, in_axes=1, out_axes=1)(rows).reshape(values.shape)
 
     def changes(self) -> list[str]:
-        """Return a sentence for each parameter beyond 2 standard errors, the most significant
-        first."""
+        """Return a sentence per parameter beyond 2 standard errors, the clearest first."""
         return [text for _, text in sorted(self._changes(), key=lambda one: -one[0])]
 
     def _move(self, predictions: Predictions, inputs: ArrayLike | None) -> Move:

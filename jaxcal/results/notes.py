@@ -29,8 +29,7 @@ class Note(NamedTuple):
 
 
 def counted(sentence: str, number: Any) -> str:
-    """Return the sentence with the number in place of ``{}`` and one form of each
-    ``{one|several}``."""
+    """Return the sentence with the number for ``{}`` and one form of ``{one|several}``."""
     one = "," not in number if isinstance(number, str) else number == 1
     return re.sub(r"\{([^|}]*)\|([^|}]*)\}", r"\1" if one else r"\2", sentence).format(number)
 

@@ -117,8 +117,7 @@ def _packed(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _array(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Add a NumPy or JAX array or scalar; keys, and types that NumPy lacks, are stored as
-    integers."""
+    """Add a NumPy or JAX array or scalar; keys and types unknown to NumPy as integers."""
     entry = {"as": "jax" if isinstance(value, jax.Array) else "numpy"}
     if isinstance(value, np.generic):
         entry["as"] = "scalar"

@@ -26,8 +26,7 @@ from jaxcal.typing import ArrayLike, Key, Observations, PosteriorLike, PriorLike
 
 
 def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Posterior:
-    """Convert a posterior of any supported form to a `Posterior`, which has scores, or raise
-    TypeError.
+    """Convert a posterior of any supported form to a `Posterior`; TypeError for others.
 
     Args:
         posterior: As in `jaxcal.sbi.score_pairs`.

@@ -23,13 +23,13 @@ class DiscreteParameter(Result):
 
     Attributes:
         calibrated: `skce_test` of the probabilities of its k values.
-        p_along: P-value of errors of these probabilities along f features, among values drawn from
-            them; exact for every n, [].
+        p_along: P-value of errors along f features, from values drawn from the probabilities; exact
+        for every n, [].
         p_excluded: P-value of the smallest probability of an observed value; exact for every n, [].
         claimed: Mean probability of each value, [k].
         actual: Share of each value, [k].
         errors: Actual minus claimed, summed along each feature, in standard errors, [k, f].
-        p_errors: P-values of the errors, corrected for all, among the same draws, [k, f].
+        p_errors: P-values of the errors, corrected for all k f errors, from the same draws, [k, f].
         values: Its k values.
         features: Names of the features: "" for a constant, then numbers of x and parameters.
         name: Its name.
@@ -129,8 +129,7 @@ def _along(
     inputs: Float[Array, "n q"],
     draws: int = DRAWS,
 ) -> tuple[Scalar, Scalar, Float[Array, "k f"], Float[Array, "k f"]]:
-    """Return p-values of errors along inputs and of excluded values; the errors and their
-    p-values."""
+    """Return p-values of errors along inputs, of excluded values, errors, their p-values."""
     n, k = probabilities.shape
     features = jnp.concatenate([jnp.ones((n, 1), inputs.dtype), standardized(inputs)], axis=1)
     variances = (probabilities * (1 - probabilities)).T @ features**2

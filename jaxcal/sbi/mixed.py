@@ -1,4 +1,4 @@
-"""Discrete parameters beside continuous ones, such as a choice of models.
+"""Posteriors with discrete and continuous parameters, such as a choice between models.
 
 A posterior of continuous parameters a and discrete ones z is right if p(a | z, x) and each
 p(z_j | a, the other z, x) are right: if all densities are positive, these determine it (Besag,

@@ -284,8 +284,7 @@ def _bets(
 
 
 def _log_t(error: Array, variance: Array, degrees: Array) -> Array:
-    """Return the log density of Student's t times sqrt(2 pi), as the normal density also omits
-    it."""
+    """Return the log density of Student's t, times sqrt(2 pi) as is the normal density."""
     constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - jnp.log(degrees / 2) / 2
     power = -(degrees + 1) / 2 * jnp.log1p(error**2 / (degrees * variance))
     return constant - jnp.log(variance) / 2 + power

@@ -1,4 +1,4 @@
-"""Draws of the prior: nodes at which posteriors are compared, and starting points of jumps."""
+"""Draws of the prior: nodes at which posteriors are compared, and points to fit jumps."""
 
 from typing import Any
 

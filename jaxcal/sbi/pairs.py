@@ -127,8 +127,8 @@ def score_pairs(
             training; otherwise they are an error.
 
     Returns:
-        `ScoredPairs`: parameters and scores on the whole space, and what else the posterior offers.
-        ValueError or TypeError name an argument with a wrong shape, value or type.
+        `ScoredPairs`: parameters and scores on the whole space, with densities and draws if
+        available. ValueError or TypeError name an argument with a wrong shape, value or type.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -291,7 +291,7 @@ def _about_inputs(
     values: Array,
     xs: Any,
 ) -> tuple[str, ...]:
-    """Return sentences on whether thetas and xs are what prior and network expect."""
+    """Return sentences if thetas or xs do not agree with the prior or the network."""
     thetas, draws = np.asarray(values, float), None
     features = np.asarray(_features(xs, len(thetas), "xs"), float)
     if hasattr(prior, "sample"):

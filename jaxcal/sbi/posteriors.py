@@ -24,7 +24,7 @@ BATCH = 4096  # gradients computed at once
 
 @runtime_checkable
 class Posterior(Protocol):
-    """Protocol of scores: the gradient in theta of log p(theta_i | x_i), row by row.
+    """Protocol of posteriors with scores, the gradients in theta of log p(theta_i | x_i).
 
     ``thetas`` [n, d], ``xs`` [n, ..], ``nodes`` [m, d] or None. Returns scores at the thetas and,
     if there are nodes, at every node for every x.
@@ -153,8 +153,7 @@ def chunked_scores(
 
 
 def _density(log_prob: Any) -> tuple[Callable[..., Array], Any]:
-    """Return ``density(params, theta)`` and the network that its params hold, None for a
-    function."""
+    """Return ``density(params, theta)`` and the network in its params, or None."""
     if hasattr(log_prob, "log_prob") and not isinstance(log_prob, jax.stages.Wrapped):
         return _flow, log_prob
     if eqx.is_array(log_prob) or not jax.tree.leaves(eqx.filter(log_prob, eqx.is_array)):

@@ -136,7 +136,7 @@ def ranks_of(
     chains: Any,
     level: float,
 ) -> PosteriorRanks | None:
-    """Return ranks among the draws passed, those of the posterior, or candidates by chains."""
+    """Return ranks among ``draws``, draws of the posterior, or candidates from chains."""
     draw_key, rank_key = jax.random.split(key)
     n, d = pairs.thetas.shape
     if draws is not None:

@@ -116,8 +116,7 @@ class RepairedPosterior:
     def log_prob(self, theta: ArrayLike, x: Any = None) -> Any:
         """Return log densities, with the constants of the original: normalized if it is.
 
-        Direct estimates of sbi with bounds (NPE) are renormalized to the bounds, as by sbi. No
-        gradient reaches torch.
+        Direct estimates of sbi (NPE) are renormalized to the bounds. No gradient reaches torch.
 
         Args:
             theta: Parameters, [b, d] or [d].
@@ -226,8 +225,7 @@ class RepairedPosterior:
 
 @partial(jax.jit, static_argnames="one")
 def _logs(predictions: Any, thetas: Float[Array, "b d"], *, one: bool) -> Float[Array, " b"]:
-    """Return log densities of b posteriors at their thetas, or of ``one`` posterior at all of
-    them."""
+    """Return log densities of b posteriors at their thetas, or of ``one`` at all thetas."""
     if not one:
         return each_density(predictions, _at, thetas)
     return jax.vmap(lambda theta: each_density(predictions, _at, theta[None])[0])(thetas)

@@ -94,7 +94,7 @@ def least_p_value(d: Diagnosis) -> float:
 
 
 def _by_themselves(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
-    """Return sentences on spreads of parameters by themselves, and correlations of pairs."""
+    """Return sentences on marginal spreads of parameters, and correlations of pairs."""
     said: list[str] = []
     if d.marginal_spread is not None:
         ratios = _by_itself(d.marginal_spread)

@@ -250,8 +250,7 @@ class FreedDistribution(eqx.Module):
 
 @dataclass(frozen=True)
 class _BoundDensity:
-    """The log density of bounded parameters, from that of the free ones; -infinity on the bounds
-    and beyond."""
+    """The log density of bounded parameters, from that of free ones; -infinity outside."""
 
     log_density: LogDensity
 
@@ -306,8 +305,7 @@ def over_free(predictions: Unnormalized, space: Space) -> Unnormalized:
 
 
 def freed(predictions: Any, space: Space) -> Any:
-    """Convert an `Unnormalized` or a distribution of bounded parameters to one of free
-    parameters."""
+    """Convert an `Unnormalized` or a distribution from bounded to free parameters."""
     if isinstance(predictions, Unnormalized):
         return over_free(predictions, space) if space.bounded.any() else predictions
     if not space.bounded.any() and predictions.event_shape:

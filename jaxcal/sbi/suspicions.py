@@ -172,7 +172,7 @@ def about_prior(
 
 
 def _unlike(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return which columns do not have the distribution of these draws, [d]."""
+    """Return a mask of the columns that differ in distribution from the draws, [d]."""
     import scipy.stats
 
     columns = zip(values.T, draws.T, strict=True)

@@ -26,13 +26,13 @@ class TorchDensity:
 
     Attributes:
         log_prob: ``log_prob(theta, x)`` of tensors [b, d] and [b, ..], [b].
-        score: The gradient in theta if a network computes it, [b, d]; else that of log_prob.
+        score: The gradient in theta, [b, d]: the network's, if it computes one, else of log_prob.
         draw: ``draw(x, m)``, m draws of each posterior, [m, b, d]; None if they need a chain.
         embed: The network's own summaries of x, [b, q].
         prior: The posterior's prior, or None.
         networks: Modules that are evaluated, and determine the device.
         theta_shape: Shape of one parameter vector that the network expects, or None.
-        x_shape: That of one observation, or None.
+        x_shape: Shape of one observation that the network expects, or None.
         slow: Whether a log density solves an ODE, which is too slow for tests that need many.
         notes: Sentences on what is tested.
     """
@@ -133,8 +133,7 @@ def _posterior_estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _vector_field(estimator: Estimator, prior: Prior) -> TorchDensity:
-    """Read NPSE and FMPE: density of the probability flow; for NPSE, its score at the least
-    noise."""
+    """Read NPSE and FMPE: density of the probability flow; NPSE's score at least noise."""
     import torch  # pyright: ignore[reportMissingImports]
     from sbi.inference.potentials import (  # pyright: ignore[reportMissingImports]
         vector_field_potential,

@@ -197,8 +197,7 @@ class TorchPosterior:
     def _both(
         self, theta: Tensor, x: Tensor, *, logs: bool, create_graph: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Return log densities and scores; if a network computes scores and not ``logs``, no
-        density."""
+        """Return log densities and scores; with a network's score, densities only for ``logs``."""
         torch, density = _torch(), self.density
         if density.score is None:
             log_prob = self._log_prob(theta, x)

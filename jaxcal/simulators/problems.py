@@ -95,8 +95,7 @@ def lotka_volterra() -> Simulator:
 def runge_kutta(
     slope: Callable[[Array], Array], start: Float[Array, " k"], spacing: float, steps: int
 ) -> Float[Array, "10 k"]:
-    """Return the solution of dy = slope(y) dt at 10 times ``spacing`` apart, the first at the
-    start.
+    """Solve dy = slope(y) dt at 10 times ``spacing`` apart, the first at the start.
 
     Uses the classical method of fourth order, with ``steps`` equal steps between two times.
     """

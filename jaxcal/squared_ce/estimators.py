@@ -121,8 +121,7 @@ def at_data(fitted: Fitted, problem: Reduced, use: Bool[Array, " n"] | None = No
 def rows_among(
     residuals: Float[Array, "n d"], factors: Factors, use: Bool[Array, " n"]
 ) -> Float[Array, " n"]:
-    """Return row means of the risk over pairs of the observations in ``use``; NaN for the
-    others."""
+    """Return row means of the risk over pairs of observations in ``use``; NaN for others."""
     some = use[:, None]
     among = Factors(jnp.where(some, factors.left, 0), jnp.where(some, factors.right, 0))
     # pairs with an observation whose residual and factors are 0 add 0

@@ -75,8 +75,7 @@ class Risk(NamedTuple):
 
     @property
     def standard_error(self) -> Scalar:
-        """Standard error by the jackknife, conservative also for degenerate statistics; NaN for n =
-        2."""
+        """Standard error by the jackknife, also conservative if degenerate; NaN for n = 2."""
         return jackknife(self.rows)
 
 

@@ -262,8 +262,7 @@ def _inverse(values: Array) -> Array:
 def _shared(
     kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None, shared: list[PyTree]
 ) -> Spectral:
-    """Return the factorisation that another estimator stored for these kernels and this rank, or a
-    new one."""
+    """Return the stored factorisation for these kernels and this rank, or a new one."""
     for their_kernels, their_rank, factorisation in shared:
         if their_rank == rank and bool(eqx.tree_equal(their_kernels, kernels)):
             return factorisation

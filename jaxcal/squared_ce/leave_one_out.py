@@ -213,8 +213,7 @@ def accepted(squared: float, moments: Moments, level: float, most: float) -> tup
     from scipy import special
 
     def tails(truth: float, squared: float) -> tuple[float, float, float]:
-        """Return P(estimate <= squared), P(estimate >= squared), and the level of the lower
-        tail."""
+        """Return P(estimate <= squared), P(estimate >= squared), and the lower tail's level."""
         at_zero = moments.noise + moments.rows
         away = -np.expm1(-(truth**2) / at_zero) if at_zero > 0 else 1.0
         wider = 1 + away * (moments.excess - 1)

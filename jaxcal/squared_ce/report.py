@@ -128,8 +128,7 @@ class Report(Result):
         return [self.estimators[name] for name in (first, second)]
 
     def table(self) -> list[Contents]:
-        """Return one row per estimator, lowest validation risk first, for a data frame or CSV
-        file."""
+        """Return one row per estimator, lowest validation risk first, for a data frame."""
         rows = []
         for tuned in sorted(
             self.estimators.values(), key=lambda each: np.nan_to_num(each.risk, nan=np.inf)

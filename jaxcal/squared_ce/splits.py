@@ -1,5 +1,4 @@
-"""Training, validation and test rows from shares, numbers of folds, or splitters of other
-libraries.
+"""Training, validation and test rows from shares, numbers of folds, or splitters.
 
 A random split depends on the key and on the values of the rows, not on their order, so a
 permutation of the data changes no estimate.
@@ -19,8 +18,7 @@ VALIDATION_SHARE = 0.2  # share of the rows for tuning, for a single fold
 
 
 def shuffled(key: Key, *values: Any) -> np.ndarray:
-    """Return row indices in a random order that depends on the ``values`` [n, ..], not on their
-    order.
+    """Return row indices in a random order that depends on ``values`` [n, ..] as a set.
 
     Rows are sorted lexicographically before they are shuffled.
     """

@@ -93,8 +93,7 @@ class Tuned(eqx.Module):
 
     @property
     def rmse(self) -> tuple[float, float]:
-        """100 times the root of the risk, as in the paper's tables: mean over folds, standard
-        error."""
+        """100 times the root of the risk, as in the paper: mean over folds, standard error."""
         roots = 100 * np.sqrt(np.maximum(self.fold_risks, 0))
         k = roots.size
         return float(np.mean(roots)), float(np.std(roots, ddof=1) / k**0.5) if k > 1 else np.nan
@@ -110,9 +109,7 @@ class Tuned(eqx.Module):
 
     @property
     def mean_squared(self) -> float:
-        """``squared`` over the number of problems: for the class-wise notion, the mean over
-        classes.
-        """
+        """``squared`` over the number of problems: the class-wise mean over classes."""
         return self.squared / len(self.chosen)
 
     @property

@@ -1,5 +1,4 @@
-"""Tuning of one problem: candidates are chosen by risk over folds, and averaged at the test
-rows."""
+"""Tuning of one problem: candidates are chosen by risk and averaged over folds."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,5 +1,4 @@
-"""Tests of more observations than fit into memory, in one pass over batches with constant
-memory."""
+"""Tests of data larger than memory, in one pass over batches."""
 
 from jaxcal.streaming.batches import array_batches
 from jaxcal.streaming.shards import Shards

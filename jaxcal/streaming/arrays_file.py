@@ -172,8 +172,7 @@ def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...])
 def _fitted(
     path: Path, name: str, array: np.ndarray, axes: list[str], lengths: dict[str, int]
 ) -> np.ndarray:
-    """Return the array with these axes; BadFile if a length differs from that of an earlier
-    array."""
+    """Return the array with these axes; BadFile if a length differs from earlier arrays."""
     shape = array.shape
     if array.ndim == len(axes) - 1 and lengths.get(axes[-1], 1) == 1:
         array = array[..., None]

@@ -198,8 +198,7 @@ def faults(arrays: Arrays, read: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 
 def checked(arrays: Arrays) -> Arrays:
-    """Return the arrays if they have the same number of rows and are those of a test, or raise
-    BadFile."""
+    """Return the arrays if they are those of a test, of equal length; BadFile otherwise."""
     if TARGETS not in arrays or set(arrays) - {TARGETS} not in FORMS:
         forms = "; ".join(", ".join(f"'{name}'" for name in sorted(form)) for form in FORMS)
         raise BadFile(

@@ -1,4 +1,4 @@
-"""`jaxcal.calibration_test` from sums over batches: k numbers per draw, and k^2 numbers."""
+"""`jaxcal.calibration_test` from sums over batches: k (b + k) numbers for k entries and b draws."""
 
 import math
 from typing import Any, ClassVar

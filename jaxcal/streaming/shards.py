@@ -171,8 +171,7 @@ class Shards:
             yield {name: array[good] for name, array in arrays.items()}
 
     def _read(self, path: str, want: int, random: np.random.Generator | None) -> Iterator[Any]:
-        """Yield arrays of a shard, a mask of the rows that could be read, and the row numbers of
-        draws."""
+        """Yield arrays of a shard, a mask of readable rows, and the row numbers of draws."""
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
         def drawn(n: int) -> np.ndarray | None:

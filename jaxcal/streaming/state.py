@@ -73,8 +73,7 @@ def _say_who_is_late(folder: str, came: threading.Event) -> None:
 
 
 def _missing(folder: str) -> str:
-    """Return the processes that are missing in a call of `gathered`: "process 1 of 0 .. 3", or
-    ""."""
+    """Return the processes missing in a call of `gathered`: "process 1 of 0 .. 3", or ""."""
     count = jax.process_count()
     try:
         here = _store().key_value_dir_get(f"{folder}/")
@@ -160,8 +159,7 @@ class StreamState:
         )
 
     def missing(self, rows: int) -> str:
-        """Return the rows of 0 .. rows - 1 that are not in the state: "100 to 199, 400 to 499", or
-        "".
+        """Return rows of 0 .. rows - 1 that are missing: "100 to 199, 400 to 499", or "".
 
         Args:
             rows: Number of all rows.
@@ -222,8 +220,7 @@ class StreamState:
         return StreamState(self.fingerprint, n, (), spans, sums, least, self.fitted_to, left_out)
 
     def save(self, path: Path | str) -> None:
-        """Write a .npz file. It replaces an existing file only when complete, also if
-        interrupted."""
+        """Write a .npz file, which replaces an existing one only when complete."""
         arrays: Contents = {"fingerprint": self.fingerprint, "n": self.n, "left_out": self.left_out}
         arrays["shards"] = np.array(self.shards, dtype=str)
         arrays["rows"] = np.array(self.rows, dtype=np.int64).reshape(-1, 2)

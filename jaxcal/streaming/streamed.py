@@ -195,8 +195,7 @@ class StreamedTest(eqx.Module):
 
     @classmethod
     def table(cls, cells: int = CELLS) -> "StreamedTest":
-        """Return a stream for `jaxcal.dce.Table` with this number of cells; no first sample is
-        needed.
+        """Return a stream for `jaxcal.dce.Table`, which needs no first sample.
 
         Batches are pairs of probabilities [n] or [n, 2] and labels 0 or 1. For three or more
         classes, [n, m], the table holds the probability of the most probable class and whether it
@@ -233,8 +232,7 @@ class StreamedTest(eqx.Module):
         return StreamState(self.fingerprint, 0, (), (), *self.fit.zeros())
 
     def update(self, state: StreamState, *batch: PyTree, first: int | None = None) -> StreamState:
-        """Return the state with one more batch: predictions, targets and, if the test has any,
-        inputs.
+        """Return the state with one more batch: predictions, targets and, if any, inputs.
 
         Args:
             state: A state from `empty`, `update` or `StreamState.load`; it is not modified.

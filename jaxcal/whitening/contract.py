@@ -99,8 +99,7 @@ def in_units_of(
     clamped: Int[Array, ""],
     n_not_converged: Int[Array, ""] | None = None,
 ) -> Whitening:
-    """Return the whitening with M = D R^1/2 for positive covariances D R D; NaN entries stay
-    NaN."""
+    """Return the whitening with M = D R^1/2 for covariances D R D; NaN entries stay NaN."""
     finite = jnp.all(jnp.isfinite(covariances), axis=(1, 2))[:, None, None]
     safe = jnp.where(finite, covariances, eyes(covariances))
     deviations = jnp.sqrt(jnp.diagonal(safe, axis1=1, axis2=2))

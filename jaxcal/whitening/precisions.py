@@ -142,8 +142,7 @@ def bounded_spectrum(
 
 
 def inverses(precisions: Float[Array, "n d d"]) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
-    """Invert symmetric matrices, which may not be positive; return covariances, number of clamped
-    ones.
+    """Return covariances from symmetric matrices, and the number of clamped matrices.
 
     Matrices are clamped with diagonals scaled to 1, so the units of coordinates do not matter.
     """
