@@ -26,12 +26,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxcal.ckce.errors import ADDED, BLOCKS, Error, judged, signs, without_diagonal
+from jaxcal.ckce.errors import ADDED, BLOCKS, Error, judged, signs, slope, without_diagonal
 from jaxcal.ckce.expansion import draws
 from jaxcal.ckce.inputs import stacked
 from jaxcal.ckce.probability import COMPONENTS, Basis, said
 from jaxcal.ckce.results import Comparison, Says
-from jaxcal.numerics import at_least
 from jaxcal.read import checks
 from jaxcal.streaming.state import StreamState
 from jaxcal.typing import ArrayLike, Key, Models, Scalar
@@ -268,10 +267,8 @@ def _error(keys: tuple[Key, Key], sums: Sums, n: Scalar, rank: int, n_draws: int
     first = first - jnp.sum(first) * products[:, 0, 0] / n
     value = scale * (estimate - alone)
     noise = inflation * (alone - leverage * estimate) + r * share**2 * (1 - 1 / m)
-    around = at_least(value, 0) + 2 * scale * noise
-    slope = (jnp.sum(first**2) + 4 * jnp.sum(second**2)) / around
-    slope = slope + 2 * ADDED / (m * n * (n + ADDED))
+    per_value = slope(value, first, second, scale * noise) + 2 * ADDED / (m * n * (n + ADDED))
     terms = draws(signs(keys[1], n_draws, BLOCKS, second.dtype), second)
     of_null = draws(jax.random.normal(keys[0], (n_draws, BLOCKS), second.dtype), null)
     none = jnp.zeros((), jnp.int32)
-    return Error(scale * estimate, value, slope, first, second, terms, of_null, none)
+    return Error(scale * estimate, value, per_value, first, second, terms, of_null, none)
