@@ -162,9 +162,9 @@ def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M
     slope = at_least(each.slope[:, None] + each.slope[None] - 2 * cross, 0)
     slope = jnp.where(slope <= 100 * jnp.finfo(slope.dtype).eps * _largest(each.slope), 0, slope)
     common = at_least((each.value[:, None] + each.value[None]) / 2, 0)
-    # noise adds 2 * second to it on average; only what is above twice that counts as larger
+    # noise adds 2 * second to it on average; only what is above 1.5 times that counts as larger
     direct, claimed = _between(firsts), slope * common
-    lead = jnp.where(direct - 4 * second > claimed, direct - 2 * second, claimed)
+    lead = jnp.where(direct - 3 * second > claimed, direct - 2 * second, claimed)
     along, terms = normal * deviation[None], each.terms.T
     scale = jnp.sqrt(lead / jnp.where(slope > 0, slope, 1))[None]
     drawn = scale * (along[:, :, None] - along[:, None]) + terms[:, :, None] - terms[:, None]

@@ -132,7 +132,7 @@ def test_draws_of_differences_are_the_equation(large):
         slope = s[0] + s[1] - 2 * np.sqrt(s[0] * s[1]) * (first[0] @ first[1])
         second = 2 * np.sum((grams[0] - grams[1]) ** 2)
         direct = np.sum(np.asarray(each.first[i] - each.first[j]) ** 2)
-        assert (direct - 4 * second > slope * common) == large
+        assert (direct - 3 * second > slope * common) == large
         lead = direct - 2 * second if large else slope * common
         error, scale = np.sqrt(second + lead), np.sqrt(lead / slope)
         np.testing.assert_allclose(drawn.error[i, j], error, rtol=1e-9)
