@@ -21,6 +21,9 @@ import jax.numpy as jnp
 from tqdm import tqdm
 
 Cell = Mapping[str, Any]
+# Threads of XLA. Calls of LAPACK over a batch wait in a thread for helpers from the same pool: as
+# many of them side by side as there are threads wait for ever (jaxlib 0.10, two processors)
+os.environ.setdefault("PJRT_NPROC", "8")
 # Of programs that run for minutes: half the time of the default, and about the same program. A
 # process that asks for no optimization at all, as smoke runs do, is not overruled
 FASTER_COMPILATION = (

@@ -288,8 +288,8 @@ MUTANTS = [
     Mutant(
         "where targets stand looks at the target",
         "entries/landed.py",
-        "points = _mixed(chance, near.three)",
-        "points = _mixed(chance, near.three) + ys[:, None]",
+        "points = _mixed(chance, three)",
+        "points = _mixed(chance, three) + ys[:, None]",
         "unit/entries/test_entries.py",
     ),
     Mutant(

@@ -32,6 +32,7 @@ from jaxcal.ckce.errors import (
     added_residuals,
     redrawn_residuals,
     signs,
+    slope,
     without_diagonal,
 )
 from jaxcal.ckce.expansion import Noise, draws, summed
@@ -177,11 +178,10 @@ def by_regression(
         value = estimate - jnp.sum(alone)
         first = first - jnp.sum(first) * sizes / total
         second = without_diagonal(second)
-        around = at_least(value, 0) + 2 * jnp.sum(alone_with_noise)
-        slope = (jnp.sum(first**2) + 4 * jnp.sum(second**2)) / around
-        slope = slope + 2 * variance * ADDED / (total * (total + ADDED))
+        of_added = 2 * variance * ADDED / (total * (total + ADDED))
+        per_value = slope(value, first, second, jnp.sum(alone_with_noise)) + of_added
         terms = draws(signs(signs_key, n_draws, len(first), d.dtype), second)
-    return Error(estimate, value, slope, first, second, terms, null, jnp.zeros((), jnp.int32))
+    return Error(estimate, value, per_value, first, second, terms, null, jnp.zeros((), jnp.int32))
 
 
 def says(q: Float[Array, "n m"], labels: Int[Array, " n"], weights: Float[Array, " n"]) -> Says:
@@ -205,9 +205,9 @@ def said(
     """Return `says` from moments of each class: mean and variance of its probability, its
     frequency, and their covariance, in a type with this ``eps``."""
     some = variance > (100 * eps) ** 2
-    slope = jnp.where(some, covariance / jnp.where(some, variance, 1), 0)
+    steepness = jnp.where(some, covariance / jnp.where(some, variance, 1), 0)
     deviation = jnp.where(some, jnp.sqrt(at_least(variance, 0)), 0)
     ends = jnp.stack([-deviation, deviation], axis=1)
     low_and_high = jnp.clip(mean[:, None] + ends, 0, 1)
-    true = jnp.clip(occurs[:, None] + slope[:, None] * (low_and_high - mean[:, None]), 0, 1)
+    true = jnp.clip(occurs[:, None] + steepness[:, None] * (low_and_high - mean[:, None]), 0, 1)
     return Says(low_and_high, true)

@@ -105,11 +105,12 @@ def _drawn(
 def _climbed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Landed:
     keys = jax.random.split(key, 5)
     near, (chance,) = _Near.of(keys[:3], predictions, ys.shape, ys.dtype, len(ys), (N_POINTS,))
-    points = _mixed(chance, near.three)
+    three = near.three
+    points = _mixed(chance, three)
     originals = jnp.concatenate([targets[:, None], _originals(predictions, points)], axis=1)
     points = jnp.concatenate([ys[:, None], points], axis=1)
     logs = _logs(predictions, originals, ys.dtype)
-    weights = jax.nn.softmax(logs - _log_mixture(near.three, points), axis=1)
+    weights = jax.nn.softmax(logs - _log_mixture(three, points), axis=1)
     return Landed(points, logs, weights, near.centers, near.scales, near.claims)
 
 

@@ -28,12 +28,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.ckce.any_predictions import are_classes
-from jaxcal.ckce.errors import ADDED, BLOCKS, Error, judged, signs, without_diagonal
+from jaxcal.ckce.errors import ADDED, BLOCKS, Error, judged, signs, slope, without_diagonal
 from jaxcal.ckce.expansion import draws
 from jaxcal.ckce.inputs import named
 from jaxcal.ckce.probability import COMPONENTS, Basis
 from jaxcal.ckce.results import Comparison
-from jaxcal.numerics import at_least
 from jaxcal.streaming.rows import ClassRows, Dealt, RankRows
 from jaxcal.streaming.state import StreamState
 from jaxcal.typing import ArrayLike, Key, Models, Scalar
@@ -198,10 +197,9 @@ def _error(
     first = first - jnp.sum(first) * products[:, 0, 0] / n
     value = scale * (estimate - alone)
     noise = inflation * (alone - leverage * estimate) + r * share**2 * added_sizes[0]
-    around = at_least(value, 0) + 2 * scale * noise
-    slope = (jnp.sum(first**2) + 4 * jnp.sum(second**2)) / around
-    slope = slope + 2 * added_sizes[1] * ADDED / (n * (n + ADDED))
+    of_added = 2 * added_sizes[1] * ADDED / (n * (n + ADDED))
+    per_value = slope(value, first, second, scale * noise) + of_added
     terms = draws(signs(keys[1], n_draws, BLOCKS, second.dtype), second)
     of_null = draws(jax.random.normal(keys[0], (n_draws, BLOCKS), second.dtype), null)
     lost = sums.lost.astype(jnp.int32)
-    return Error(scale * estimate, value, slope, first, second, terms, of_null, lost)
+    return Error(scale * estimate, value, per_value, first, second, terms, of_null, lost)

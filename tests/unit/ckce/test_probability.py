@@ -132,7 +132,7 @@ def test_draws_of_differences_are_the_equation(large):
         slope = s[0] + s[1] - 2 * np.sqrt(s[0] * s[1]) * (first[0] @ first[1])
         second = 2 * np.sum((grams[0] - grams[1]) ** 2)
         direct = np.sum(np.asarray(each.first[i] - each.first[j]) ** 2)
-        assert (direct - 4 * second > slope * common) == large
+        assert (direct - 3 * second > slope * common) == large
         lead = direct - 2 * second if large else slope * common
         error, scale = np.sqrt(second + lead), np.sqrt(lead / slope)
         np.testing.assert_allclose(drawn.error[i, j], error, rtol=1e-9)
@@ -262,3 +262,26 @@ def test_classes_in_another_order_are_put_in_order_by_name():
     np.testing.assert_allclose(result.corrected, RESULT.corrected[:2])
     with pytest.raises(ValueError, match=r"models\[b\]: its columns are"):
         compare(0, {"a": first, "b": turned.rename(columns={"eel": "fox"})}, Y)
+
+
+def test_the_slope_is_the_variance_of_the_first_sum_where_noise_has_many_directions(key):
+    """The squared mean of x in 30 dimensions, with variance 4 mu'S mu / n of its first sum.
+
+    mu lies where S is largest, so that noise, mostly elsewhere, has another slope.
+    """
+    n, p, sets = 200, 30, 200
+    variances = jnp.concatenate([jnp.full(1, 4.0), jnp.full(p - 1, 0.5)])
+    noise = jax.random.normal(key, (sets, n, p)) * jnp.sqrt(variances)[None, None]
+    x = noise.at[:, :, 0].add(1.0)
+
+    def of_one(x):
+        mean = jnp.mean(x, axis=0)
+        b = (x - mean[None]) / n
+        alone = jnp.sum(b**2, axis=1)
+        first = 2 * (x @ mean - jnp.sum(x**2, axis=1) / n) / n
+        value = jnp.sum(mean**2) - jnp.sum(x**2) / n**2
+        second = errors.without_diagonal(b @ b.T)
+        return errors.slope(value, first - jnp.mean(first), second, jnp.sum(alone))
+
+    slopes = jax.vmap(of_one)(x)
+    np.testing.assert_allclose(jnp.mean(slopes), 4 * 4.0 / n, rtol=0.07)
