@@ -297,7 +297,7 @@ def _unjudged(
         sensitivity=sensitivity,
         test=test,
         null=type(null).__name__,
-        route=getattr(fitted.pairwise, "route", ""),
+        route=fitted.pairwise.route,
         steps=explanation.steps(spec, fitted, featured, predictions, targets),
     )
 

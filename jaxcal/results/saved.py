@@ -221,7 +221,7 @@ def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outc
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
         result = function(*args, **kwargs)
-        if not getattr(result, "traced", True):
+        if not result.traced:
             object.__setattr__(result, SOURCE, _described(function, args, kwargs))
         return result
 
