@@ -293,7 +293,7 @@ def _unjudged(
         notes,
         **_first_row(outcome),
         bandwidths=fitted.bandwidths,
-        coordinates=_coordinates(featured, outcome, level) if spec.components else None,
+        coordinates=_coordinates(featured, outcome, level) if spec.residual.components else None,
         sensitivity=sensitivity,
         test=test,
         null=type(null).__name__,

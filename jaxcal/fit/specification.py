@@ -61,11 +61,6 @@ class Specification(eqx.Module):
     whiten: Whitener | None = None
     random_features: RandomFeatures | None = None  # used instead of all pairs
 
-    @property
-    def components(self) -> bool:
-        """Return whether each coordinate is a channel of the statistic."""
-        return self.residual.components
-
     def fit(self, keys: Keys, predictions: Any, targets: Array) -> tuple[Fitted, Featured]:
         """Return the test fitted to data, and the features of these data.
 

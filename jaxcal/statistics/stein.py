@@ -10,7 +10,7 @@ on the prediction only (an operator-valued kernel k M^T M', their App. A).
 """
 
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -185,7 +185,6 @@ class Stein(eqx.Module):
     target_kernel: KernelLike  # its profile or bandwidth, if any, selects the algorithm
     dimension: int = eqx.field(static=True)
     components: bool = eqx.field(default=False, static=True)
-    route: ClassVar[str] = ""  # no kernel means
 
     @property
     def channels(self) -> int:

@@ -5,20 +5,18 @@ outcome minus its confidence) or a function (`jaxcal.statistics.stein.Stein`: th
 score; `jaxcal.statistics.skce.KernelResidual`: a kernel at the target minus its mean).
 """
 
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.divergences.vectors import gram_block, gram_diagonal
-from jaxcal.typing import DivergenceLike, Features, KernelLike
+from jaxcal.typing import DivergenceLike, Features, KernelLike, Pairwise
 
 
 class Inner(eqx.Module):
     """Inner product of residuals [n, q], which are the features themselves."""
-
-    route: ClassVar[str] = ""
 
     @property
     def channels(self) -> int:
@@ -48,7 +46,7 @@ class Weighted(eqx.Module):
 
     prediction_kernel: KernelLike
     divergence: DivergenceLike
-    statistic: Any = Inner()  # a `Pairwise` with a ``route``
+    statistic: Pairwise = Inner()
 
     @property
     def channels(self) -> int:
@@ -57,7 +55,7 @@ class Weighted(eqx.Module):
     @property
     def route(self) -> str:
         """Return how the statistic computes kernel means; empty if it has none."""
-        return self.statistic.route
+        return getattr(self.statistic, "route", "")
 
     def block(self, rows: WeightedFeatures, cols: WeightedFeatures) -> Float[Array, "c r s"]:
         k = gram_block(self.prediction_kernel, self.divergence, rows.predictions, cols.predictions)

@@ -65,10 +65,6 @@ class Regression(eqx.Module):
     def __check_init__(self):
         convert.choice(self.form, "form", FORMS)
 
-    @property
-    def diagonal(self) -> bool:
-        return self.form == "diagonal"
-
     def fit(self, predictions: Predictions, at_nodes: NodeScores | None) -> Whitening:
         nodes, values = at_base_points(at_nodes, "Regression()")
         precisions = slopes(nodes, values, self.form)
@@ -112,10 +108,6 @@ class Landing(eqx.Module):
     def __check_init__(self):
         convert.choice(self.form, "form", FORMS)
         convert.integer(self.steps, "steps")
-
-    @property
-    def diagonal(self) -> bool:
-        return self.form == "diagonal"
 
     def fit(self, predictions: Any, at_nodes: NodeScores | None) -> Whitening:
         if not climbable(predictions):

@@ -59,10 +59,6 @@ class Moments(eqx.Module):
         if (self.mean is None) != (self.covariance is None):
             raise ValueError("mean and covariance: give both, or none to take those offered")
 
-    @property
-    def diagonal(self) -> bool:
-        return self.form == "diagonal"
-
     def fit(self, predictions: Predictions, at_nodes: NodeScores | None) -> Whitening:
         mean, covariances = full(self._moments(predictions))
         if mean.ndim == 1:  # one density for all targets
