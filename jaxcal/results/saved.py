@@ -220,7 +220,7 @@ def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outc
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
-        result = function(*args, **kwargs)
+        result: Any = function(*args, **kwargs)
         if not result.traced:
             object.__setattr__(result, SOURCE, _described(function, args, kwargs))
         return result
