@@ -293,11 +293,11 @@ def _unjudged(
         notes,
         **_first_row(outcome),
         bandwidths=fitted.bandwidths,
-        coordinates=_coordinates(featured, outcome, level) if spec.components else None,
+        coordinates=_coordinates(featured, outcome, level) if spec.residual.components else None,
         sensitivity=sensitivity,
         test=test,
         null=type(null).__name__,
-        route=getattr(fitted.pairwise, "route", ""),
+        route=fitted.pairwise.route,
         steps=explanation.steps(spec, fitted, featured, predictions, targets),
     )
 

@@ -15,6 +15,7 @@ from jaxcal.numerics import psd_root, safe_sqrt
 from jaxcal.read import Standardized, convert, gaussian_moments
 from jaxcal.read.families import Laplaces, distribution_of
 from jaxcal.read.sampling import check_batch
+from jaxcal.read.standardized import in_units_of_data
 from jaxcal.typing import ArrayLike, Features, Key, Point, Points, PredictionsLike
 
 Cov = Float[Array, "n d"] | Float[Array, "n d d"]  # variances, or covariance matrices
@@ -34,7 +35,7 @@ def moments(predictions: PredictionsLike) -> tuple[Points, Cov]:
 
 
 def _check_batch(predictions: PredictionsLike) -> None:
-    check_batch(predictions.predictions if isinstance(predictions, Standardized) else predictions)
+    check_batch(in_units_of_data(predictions))
 
 
 def optional_floats(value: ArrayLike | None) -> Array | None:

@@ -14,7 +14,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import second_order_heuristic, spread_of_draws
 from jaxcal.numerics import at_least
 from jaxcal.read.sampling import check_batch, check_n_draws, drawn
-from jaxcal.read.standardized import Standardized
+from jaxcal.read.standardized import in_units_of_data
 from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
 
 
@@ -83,9 +83,7 @@ class MMD(eqx.Module):
     def features(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> Features:
-        check_batch(
-            predictions.predictions if isinstance(predictions, Standardized) else predictions
-        )
+        check_batch(in_units_of_data(predictions))
         draw_key, _ = jax.random.split(key)
         kernel = self.fitted(key, predictions, at_nodes).ground
         means = kernel_means(kernel, predictions, key=draw_key, n_draws=self.n_draws)

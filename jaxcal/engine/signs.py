@@ -17,7 +17,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt32
 
 from jaxcal.typing import DTypeLike, Key
 
@@ -27,7 +27,11 @@ LEAST_GROUPS = 12  # 2^11 sign patterns over the groups, so that few are drawn t
 
 def independent_signs(key: Key, n: int, b: int, dtype: DTypeLike) -> Float[Array, "n b"]:
     """Return independent random signs, 32 from each random word."""
-    words = jax.random.bits(key, (n * -(-b // 32),), jnp.uint32).reshape(n, -1)
+    return _of_words(jax.random.bits(key, (n * -(-b // 32),), jnp.uint32), n, b, dtype)
+
+
+def _of_words(words: UInt32[Array, " w"], n: int, b: int, dtype: DTypeLike) -> Float[Array, "n b"]:
+    words = words[: n * -(-b // 32)].reshape(n, -1)
     ones = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)[None, None]) & 1
     return 1 - 2 * ones.reshape(n, -1)[:, :b].astype(dtype)
 
@@ -71,8 +75,12 @@ class HadamardSigns(eqx.Module):
         while group > 1 and n < LEAST_GROUPS * group:
             group //= 2
         order = jax.random.permutation(keys[0], n)
-        signs = independent_signs(keys[1], n, 1, dtype)[:, 0]
-        patterns = independent_signs(keys[2], -(-n // group), -(-b // group), dtype)
+        groups, columns = -(-n // group), -(-b // group)
+        # one generator for both, with the numbers of one for each
+        most = max(n, groups * -(-columns // 32))
+        words = jax.vmap(lambda key: jax.random.bits(key, (most,), jnp.uint32))(keys[1:])
+        signs = _of_words(words[0], n, 1, dtype)[:, 0]
+        patterns = _of_words(words[1], groups, columns, dtype)
         return cls(order, signs, patterns, group, b)
 
     def dense(self) -> Float[Array, "n b"]:

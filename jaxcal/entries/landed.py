@@ -124,7 +124,7 @@ def _chances(
     keys: PointKeys, d: int, rows: int, counts: tuple[int, ...], dtype: DTypeLike
 ) -> tuple[Float[Array, "nodes d"], list[Chance]]:
     """Return normal nodes, and the random numbers for each set of points."""
-    pairs = [jax.random.split(key) for key in keys[1:]]
+    pairs = jax.vmap(jax.random.split)(keys[1:])
     shapes = [(N_NODES, d)]
     for m in counts:
         shapes += [(rows, m, 1), (rows, m, d)]

@@ -14,13 +14,14 @@ from jaxcal.fit.views import ClassFrame, Frame
 from jaxcal.kernels.points import Constant
 from jaxcal.numerics import at_least, binary_size
 from jaxcal.read import Scores, Units
+from jaxcal.statistics.finite_rank import FiniteRank
+from jaxcal.statistics.weighted import Weighted
 from jaxcal.typing import (
     ArrayLike,
     DivergenceLike,
     Features,
     KernelLike,
     Key,
-    Pairwise,
     PredictionsLike,
     Scalar,
 )
@@ -117,7 +118,7 @@ class Fitted(eqx.Module):
     residual: Residual
     target_kernel: KernelLike
     prediction_kernel: KernelLike
-    pairwise: Pairwise
+    pairwise: Weighted | FiniteRank
     bandwidths: dict[str, Scalar]
     notes: dict[str, Array]
 

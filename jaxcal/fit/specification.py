@@ -27,6 +27,7 @@ from jaxcal.read import Scores, Units
 from jaxcal.read.families import Classes
 from jaxcal.read.sampling import sample
 from jaxcal.read.scores import is_distribution
+from jaxcal.statistics.finite_rank import FiniteRank
 from jaxcal.statistics.weighted import Weighted
 from jaxcal.typing import (
     BaseMeasure,
@@ -34,7 +35,6 @@ from jaxcal.typing import (
     Features,
     KernelLike,
     Key,
-    Pairwise,
     Points,
     Scalar,
 )
@@ -60,11 +60,6 @@ class Specification(eqx.Module):
     standardize: bool = eqx.field(default=True, static=True)
     whiten: Whitener | None = None
     random_features: RandomFeatures | None = None  # used instead of all pairs
-
-    @property
-    def components(self) -> bool:
-        """Return whether each coordinate is a channel of the statistic."""
-        return self.residual.components
 
     def fit(self, keys: Keys, predictions: Any, targets: Array) -> tuple[Fitted, Featured]:
         """Return the test fitted to data, and the features of these data.
@@ -219,7 +214,7 @@ def statistic(
     target_kernel: KernelLike,
     prediction_kernel: KernelLike,
     divergence: DivergenceLike,
-) -> Pairwise:
+) -> Weighted | FiniteRank:
     """Return the pairwise statistic h, over all pairs or in random features."""
     of_targets = spec.residual.statistic(featured, target_kernel)
     pairwise = Weighted(prediction_kernel, divergence, of_targets)

@@ -18,6 +18,7 @@ from jaxcal.kernels import points
 from jaxcal.read import Draws, OwnUnits, Standardized, convert, sampling
 from jaxcal.read.families import Particles, distribution_of
 from jaxcal.read.sampling import drawn, stratified
+from jaxcal.read.standardized import in_units_of_data
 from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike, Scalar
 
 
@@ -245,7 +246,7 @@ def kernel_means(
         )
     if n_counts is not None:
         n_counts = convert.integer(n_counts, "n_counts")
-    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    original = in_units_of_data(predictions)
     if isinstance(original, Draws):
         anyhow = convert.key(0 if key is None else key)  # existing draws are taken in order
         distribution = Particles(drawn(anyhow, predictions, n_draws))

@@ -303,10 +303,8 @@ def with_bandwidth(kernel: KernelLike, bandwidth: Array) -> Any:
         case Scaled(scale=scale, kernel=inner):
             return Scaled(scale, with_bandwidth(inner, bandwidth))
         case _ if _is_unset(kernel):
-            return eqx.tree_at(lambda k: k.bandwidth, kernel, bandwidth, is_leaf=_is_none)
+            return eqx.tree_at(
+                lambda k: k.bandwidth, kernel, bandwidth, is_leaf=lambda leaf: leaf is None
+            )
         case _:
             return kernel
-
-
-def _is_none(leaf: object) -> bool:
-    return leaf is None

@@ -19,7 +19,8 @@ from jax.scipy.special import log_ndtr, logsumexp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.numerics import at_least, at_most, normals, not_finite, psd_root, safe_sqrt
-from jaxcal.read import Draws, Standardized, draws, gaussian_moments
+from jaxcal.read import Draws, draws, gaussian_moments
+from jaxcal.read.standardized import in_units_of_data
 from jaxcal.typing import Divergence, Features, Key, Predictions, Scalar
 
 MAX_OBSERVATIONS = 512  # observations of which all distances are computed
@@ -169,7 +170,7 @@ def second_order_heuristic(
     try:
         moments = gaussian_moments(predictions)
     except TypeError:
-        original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+        original = in_units_of_data(predictions)
         available = original.samples.shape[1] if isinstance(original, Draws) else MAX_DRAWS
         samples = draws(key, predictions, min(available, MAX_DRAWS))
         return spread_of_draws(samples.reshape(*samples.shape[:2], -1), most=most)

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxcal.moments.evaluation import LogDensityOfOne, evaluate
+from jaxcal.moments.evaluation import evaluate
 from jaxcal.numerics import at_least, normals
 from jaxcal.read import Units
-from jaxcal.read.scores import is_distribution, on_whole_space
-from jaxcal.typing import Key, Point, Points, Predictions
+from jaxcal.read.scores import each_density, is_distribution, on_whole_space
+from jaxcal.typing import Key, Points, Predictions
 
 LENGTHS = (0.06, 0.2, 0.7, 2.8)  # of moves, in standard deviations of all targets
 HALVINGS = 24  # bisection steps towards an edge
@@ -47,12 +47,12 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
         return Edges(nowhere, nowhere)
     predictions, targets = jax.tree.map(jax.lax.stop_gradient, (predictions, targets))
     n = targets.shape[0]
-    units = Units.of(targets.reshape(n, -1))
-    place = units.center[None], jnp.diag(units.scale)[None]
-    d = units.scale.size
+    scale = Units.of(targets.reshape(n, -1)).scale
+    d = scale.size
 
     def logs(steps: Points) -> Float[Array, " n"]:
-        return evaluate(_moved, predictions, targets, *place, steps)["moment"][:, 0]
+        moved = targets + (scale[None] * steps).reshape(targets.shape)
+        return each_density(predictions, lambda log_density, y: log_density(y), moved)
 
     lines = normals(key, (len(LENGTHS), n, d), targets.dtype)
     lines = lines / jnp.linalg.norm(lines, axis=-1, keepdims=True)
@@ -81,10 +81,6 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
     falls = jnp.isfinite(near) & ((slope >= SLOPE) | (here - near >= DROP))
     placed = edge > 2.0**-4  # an edge closer to its target is not located precisely enough
     return Edges(jnp.any(crossed), jnp.any(crossed & placed & ~falls))
-
-
-def _moved(log_density: LogDensityOfOne, y: Point, *step: Point) -> Array:
-    return log_density(y + step[0])[None]
 
 
 ROUGH = 0.01  # share of segments that may disagree

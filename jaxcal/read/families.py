@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.read.standardized import OwnUnits, Standardized, Units, along_last
+from jaxcal.read.standardized import OwnUnits, Standardized, Units, along_last, in_units_of_data
 from jaxcal.typing import Distribution, PredictionsLike
 
 
@@ -141,7 +141,7 @@ def gaussian_moments(predictions: PredictionsLike) -> Normals:
     closed_form = distribution_of(predictions)
     if isinstance(closed_form, Normals):
         return closed_form
-    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    original = in_units_of_data(predictions)
     raise TypeError(
         f"this distance has a closed form for numpyro Normal and MultivariateNormal predictions "
         f"only, got {type(original).__name__}: use Fisher() for densities known up to their "

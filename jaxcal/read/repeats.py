@@ -57,18 +57,13 @@ def repeated_rows(
     if not jnp.issubdtype(targets.dtype, jnp.inexact):
         return jnp.zeros((), jnp.int32)
     both = jnp.stack([_mixed(of_targets) + of_predictions, of_targets])
-    whole, alone = _repeated(both)
+    ordered = jnp.sort(both, axis=1)
+    whole, alone = jnp.sum(ordered[:, 1:] == ordered[:, :-1], axis=1, dtype=jnp.int32)
     one_prediction = jnp.all(of_predictions == of_predictions[0])
     discrete = (2 * alone > 3 * whole) | (2 * (n - whole) > 3 * (n - alone))
     discrete |= one_prediction & (3 * (n - alone) < n)
     limit = int(max(SHARE * n, FLOAT32 * n**2 if targets.dtype.itemsize <= 4 else 0.0))
     return jnp.where(discrete | (whole <= limit), jnp.zeros_like(whole), whole)
-
-
-def _repeated(bits: UInt32[Array, "k n"]) -> Int[Array, " k"]:
-    """Return how many entries of each row equal an earlier one."""
-    ordered = jnp.sort(bits, axis=1)
-    return jnp.sum(ordered[:, 1:] == ordered[:, :-1], axis=1, dtype=jnp.int32)
 
 
 def _is_number(dtype: DTypeLike) -> bool:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
 from jaxcal.read.predictions import Scores, Unnormalized
-from jaxcal.read.standardized import Standardized, Units
+from jaxcal.read.standardized import Standardized, Units, in_units_of_data
 from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
 
 
@@ -100,7 +100,7 @@ def scores_at(
     intermediates of a network for n points, not n (m + 1). Cost: n (m + 1) gradients.
     """
     units = Units.unchanged(ys) if units is None else units
-    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    original = in_units_of_data(predictions)
     if isinstance(original, Scores):
         values, at_nodes = _from_arrays(predictions, original, ys)
         return units.scores(values), None if at_nodes is None else units.scores(at_nodes)
@@ -202,7 +202,7 @@ def states_an_end(predictions: Any) -> bool:
 
 def climbable(predictions: Predictions) -> bool:
     """Return whether predictions have log densities, not only scores or draws."""
-    original = predictions.predictions if isinstance(predictions, Standardized) else predictions
+    original = in_units_of_data(predictions)
     return isinstance(original, Unnormalized) or is_distribution(original)
 
 

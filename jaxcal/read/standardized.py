@@ -1,5 +1,7 @@
 """Predictions in standardized units, so that no result depends on the unit of the data."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -115,3 +117,8 @@ class Standardized(eqx.Module):
     predictions: PredictionsLike
     units: Units | OwnUnits
     event: tuple[int, ...] = eqx.field(static=True)
+
+
+def in_units_of_data(predictions: Any) -> Any:
+    """Return predictions without a change of units."""
+    return predictions.predictions if isinstance(predictions, Standardized) else predictions

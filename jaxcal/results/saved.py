@@ -220,8 +220,8 @@ def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outc
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
-        result = function(*args, **kwargs)
-        if not getattr(result, "traced", True):
+        result: Any = function(*args, **kwargs)
+        if not result.traced:
             object.__setattr__(result, SOURCE, _described(function, args, kwargs))
         return result
 

@@ -57,7 +57,7 @@ class Whitener(Protocol):
 
     ``fit(predictions, at_nodes)`` returns a `Whitening` and never uses targets. ``predictions`` and
     the nodes of ``at_nodes`` are in the units of the returned centres; ``at_nodes`` is None if
-    ``needs_nodes`` is False. ``diagonal`` states whether every scale is a diagonal matrix.
+    ``needs_nodes`` is False.
 
     Example:
         >>> import jaxcal
@@ -67,9 +67,6 @@ class Whitener(Protocol):
 
     @property
     def needs_nodes(self) -> bool: ...
-
-    @property
-    def diagonal(self) -> bool: ...
 
     def fit(self, predictions: Predictions, at_nodes: NodeScores | None, /) -> Whitening: ...
 

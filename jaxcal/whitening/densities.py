@@ -12,6 +12,7 @@ from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.numerics import at_least
 from jaxcal.read import Standardized, convert
 from jaxcal.read.scores import climbable, log_densities, to_second_order
+from jaxcal.read.standardized import in_units_of_data
 from jaxcal.typing import Features, Key, Nodes, Points, Predictions
 from jaxcal.whitening.contract import (
     FORMS,
@@ -24,7 +25,6 @@ from jaxcal.whitening.contract import (
 )
 from jaxcal.whitening.precisions import (
     LEAST,
-    bounded_spectrum,
     eyes,
     inverses,
     slopes,
@@ -64,10 +64,6 @@ class Regression(eqx.Module):
 
     def __check_init__(self):
         convert.choice(self.form, "form", FORMS)
-
-    @property
-    def diagonal(self) -> bool:
-        return self.form == "diagonal"
 
     def fit(self, predictions: Predictions, at_nodes: NodeScores | None) -> Whitening:
         nodes, values = at_base_points(at_nodes, "Regression()")
@@ -113,13 +109,9 @@ class Landing(eqx.Module):
         convert.choice(self.form, "form", FORMS)
         convert.integer(self.steps, "steps")
 
-    @property
-    def diagonal(self) -> bool:
-        return self.form == "diagonal"
-
     def fit(self, predictions: Any, at_nodes: NodeScores | None) -> Whitening:
         if not climbable(predictions):
-            original = getattr(predictions, "predictions", predictions)
+            original = in_units_of_data(predictions)
             raise TypeError(
                 f"whiten: Landing() climbs log densities, and {type(original).__name__} has none: "
                 f"use Regression(), which needs scores at base points alone"
@@ -138,15 +130,19 @@ class Landing(eqx.Module):
         heights = jax.lax.map(lambda z: height(jnp.broadcast_to(z[None], (n, d))), nodes)
         start = nodes[jnp.argmax(heights, axis=0)]
 
-        def step(at: Points, _: object) -> tuple[Points, None]:
+        def step(_: object, climbed: tuple[Array, ...]) -> tuple[Array, ...]:
+            at = climbed[0]
             _, scores, hessians = to_second_order(predictions, at)
             along = _newton(scores, -hessians)
             candidates = jnp.stack([at, *(at + part * along for part in SHORTER)])
             best = jnp.argmax(jax.lax.map(height, candidates), axis=0)
-            return jnp.take_along_axis(candidates, best[None, :, None], axis=0)[0], None
+            higher = jnp.take_along_axis(candidates, best[None, :, None], axis=0)[0]
+            return higher, at, scores, hessians
 
-        at, _ = jax.lax.scan(step, start, None, length=self.steps)
-        _, scores, hessians = to_second_order(predictions, at)
+        # the last step is not taken: one program differentiates on the way and at the end
+        nothing = jnp.zeros((n, d, d), start.dtype)
+        climbed = (start, start, jnp.zeros_like(start), nothing)
+        _, at, scores, hessians = jax.lax.fori_loop(0, self.steps + 1, step, climbed)
         # adds 0 at a mode; if none was reached it bounds M^T s by 1
         precisions = scores[:, :, None] * scores[:, None] - hessians
         precisions = precisions if self.form == "full" else diagonals(precisions)
@@ -163,14 +159,20 @@ class Landing(eqx.Module):
 
 
 def _newton(scores: Points, precisions: Float[Array, "n d d"]) -> Points:
-    """Return the Newton step along the absolute curvature; 0 if there is none."""
+    """Return the Newton step along the absolute curvature; 0 if there is none.
+
+    The curvature is a constant for derivatives: those of a mode need a step per order.
+    """
+    precisions = jax.lax.stop_gradient(precisions)
     finite = jnp.all(jnp.isfinite(precisions), axis=(1, 2)) & jnp.all(jnp.isfinite(scores), axis=1)
     safe = jnp.where(finite[:, None, None], precisions, eyes(precisions))
     diagonal = jnp.abs(jnp.diagonal(safe, axis1=1, axis2=2))
     units = jnp.where(diagonal > 0, diagonal, 1) ** -0.5
     unitless = safe * units[:, :, None] * units[:, None]
-    bounded, _ = bounded_spectrum(unitless, lambda v: at_least(jnp.abs(v), LEAST))
-    along = units * jnp.linalg.solve(bounded, (units * scores)[..., None])[..., 0]
+    values, vectors = jnp.linalg.eigh(unitless)
+    rotated = jnp.einsum("nij,ni->nj", vectors, units * scores)
+    shrunk = rotated / at_least(jnp.abs(values), LEAST)
+    along = units * jnp.einsum("nij,nj->ni", vectors, shrunk)
     return jnp.where(finite[:, None], along, 0)
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array
 from jaxcal.divergences.vectors import NodeScores
 from jaxcal.read import Draws, Standardized, convert
 from jaxcal.read.families import Normals, distribution_of, full, mean_and_covariance
+from jaxcal.read.standardized import in_units_of_data
 from jaxcal.typing import Predictions
 from jaxcal.whitening.contract import FORMS, Whitening, diagonals, in_units_of
 from jaxcal.whitening.precisions import (
@@ -58,10 +59,6 @@ class Moments(eqx.Module):
         if (self.mean is None) != (self.covariance is None):
             raise ValueError("mean and covariance: give both, or none to take those offered")
 
-    @property
-    def diagonal(self) -> bool:
-        return self.form == "diagonal"
-
     def fit(self, predictions: Predictions, at_nodes: NodeScores | None) -> Whitening:
         mean, covariances = full(self._moments(predictions))
         if mean.ndim == 1:  # one density for all targets
@@ -77,7 +74,7 @@ class Moments(eqx.Module):
         offered = mean_and_covariance(distribution_of(predictions))
         if offered is not None:
             return offered
-        original = getattr(predictions, "predictions", predictions)
+        original = in_units_of_data(predictions)
         if isinstance(original, Draws):
             return _of_draws(original, predictions, self.form)
         try:

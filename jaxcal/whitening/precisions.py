@@ -163,7 +163,8 @@ def _inverse(bounded: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
     finite = jnp.all(jnp.isfinite(bounded), axis=(1, 2))[:, None, None]
     units = jnp.diagonal(jnp.where(finite, bounded, eyes(bounded)), axis1=1, axis2=2) ** -0.5
     square = units[:, :, None] * units[:, None]
-    inverse = jnp.linalg.inv(jnp.where(finite, bounded * square, eyes(bounded)))
+    root = jnp.linalg.cholesky(jnp.where(finite, bounded * square, eyes(bounded)))
+    inverse = jax.scipy.linalg.cho_solve((root, True), eyes(bounded))
     return jnp.where(finite, (inverse + jnp.swapaxes(inverse, 1, 2)) / 2 * square, jnp.nan)
 
 
