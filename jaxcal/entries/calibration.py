@@ -77,10 +77,10 @@ def calibration_test(
     Returns:
         `TestResult`. ``result.parts`` holds the alternatives, each with its p-value;
         ``result.table`` the shift and the spread of each coordinate, on average and along each
-        feature; ``result.ranks`` the ranks of the targets by log density, by each coordinate and by
-        ``statistics`` (`jaxcal.plots.where`). A target at which
-        its prediction has density 0, or so far in its tail that the probability of any such target
-        among n is 1e-6, leads to rejection by itself. Scores are omitted if a density has a
+        feature, the correlation of each pair, and tails; ``result.ranks`` the ranks of the targets
+        by log density, by each coordinate and by ``statistics`` (`jaxcal.plots.where`). A target at
+        which its prediction has density 0, or so far in its tail that the probability of any such
+        target among n is 1e-6, leads to rejection by itself. Scores are omitted if a density has a
         boundary.
 
     Cost per observation, for predictions that are not sampled: about 190 log densities, 6 gradients
@@ -344,7 +344,7 @@ def _table(
         return None
     scores = ranks.normal, normal(ranks.resolved)
     along = frame.along(fit.seen, inputs)
-    return table(*scores, along, fit.kept, level, names, frame.columns)
+    return table(*scores, along, fit.kept, level, names, frame.columns, ranks.expected)
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:

@@ -15,6 +15,7 @@ from jaxcal.read import Standardized, Unnormalized
 from jaxcal.typing import Key, Keys, Points
 
 Statistics: TypeAlias = Callable[..., Array]  # of one target, and of its inputs if there are any
+LEAST_SHARE = 1e-6  # weight below which a point adds nothing to a mean
 BLOCK = 4096  # observations whose points are in memory at once
 
 
@@ -26,6 +27,8 @@ class Ranked(NamedTuple):
     above the greatest one. A target has next to no weight where its prediction is wrong in one
     coordinate, so that its rank in any other, right one is 0 or 1 too often; that of ``resolved``
     is not, but says less on tails. ``statistics`` [n, s]: of functions of the target.
+    ``expected`` [n, 2, q]: expected product of the normal scores of each pair of ``coordinates``,
+    and of ``resolved`` ranks, given the points.
     """
 
     density: Float[Array, " n"]
@@ -34,6 +37,7 @@ class Ranked(NamedTuple):
     products: Float[Array, "n q"]
     resolved: Float[Array, "n d"]
     statistics: Float[Array, "n s"]
+    expected: Float[Array, "n 2 q"]
 
     @property
     def shown(self) -> Float[Array, "n r"]:
@@ -212,7 +216,37 @@ def ranked(key: Key, near: Landed, statistics: Float[Array, "n k s"] | None = No
     resolved = jnp.where(low, least * again, jnp.where(high, 1 - least * again, coordinates))
     products, of_statistics = jnp.split(u[:, d + 1 :], [len(i)], axis=1)
     at_most = below[:, 0] + ties[:, 0]
-    return Ranked(u[:, 0], at_most, coordinates, products, resolved, of_statistics)
+    edges = jnp.stack([jnp.full_like(least, float(jnp.finfo(least.dtype).eps)), least], axis=1)
+    expected = expected_products(w, near.points, edges)[:, :, i, j]
+    return Ranked(u[:, 0], at_most, coordinates, products, resolved, of_statistics, expected)
+
+
+def expected_products(
+    w: Float[Array, "n k"], points: Float[Array, "n k d"], edges: Float[Array, "n e 1"]
+) -> Float[Array, "n e d d"]:
+    """Return the mean product of the normal scores of two coordinates of a point of weight w.
+
+    Each score is that of a rank which is uniform over the share of weight of the point, and drawn
+    anew, uniformly, within each of ``edges`` of 0 and 1. The diagonal is not 1.
+    """
+
+    def share(less: Bool[Array, "n k k d"]) -> Float[Array, "n k d"]:
+        return jnp.sum(jnp.where(less, w[:, None, :, None], 0), axis=2)
+
+    low = share(points[:, None] < points[:, :, None])
+    width = share(points[:, None] == points[:, :, None])
+
+    def integral(rank: Float[Array, "n k d"]) -> Float[Array, "n e k d"]:
+        """Return the integral of the normal score from 0 to a rank; linear within the edges."""
+        rank, edge = rank[:, None], edges[:, :, :, None]
+        inside = jax.scipy.stats.norm.pdf(normal(jnp.clip(rank, edge, 1 - edge)))
+        return -inside * jnp.clip(jnp.minimum(rank, 1 - rank) / edge, 0, 1)
+
+    wide = (width > LEAST_SHARE)[:, None]
+    steps = integral(low + width) - integral(low)
+    means = jnp.where(wide, steps / jnp.where(wide, width[:, None], 1), 0)
+    with jax.default_matmul_precision("highest"):
+        return jnp.einsum("nk,neki,nekj->neij", w, means, means)
 
 
 def normal(ranks: Float[Array, "n q"]) -> Float[Array, "n q"]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-KINDS = 4  # kinds of errors: shifts, spreads, correlations, trends in x
+KINDS = 5  # kinds of errors: shifts, spreads, correlations, tails, trends in x
 
 
 class PosteriorResult(Result):
@@ -100,8 +100,10 @@ class PosteriorResult(Result):
     def told(self) -> Diagnosis:
         """Diagnosis that identifies parameters: from scores if posteriors are Gaussian, else from
         ranks if there are any."""
-        if self.by_ranks is None or tells(self.diagnosis.shift):
+        if self.by_ranks is None:
             return self.diagnosis
+        if tells(self.diagnosis.shift):
+            return replace(self.diagnosis, tails=self.by_ranks.tails)
         return self.by_ranks
 
     def _lines(self) -> list[str]:
@@ -245,14 +247,20 @@ class PosteriorReport(Result):
 
         For Gaussian posteriors shift, spread and trends along x are from scores; for others from
         ranks, which concern a parameter by itself for any shape: among draws, else among points of
-        the density. Correlations are from scores.
+        the density. Tails are always from ranks among points of the density.
         """
         by_scores, given_x = self.calibration.diagnosis, self.conditional.diagnosis
-        by_ranks = self._by_ranks()
+        by_ranks, of_points = self._by_ranks(), self.conditional.by_ranks
+        correlation, tails = by_scores.correlation, None
+        if of_points is not None:
+            correlation = correlation if tells(correlation) else of_points.correlation
+            tails = of_points.tails
         if by_ranks is not None:
-            return replace(by_ranks, correlation=by_scores.correlation)
+            return replace(by_ranks, correlation=correlation, tails=tails)
         return replace(
             by_scores,
+            correlation=correlation,
+            tails=tails,
             shift_trend=given_x.shift_trend,
             spread_trend=given_x.spread_trend,
             strongest=given_x.strongest,

@@ -692,10 +692,10 @@ def test_findings_from_ranks_need_the_p_values_of_the_table(right):
     table, diagnosis = right.conditional.test.table, right.conditional.diagnosis
     assert float(table.p_value[0, 0]) > 0.02
     certain = diagnosis.shift._replace(p_value=jnp.zeros(2), p_adjusted=jnp.zeros(2))
-    raised = also_by(table, replace(diagnosis, shift=certain)).shift
+    raised = also_by(table, replace(diagnosis, shift=certain), 0.05).shift
     np.testing.assert_allclose(raised.p_value, table.p_value[:2, 0])
     assert float(raised.p_adjusted[0]) >= float(raised.p_value[0])
-    assert also_by(table, replace(diagnosis, shift=None)).shift is None
+    assert also_by(table, replace(diagnosis, shift=None), 0.05).shift is None
 
 
 def one_of_two_modes(theta, x):
