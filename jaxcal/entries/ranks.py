@@ -239,7 +239,7 @@ def expected_products(
     def integral(rank: Float[Array, "n k d"]) -> Float[Array, "n e k d"]:
         """Return the integral of the normal score from 0 to a rank; linear within the edges."""
         rank, edge = rank[:, None], edges[:, :, :, None]
-        inside = jax.scipy.stats.norm.pdf(normal(jnp.clip(rank, edge, 1 - edge)))
+        inside = jax.scipy.stats.norm.pdf(ndtri(jnp.clip(rank, edge, 1 - edge)))
         return -inside * jnp.clip(jnp.minimum(rank, 1 - rank) / edge, 0, 1)
 
     wide = (width > LEAST_SHARE)[:, None]
