@@ -66,8 +66,8 @@ class Config:
     and of each fault, and whether the tests are those that train classifiers."""
 
     blocks: tuple[tuple[tuple[str, ...], int, int, int, bool], ...] = (
+        (("Gaussian",), 200, 40, 10, True),
         (EXACT, 200, 1000, 200, False),
-        (("Gaussian",), 200, 100, 20, True),
         (EXACT, 50, 1000, 200, False),
         (("network",), 200, 300, 200, False),
         (EXACT, 1000, 300, 50, False),

@@ -109,13 +109,18 @@ def calibration_test(
     if not isinstance(null, Wild | HadamardWild | DependentWild) and _ours(null):
         raise _no_signs(null)
     predictions, columns = observed(predictions, ys, inputs)
-    d = ys[0].size
-    called = checks.names(names, d, "coordinate") or tuple(map(str, range(d)))
+    called = coordinate_names(names, ys)
     if statistics is not None:
         _returns_numbers(checks.function(statistics, "statistics", TAKES), ys, columns)
     options = {"names": called, "statistics": statistics}
     result = _unjudged(key, predictions, ys, columns, null, jnp.asarray(level), **options)
     return result.at_level(level, null.least_p_value)
+
+
+def coordinate_names(names: Sequence[str] | None, ys: Array) -> tuple[str, ...]:
+    """Return the checked names of the coordinates of a target; by default 0, 1, .."""
+    d = ys[0].size
+    return checks.names(names, d, "coordinate") or tuple(map(str, range(d)))
 
 
 def _returns_numbers(statistics: Statistics, ys: Array, inputs: Points | None) -> None:
@@ -313,8 +318,25 @@ def _one(
         parts=parts,
         table=_table(fit, frame, inputs, level, names),
         ranks=jnp.where(fit.kept[:, None], fit.seen.ranks.shown, jnp.nan),
+        steps=_steps(fit, frame, parts.names),
         test="calibration test",
         null=type(null).__name__,
+    )
+
+
+def _steps(fit: Fit, frame: Frame, alternatives: tuple[str, ...]) -> tuple[str, ...]:
+    """Return one line for each of the steps that `jaxcal.explain` prints."""
+    shape = list(fit.seen.centers.shape)
+    inputs = "" if frame.inputs is None else f", {len(frame.inputs.columns.center)} inputs"
+    scores = "none, as a density ends" if fit.scores is None else "s_i = grad log p_i at the target"
+    return (
+        f"t = (y - mean) / sd of the targets, {shape}",
+        "points near each prediction, with weights p_i / q_i, or draws of it",
+        scores if fit.scores is None else f"{scores}, {shape}",
+        f"f_i: 1, claimed centre, log of the claimed scale{inputs}",
+        "none",
+        "log evidence of sums of m_i f_i, m_i moments of ranks of the target and of s_i, averaged "
+        f"over {', '.join(alternatives)}",
     )
 
 

@@ -142,21 +142,20 @@ def with_limits(
     the first, of normal scores; p-values the larger ones of these and of resolved scores. Rows of
     ``shapes`` [2, ..] follow, of which all columns but the first are NaN."""
     degrees = count - 2
-    p = jnp.max(student_p_value(effects, errors, degrees), axis=0)
-    effect, error = effects[0], errors[0]
     labels = [f"{kind} of {name}" for kind in ("shift", "spread") for name in names]
-    cells = [part.reshape(-1) for part in (effect, error, p)]
+    (_, r, c), limited = effects.shape, [part.reshape(2, -1) for part in (effects, errors)]
+    tested = limited
     if shapes is not None:
-        by_ratio = student_p_value(shapes.ratio, jnp.ones_like(shapes.ratio), degrees)
-        more = shapes.effect[0], shapes.error[0], jnp.max(by_ratio, axis=0)
-        cells = [jnp.concatenate(parts) for parts in zip(cells, more, strict=True)]
         labels += [f"correlation of {a} and {b}" for a, b in combinations(names, 2)]
         labels += [f"tails of {name}" for name in names]
-    effect, error, p = cells
+        ratios = shapes.ratio, jnp.ones_like(shapes.ratio)
+        tested = [jnp.concatenate(parts, 1) for parts in zip(limited, ratios, strict=True)]
+        limited = [jnp.concatenate(parts, 1) for parts in zip(limited, shapes[:2], strict=True)]
+    p = jnp.max(student_p_value(*tested, degrees), axis=0)
+    effect, error = (part[0] for part in limited)
     there = jnp.isfinite(effect) & jnp.isfinite(error)
     adjusted = jnp.where(there, holm(jnp.where(there, p, 1)), jnp.nan)
     reach = student_quantile(1 - level / 2, degrees) * error
-    r, c = effects.shape[1:]
 
     def rows(cells: Float[Array, " k"]) -> Float[Array, "r2 c"]:
         first = jnp.full((len(labels) - r, c), jnp.nan, cells.dtype).at[:, 0].set(cells[r * c :])
@@ -187,10 +186,11 @@ def summed_table(
     cubes: Float[np.ndarray, "2 d s s s"],
     powers: Float[np.ndarray, "2 d f 5 5"],
     level: float,
+    names: tuple[str, ...],
     columns: tuple[str, ...],
 ) -> Table:
     """Return the table of `table_sums` of normal and of resolved scores, with effects as by
-    `table`; coordinates are called 0, 1, ..
+    `table`.
 
     Errors of the spread are taken before trends of the shift are removed, so that limits are wider
     where these are strong.
@@ -200,7 +200,7 @@ def summed_table(
     each = np.stack([_of_sums(*of) for of in of_scores])  # [2 d, effects and errors, 2, 1 + f]
     both = each.reshape(2, d, 2, 2, 1 + f).transpose(2, 0, 3, 1, 4).reshape(2, 2, 2 * d, 1 + f)
     effects, errors, count = (jnp.asarray(part) for part in (*both, cubes[0, 0, 0, 0, 0]))
-    return with_limits(effects, errors, count, level, tuple(map(str, range(d))), columns)
+    return with_limits(effects, errors, count, level, names, columns)
 
 
 def _of_sums(

@@ -138,7 +138,7 @@ def test_without_trends_of_the_shift_limits_are_those_in_memory():
     columns = ("everywhere", "a", "b", "c")
     in_memory = table(arrays[0], *arrays, 0.05, ("0", "1"), columns, jnp.zeros((N, 2, 1)))
     sums = [np.stack([part, part]) for part in table_sums(*arrays)]
-    streamed = summed_table(*sums, 0.05, columns)
+    streamed = summed_table(*sums, 0.05, ("0", "1"), columns)
     for name in ("effect", "low", "high", "p_value"):
         values = getattr(in_memory, name)[:4]
         np.testing.assert_allclose(getattr(streamed, name), values, rtol=1e-7, atol=1e-12)
@@ -147,8 +147,10 @@ def test_without_trends_of_the_shift_limits_are_those_in_memory():
 def test_a_streamed_table_says_where():
     """Deviations that grow with the centre are claimed to be constant."""
     ys = CENTERS + np.exp(0.5 * CENTERS) * (YS - CENTERS)
-    test = StreamedTest.calibration(0, forecasts(slice(0, 120)), ys[:120], n_draws=DRAWS)
+    of = forecasts(slice(0, 120)), ys[:120]
+    test = StreamedTest.calibration(0, *of, names=["a", "b"], n_draws=DRAWS)
     result = test.result(test.update(test.empty(), forecasts(), ys))
+    assert result.table.rows == ("shift of a", "shift of b", "spread of a", "spread of b")
     assert result.table.sentences()[0].startswith("spread of ")
     assert "too narrow" in result.table.sentences()[0]
     assert "for each deviation of its claimed centre" in result.table.sentences()[0]
@@ -278,7 +280,7 @@ def test_it_keeps_its_level_and_finds_a_wrong_spread(key):
         return jax.lax.map(one, jnp.stack(keys))
 
     def fitted(key, predictions, ys):
-        made = EntriesFit.of(key, predictions, ys, None, DRAWS)
+        made = EntriesFit.of(key, predictions, ys, None, DRAWS, ("0", "1"))
         return made.units, made.frame, made.ends, made.layout
 
     low, high = scipy.stats.binom.interval(0.9999, len(keys), 0.05)
