@@ -34,6 +34,7 @@ LAWS = {  # the family of `experiments/power`, and its faults
     "skewed": ("skewed 2", (*FAULTS, "correlation left out", "one too wide", *TRENDS)),
     "network": ("few simulations", ("trained",)),
 }
+EXACT = ("Gaussian", "two modes", "skewed")  # laws without a network
 DENSITIES = {  # from log densities up to their constants
     "calibration_test": lambda key, data: jaxcal.calibration_test(
         key, data.predictions, data.targets
@@ -61,20 +62,23 @@ TRAINED = ("BayesFlow conformal", "sbi LC2ST")  # classifiers
 
 @dataclass(frozen=True)
 class Config:
-    """``sets``: for each n, data sets of right posteriors and of each fault."""
+    """``blocks``, in the order in which they are measured: laws, n, data sets of right posteriors
+    and of each fault, and whether the tests are those that train classifiers."""
 
-    sets: tuple[tuple[int, int, int], ...] = ((200, 1000, 200), (50, 1000, 200), (1000, 300, 50))
-    sets_trained: tuple[tuple[int, int, int], ...] = ((200, 100, 20),)
-    laws: tuple[str, ...] = tuple(LAWS)
+    blocks: tuple[tuple[tuple[str, ...], int, int, int, bool], ...] = (
+        (("Gaussian",), 200, 40, 10, True),
+        (EXACT, 200, 1000, 200, False),
+        (EXACT, 50, 1000, 200, False),
+        (("network",), 200, 300, 200, False),
+        (EXACT, 1000, 300, 50, False),
+    )
     faults: tuple[str, ...] | None = None  # None: all of a law
     tests: tuple[str, ...] = (*DENSITIES, *DRAWS, *TRAINED)
     seed: int = 20261125
 
 
 QUICK = Config(
-    sets=((20, 2, 2),),
-    sets_trained=(),
-    laws=("Gaussian",),
+    blocks=((("Gaussian",), 20, 2, 2, False),),
     faults=("too wide",),
     tests=("kccsd_test", *DRAWS),
 )
@@ -207,12 +211,11 @@ def trained(test: str, seed: int, thetas: np.ndarray, xs: np.ndarray, draws: np.
 
 
 def cells_of(config: Config) -> list[dict[str, Any]]:
-    """Cheap tests first; level and power of each size and law after each other."""
+    """Level and power of each block and law after each other."""
     return [
         {"law": law, "fault": fault, "n": n, "data_sets": sets, "test": test}
-        for sizes, classifiers in ((config.sets, False), (config.sets_trained, True))
-        for n, level, power in sizes
-        for law in config.laws
+        for laws, n, level, power, classifiers in config.blocks
+        for law in laws
         for fault in ("correct", *(config.faults or LAWS[law][1]))
         for sets in [level if fault == "correct" else power]
         for test in config.tests

@@ -20,7 +20,7 @@ from reference import faulty
 FOLDER = Path(__file__).parent
 MEASURED = ("rejected", "named", "accused_a", "accused_b", "falsely_accused")
 BOTH = "a |b |the corr|.* of [ab]|errors change|.*may be"
-ABOUT = r"{0} is|(shift|spread) of {0}\b"
+ABOUT = r"{0} is|the tails of {0}|(shift|spread|tails) of {0}\b"
 # what names a fault of b (or of the parameter in its place), and what else is true beside it
 NAMES = {
     "right": ("(?!)", ""),
@@ -32,7 +32,7 @@ NAMES = {
     "dropped": (".*a mode may be missing", ABOUT.format("a")),
     "ignores": ("errors change|.* along input", "[ab] is under|spread of [ab]"),
     "prior": ("errors change|.* along input", "[ab] is under|spread of [ab]"),
-    "tails": ("(?!)", ""),
+    "tails": ("the tails of [ab]", ""),
 }
 WEAK = {"narrow": 0.6, "wide": 1.6, "shifted": 0.6}
 STRONG = {"narrow": 0.3, "wide": 2.5, "shifted": 2.0}  # of a, with b independent and right

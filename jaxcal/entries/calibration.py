@@ -76,11 +76,11 @@ def calibration_test(
 
     Returns:
         `TestResult`. ``result.parts`` holds the alternatives, each with its p-value;
-        ``result.table`` shift and spread of each coordinate, on average and along each feature;
-        ``result.ranks`` ranks of the targets by log density, by each coordinate and by
-        ``statistics`` (`jaxcal.plots.where`). A target leads to rejection by itself if its
-        prediction has density 0 there, or if it is so far in the tail that any such target among n
-        has probability 1e-6. Scores are omitted if a density has a boundary.
+        ``result.table`` shift and spread of each coordinate, on average and along each feature, the
+        correlation of each pair, and tails; ``result.ranks`` ranks of the targets by log density,
+        by each coordinate and by ``statistics`` (`jaxcal.plots.where`). A target leads to rejection
+        by itself if its prediction has density 0 there, or if it is so far in the tail that any
+        such target among n has probability 1e-6. Scores are omitted if a density has a boundary.
 
     Cost per observation, for predictions that are not sampled: about 190 log densities, 6 gradients
     and 5 d Hessian-vector products, and k b multiplications for k entries (d = 2: 41) and b draws
@@ -108,13 +108,18 @@ def calibration_test(
     if not isinstance(null, Wild | HadamardWild | DependentWild) and _ours(null):
         raise _no_signs(null)
     predictions, columns = observed(predictions, ys, inputs)
-    d = ys[0].size
-    called = checks.names(names, d, "coordinate") or tuple(map(str, range(d)))
+    called = coordinate_names(names, ys)
     if statistics is not None:
         _returns_numbers(checks.function(statistics, "statistics", TAKES), ys, columns)
     options = {"names": called, "statistics": statistics}
     result = _unjudged(key, predictions, ys, columns, null, jnp.asarray(level), **options)
     return result.at_level(level, null.least_p_value)
+
+
+def coordinate_names(names: Sequence[str] | None, ys: Array) -> tuple[str, ...]:
+    """Return the checked names of the coordinates of a target; by default 0, 1, .."""
+    d = ys[0].size
+    return checks.names(names, d, "coordinate") or tuple(map(str, range(d)))
 
 
 def _returns_numbers(statistics: Statistics, ys: Array, inputs: Points | None) -> None:
@@ -312,8 +317,25 @@ def _one(
         parts=parts,
         table=_table(fit, frame, inputs, level, names),
         ranks=jnp.where(fit.kept[:, None], fit.seen.ranks.shown, jnp.nan),
+        steps=_steps(fit, frame, parts.names),
         test="calibration test",
         null=type(null).__name__,
+    )
+
+
+def _steps(fit: Fit, frame: Frame, alternatives: tuple[str, ...]) -> tuple[str, ...]:
+    """Return one line for each of the steps that `jaxcal.explain` prints."""
+    shape = list(fit.seen.centers.shape)
+    inputs = "" if frame.inputs is None else f", {len(frame.inputs.columns.center)} inputs"
+    scores = "none, as a density ends" if fit.scores is None else "s_i = grad log p_i at the target"
+    return (
+        f"t = (y - mean) / sd of the targets, {shape}",
+        "points near each prediction, with weights p_i / q_i, or draws of it",
+        scores if fit.scores is None else f"{scores}, {shape}",
+        f"f_i: 1, claimed centre, log of the claimed scale{inputs}",
+        "none",
+        "log evidence of sums of m_i f_i, m_i moments of ranks of the target and of s_i, averaged "
+        f"over {', '.join(alternatives)}",
     )
 
 
@@ -343,7 +365,7 @@ def _table(
         return None
     scores = ranks.normal, normal(ranks.resolved)
     along = frame.along(fit.seen, inputs)
-    return table(*scores, along, fit.kept, level, names, frame.columns)
+    return table(*scores, along, fit.kept, level, names, frame.columns, ranks.expected)
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:

@@ -15,6 +15,7 @@ from jaxcal.read import Standardized, Unnormalized
 from jaxcal.typing import Key, Keys, Points
 
 Statistics: TypeAlias = Callable[..., Array]  # a function of one target, and its inputs if any
+LEAST_SHARE = 1e-6  # weight below which a point adds nothing to a mean
 BLOCK = 4096  # observations whose points are in memory at once
 
 
@@ -27,7 +28,9 @@ class Ranked(NamedTuple):
     ranks in right coordinates are 0 or 1 too often; ``resolved`` ranks avoid that, but carry less
     information on tails. ``statistics`` [n, s]: ranks of functions of the target. ``halves``
     [n, 2, d]: ranks of coordinates among either half of the points. ``grain`` [n]: sum of squared
-    weights, the inverse of the effective number of points.
+    weights, the inverse of the effective number of points. ``expected`` [n, 2, q]: expected product
+    of the normal scores of each pair of ``coordinates``, and of ``resolved`` ranks, given the
+    points.
     """
 
     density: Float[Array, " n"]
@@ -38,6 +41,7 @@ class Ranked(NamedTuple):
     statistics: Float[Array, "n s"]
     halves: Float[Array, "n 2 d"]
     grain: Float[Array, " n"]
+    expected: Float[Array, "n 2 q"]
 
     @property
     def shown(self) -> Float[Array, "n r"]:
@@ -217,8 +221,11 @@ def ranked(key: Key, near: Landed, statistics: Float[Array, "n k s"] | None = No
     resolved = jnp.where(low, least * again, jnp.where(high, 1 - least * again, coordinates))
     products, of_statistics = jnp.split(u[:, d + 1 :], [len(i)], axis=1)
     at_most = below[:, 0] + ties[:, 0]
+    edges = jnp.stack([jnp.full_like(least, float(jnp.finfo(least.dtype).eps)), least], axis=1)
+    expected = expected_products(w, near.points, edges)[:, :, i, j]
     halves = _halves(jax.random.fold_in(key, 2), near)
-    return Ranked(u[:, 0], at_most, coordinates, products, resolved, of_statistics, halves, grain)
+    shares = products, resolved, of_statistics
+    return Ranked(u[:, 0], at_most, coordinates, *shares, halves, grain, expected)
 
 
 def _halves(key: Key, near: Landed) -> Float[Array, "n 2 d"]:
@@ -236,6 +243,34 @@ def _halves(key: Key, near: Landed) -> Float[Array, "n 2 d"]:
         return jnp.clip((below + fallen * ties) / total, 0, 1)
 
     return jnp.stack([half(1, fallen[0]), half(1 + count, fallen[1])], axis=1)
+
+
+def expected_products(
+    w: Float[Array, "n k"], points: Float[Array, "n k d"], edges: Float[Array, "n e 1"]
+) -> Float[Array, "n e d d"]:
+    """Return the mean product of the normal scores of two coordinates of a point of weight w.
+
+    Each score is that of a rank which is uniform over the share of weight of the point, and drawn
+    anew, uniformly, within each of ``edges`` of 0 and 1. The diagonal is not 1.
+    """
+
+    def share(less: Bool[Array, "n k k d"]) -> Float[Array, "n k d"]:
+        return jnp.sum(jnp.where(less, w[:, None, :, None], 0), axis=2)
+
+    low = share(points[:, None] < points[:, :, None])
+    width = share(points[:, None] == points[:, :, None])
+
+    def integral(rank: Float[Array, "n k d"]) -> Float[Array, "n e k d"]:
+        """Return the integral of the normal score from 0 to a rank; linear within the edges."""
+        rank, edge = rank[:, None], edges[:, :, :, None]
+        inside = jax.scipy.stats.norm.pdf(ndtri(jnp.clip(rank, edge, 1 - edge)))
+        return -inside * jnp.clip(jnp.minimum(rank, 1 - rank) / edge, 0, 1)
+
+    wide = (width > LEAST_SHARE)[:, None]
+    steps = integral(low + width) - integral(low)
+    means = jnp.where(wide, steps / jnp.where(wide, width[:, None], 1), 0)
+    with jax.default_matmul_precision("highest"):
+        return jnp.einsum("nk,neki,nekj->neij", w, means, means)
 
 
 def normal(ranks: Float[Array, "n q"]) -> Float[Array, "n q"]:

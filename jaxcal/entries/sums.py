@@ -27,7 +27,8 @@ class EntriesFit(eqx.Module):
     """Fit to a first sample: units, scaling of features, and whether densities end.
 
     Given the fit, every entry is a sum over observations. ``layout`` has the entries of each
-    alternative; sums with ``n_draws`` draws of signs are computed too.
+    alternative; sums with ``n_draws`` draws of signs are computed too. ``names`` are those of the
+    coordinates.
     """
 
     key: Key
@@ -36,14 +37,21 @@ class EntriesFit(eqx.Module):
     ends: Bool[Array, ""]
     layout: Layout = eqx.field(static=True)
     n_draws: int = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
 
     @classmethod
     def of(
-        cls, key: Key, predictions: Predictions, ys: Array, inputs: Points | None, n_draws: int
+        cls,
+        key: Key,
+        predictions: Predictions,
+        ys: Array,
+        inputs: Points | None,
+        n_draws: int,
+        names: tuple[str, ...],
     ) -> "EntriesFit":
         """Fit to checked observations."""
         units, frame, ends, layout = _fitted(key, predictions, ys, inputs)
-        return cls(key, units, frame, ends, layout, n_draws)
+        return cls(key, units, frame, ends, layout, n_draws, names)
 
     def zeros(self) -> dict[str, np.ndarray]:
         """Return sums before the first batch."""
@@ -74,7 +82,8 @@ class EntriesFit(eqx.Module):
         if sums["cubes"][0, 0, 0, 0, 0] < LEAST_ROWS:
             return None
         with jax.enable_x64(True):
-            table = summed_table(sums["cubes"], sums["powers"], level, self.frame.columns)
+            of = sums["cubes"], sums["powers"], level, self.names, self.frame.columns
+            table = summed_table(*of)
             return jax.tree.map(np.asarray, table)
 
     def judged(self, sums: dict[str, np.ndarray], n: int, least_rank: float) -> "Judged":

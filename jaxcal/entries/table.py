@@ -1,13 +1,22 @@
-r"""Shift and spread of each coordinate, on average and along features.
+r"""Shift and spread of each coordinate, on average and along features; correlations and tails.
 
 Under calibration the normal score :math:`\nu = \Phi^{-1}(r)` of the rank of a coordinate is
 standard normal given the prediction, whatever its shape; for a Gaussian prediction it is the error
 in claimed deviations. Means of :math:`\nu` and :math:`\nu^2`, and their slopes along a feature,
 therefore measure errors in units of the prediction, with tests that are exact up to the normality
 of means.
+
+Scores :math:`z` are what remains after the trends along features are removed, with mean 0 and
+variance 1 over all predictions, so that they do not depend on a shift or a spread. The mean of
+:math:`\rho (z_j^2 + z_k^2) / 2 - z_j z_k`, with :math:`\rho` the mean product of two scores under
+the prediction, is the claimed minus the actual correlation (White, 1982). The mean of :math:`|z|`
+over :math:`\sqrt{2 / \pi}`, its value for normal scores, is below 1 for tails that are heavier
+than claimed (Geary, 1935).
 """
 
 import math
+from itertools import combinations
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,25 +38,60 @@ def table(
     level: Scalar | float,
     names: tuple[str, ...],
     columns: tuple[str, ...],
+    expected: Float[Array, "n 2 q"],
 ) -> Table:
     """Return a table: rows for shift, then spread, of each coordinate; columns for the average and
-    each of f standardized features, whose values may differ between coordinates.
+    each of f standardized features, whose values may differ between coordinates. Rows for the
+    correlation of each pair, whose scores have ``expected`` products, and for the tails of each
+    coordinate have the average only.
 
     Limits and p-values are by Student's t, with the larger of the usual error and one robust to a
     spread that varies along the feature. Of the p-values from ``normal`` and from ``resolved``
     scores the larger is used; errors of other coordinates hardly affect the latter.
     """
     scores = jnp.stack([normal, resolved])
-    effects, errors = jax.vmap(lambda normal: _of_rows(normal, features, kept))(scores)
+    of_rows = jax.vmap(lambda normal: _of_rows(normal, features, kept))
+    effects, errors, standard = of_rows(scores)
+    shapes = jax.vmap(lambda z, rho: _shapes(z, rho, kept))(standard, jnp.swapaxes(expected, 0, 1))
     count = jnp.sum(kept).astype(normal.dtype)
-    return with_limits(effects, errors, count, level, names, columns)
+    return with_limits(effects, errors, count, level, names, columns, shapes)
+
+
+class Shapes(NamedTuple):
+    """Errors of the correlation of q pairs, then of the tails of d coordinates: ``effect``, its
+    ``error``, and a ``ratio`` of about Student's distribution under calibration, [q + d]."""
+
+    effect: Array
+    error: Array
+    ratio: Array
+
+
+def _shapes(
+    z: Float[Array, "n d"], expected: Float[Array, "n q"], kept: Bool[Array, " n"]
+) -> Shapes:
+    """Return errors of correlations and of tails, from scores of mean 0 and variance 1."""
+    weight = kept[:, None].astype(z.dtype)
+    count = jnp.sum(weight)
+    j, k = np.triu_indices(z.shape[1], 1)
+    size = jnp.sum(weight * jnp.abs(z), axis=0) / count
+    pairs = expected * (z[:, j] ** 2 + z[:, k] ** 2) / 2 - z[:, j] * z[:, k]
+    sizes = jnp.abs(z) / size[None] - 1 - (z**2 - 1) / 2
+    moments = weight * jnp.concatenate([pairs, sizes], axis=1)
+    of_pairs = jnp.sum(moments[:, : len(j)], axis=0) / count
+    gaps = moments.at[:, : len(j)].add(-weight * of_pairs[None])
+    error = jnp.sqrt(jnp.sum(gaps**2, axis=0) / (count - 1) / count)
+    relative = size * math.sqrt(math.pi / 2)
+    # of normal scores; the fourth power has next to no skewness
+    of_tails = (relative**4 - 1) / 4 / jnp.sqrt((math.pi / 2 - 1.5) / count)
+    effect = jnp.concatenate([of_pairs, jnp.log(relative)])
+    return Shapes(effect, error, jnp.concatenate([of_pairs / error[: len(j)], of_tails]))
 
 
 def _of_rows(
     normal: Float[Array, "n d"], features: Float[Array, "f n d"], kept: Bool[Array, " n"]
-) -> tuple[Float[Array, "r c"], Float[Array, "r c"]]:
+) -> tuple[Float[Array, "r c"], Float[Array, "r c"], Float[Array, "n d"]]:
     """Return shifts and spreads of normal scores on average, and their slopes along features, with
-    standard errors."""
+    standard errors; and what features leave of the scores, with mean 0 and variance 1."""
     weight = kept[:, None].astype(normal.dtype)
     count = jnp.sum(weight)
     mean = jnp.sum(weight * normal, axis=0) / count
@@ -83,7 +127,7 @@ def _of_rows(
         jnp.concatenate([first[None], others]).reshape(len(features) + 1, -1).T
         for first, others in ((everywhere, slopes), (its_error, slope_errors))
     )
-    return effect, error
+    return effect, error, explained / jnp.sqrt(square)[None]
 
 
 def with_limits(
@@ -93,18 +137,33 @@ def with_limits(
     level: Scalar | float,
     names: tuple[str, ...],
     columns: tuple[str, ...],
+    shapes: Shapes | None = None,
 ) -> Table:
     """Return a table from effects and errors for ``count`` observations. Effects and limits are
-    those of normal scores; p-values are the larger of these and of resolved scores."""
+    those of normal scores; p-values are the larger of these and of resolved scores. Rows of
+    ``shapes`` [2, ..] follow; all their columns but the first are NaN."""
     degrees = count - 2
-    p = jnp.max(student_p_value(effects, errors, degrees), axis=0)
-    effect, error = effects[0], errors[0]
+    labels = [f"{kind} of {name}" for kind in ("shift", "spread") for name in names]
+    (_, r, c), limited = effects.shape, [part.reshape(2, -1) for part in (effects, errors)]
+    tested = limited
+    if shapes is not None:
+        labels += [f"correlation of {a} and {b}" for a, b in combinations(names, 2)]
+        labels += [f"tails of {name}" for name in names]
+        ratios = shapes.ratio, jnp.ones_like(shapes.ratio)
+        tested = [jnp.concatenate(parts, 1) for parts in zip(limited, ratios, strict=True)]
+        limited = [jnp.concatenate(parts, 1) for parts in zip(limited, shapes[:2], strict=True)]
+    p = jnp.max(student_p_value(*tested, degrees), axis=0)
+    effect, error = (part[0] for part in limited)
     there = jnp.isfinite(effect) & jnp.isfinite(error)
-    order = jnp.where(there, p, 1).reshape(-1)
-    adjusted = jnp.where(there, holm(order).reshape(p.shape), jnp.nan)
+    adjusted = jnp.where(there, holm(jnp.where(there, p, 1)), jnp.nan)
     reach = student_quantile(1 - level / 2, degrees) * error
-    labels = tuple(f"{kind} of {name}" for kind in ("shift", "spread") for name in names)
-    return Table(labels, columns, effect, effect - reach, effect + reach, p, adjusted)
+
+    def rows(cells: Float[Array, " k"]) -> Float[Array, "r2 c"]:
+        first = jnp.full((len(labels) - r, c), jnp.nan, cells.dtype).at[:, 0].set(cells[r * c :])
+        return jnp.concatenate([cells[: r * c].reshape(r, c), first])
+
+    of_cells = map(rows, (effect, effect - reach, effect + reach, p, adjusted))
+    return Table(tuple(labels), columns, *of_cells)
 
 
 def table_sums(
@@ -129,10 +188,11 @@ def summed_table(
     cubes: Float[np.ndarray, "2 d s s s"],
     powers: Float[np.ndarray, "2 d f 5 5"],
     level: float,
+    names: tuple[str, ...],
     columns: tuple[str, ...],
 ) -> Table:
     """Return the table from `table_sums` of normal and resolved scores, with the effects of
-    `table`; coordinates are called 0, 1, ..
+    `table`.
 
     Errors of the spread are computed before trends of the shift are removed, so limits are wider if
     these trends are strong.
@@ -142,7 +202,7 @@ def summed_table(
     each = np.stack([_of_sums(*of) for of in of_scores])  # [2 d, effects and errors, 2, 1 + f]
     both = each.reshape(2, d, 2, 2, 1 + f).transpose(2, 0, 3, 1, 4).reshape(2, 2, 2 * d, 1 + f)
     effects, errors, count = (jnp.asarray(part) for part in (*both, cubes[0, 0, 0, 0, 0]))
-    return with_limits(effects, errors, count, level, tuple(map(str, range(d))), columns)
+    return with_limits(effects, errors, count, level, names, columns)
 
 
 def _of_sums(

@@ -28,8 +28,9 @@ def explain(result: TestResult) -> None:
     last lines hold the estimate, the null, and what limits the result.
 
     Args:
-        result: Result of a test over pairs of observations: `kccsd_test`, `kcsd_test`, `ksd_test`,
-            `skce_test`, `moment_test` or `ucme_test`. ValueError for others and for a batch.
+        result: Result of `calibration_test`, or of a test over pairs of observations: `kccsd_test`,
+            `kcsd_test`, `ksd_test`, `skce_test`, `moment_test` or `ucme_test`. ValueError for
+            others and for a batch.
 
     Returns:
         None: the steps are printed; ``result.steps`` holds their texts.
@@ -49,8 +50,8 @@ def explain(result: TestResult) -> None:
     checks.instance(result, TestResult, "result")
     if not result.steps or result.batch_shape:
         raise ValueError(
-            "result: wanted one result of kccsd_test, kcsd_test, ksd_test, skce_test, moment_test "
-            "or ucme_test"
+            "result: wanted one result of calibration_test, kccsd_test, kcsd_test, ksd_test, "
+            "skce_test, moment_test or ucme_test"
         )
     lines = [f"{result.test}, n = {result.contributions.size}"]
     for place, (name, text) in enumerate(zip(STEPS, result.steps, strict=True), 1):

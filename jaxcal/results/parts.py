@@ -117,7 +117,7 @@ class Parts(eqx.Module):
 
 
 class Table(eqx.Module):
-    """Shift and spread of each coordinate, along each feature.
+    """Shift and spread of each coordinate, along each feature; correlations and tails.
 
     Shifts are claimed minus actual, in claimed deviations: positive if predictions are too high.
     Spreads are logarithms of claimed over actual deviations: negative if they are too narrow. The
@@ -126,13 +126,19 @@ class Table(eqx.Module):
     scale, or of an input. For predictions that are not Gaussian, effects are in normal scores of
     ranks. Each feature is used alone: correlated features show each other's effects.
 
+    Correlations are those of normal scores, claimed minus actual. Tails are the logarithm of the
+    mean absolute normal score over its deviation, and over the value of that for a normal score:
+    positive if tails are claimed too heavy. Both are corrected for shifts and spreads, are given on
+    average only, and are not given for streams.
+
     Attributes:
-        rows: Names of the 2 d rows.
+        rows: Names of the r rows: shifts and spreads of d coordinates, d (d - 1) / 2 correlations,
+            and d tails.
         columns: Names of the c columns.
-        effect: Effects, [2 d, c]; NaN for a constant feature.
-        low: Lower limits of confidence 1 - level, without correction, [2 d, c].
+        effect: Effects, [r, c]; NaN for a constant feature.
+        low: Lower limits of confidence 1 - level, without correction, [r, c].
         high: Upper limits, likewise.
-        p_value: Two-sided p-values of "no effect", [2 d, c].
+        p_value: Two-sided p-values of "no effect", [r, c].
         p_adjusted: P-values after Holm's correction for all cells.
     """
 
@@ -166,10 +172,16 @@ class Table(eqx.Module):
         )
         what, where = self.rows[r], self.columns[c]
         more = "" if c == 0 else f" for each deviation of {_places(where)}"
-        if what.startswith("shift"):
+        if what.startswith("tails"):
+            sizes = tuple(np.exp([effect, low, high]))
+            said = f"claimed too {'heavy' if effect > 0 else 'light'}: mean |error| / deviation is "
+            said += "{:.2f} times that claimed (limits {:.2f} to {:.2f})".format(*sizes)
+        elif what.startswith(("shift", "correlation")):
+            unit = " sd" if what.startswith("shift") else ""
             way, sign = ("high", 1) if effect > 0 else ("low", -1)
             sizes = (abs(effect), *sorted((sign * low, sign * high)))
-            said = "claimed too {} by {:.2g} sd (limits {:.2g} to {:.2g})".format(way, *sizes)
+            said = "claimed too {} by {:.2g}{} (limits {:.2g} to {:.2g})"
+            said = said.format(way, sizes[0], unit, *sizes[1:])
         else:
             way, sign = ("wide", 1) if effect > 0 else ("narrow", -1)
             sizes = sorted(np.exp([sign * low, sign * high]))

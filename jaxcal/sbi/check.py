@@ -192,7 +192,7 @@ def _diagnosed(
     if conditional and result.ranks is not None:
         searched = pairs.features if pairs.features.shape[1] <= MOST_FEATURES else None
         by_ranks = diagnosed(key, result.ranks[:, 1:], searched, level)
-        by_ranks = by_ranks if result.table is None else also_by(result.table, by_ranks)
+        by_ranks = by_ranks if result.table is None else also_by(result.table, by_ranks, level)
     return PosteriorResult(
         result,
         _diagnose(key, pairs, level, conditional=conditional),

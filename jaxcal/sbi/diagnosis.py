@@ -61,6 +61,8 @@ class Diagnosis(eqx.Module):
             for nonlinear scores.
         correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..;
             None or NaN as ``marginal_spread``, and None for a single parameter.
+        tails: Error of the tails of each parameter, as in `jaxcal.results.Table`; None without log
+            densities.
     """
 
     shift: Means | None
@@ -72,6 +74,7 @@ class Diagnosis(eqx.Module):
     thirds: Float[Array, "2 3"] | None
     marginal_spread: Means | None = None
     correlation: Means | None = None
+    tails: Means | None = None
 
 
 @partial(jax.jit, static_argnames="conditional")

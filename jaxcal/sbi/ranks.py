@@ -263,13 +263,21 @@ def diagnosed(
     return eqx.tree_at(lambda d: d.correlation, diagnosis, None, is_leaf=lambda leaf: leaf is None)
 
 
-def also_by(table: Table, of: Diagnosis) -> Diagnosis:
-    """Return the diagnosis with p-values of shifts and spreads that are at least those of a table.
+def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
+    """Return the diagnosis with p-values of shifts and spreads that are at least those of a table,
+    and with correlations and tails of the table.
 
     Ranks among weighted points too often report a right parameter as too narrow if another one is
     wrong; the table accounts for that.
     """
-    everywhere = table.p_value[:, 0].reshape(2, -1)
+    d = len(of.spread.estimate)
+    everywhere = table.p_value[: 2 * d, 0].reshape(2, d)
+
+    def means(rows: slice) -> Means:
+        parts = (table.effect, table.p_value, table.low, table.high)
+        effect, p, low, high = (part[rows, 0] for part in parts)
+        error = (high - low) / 2 / jax.scipy.stats.norm.ppf(1 - level / 2)
+        return Means(effect, error, p, holm(p), low, high)
 
     def raised(means: Means | None, p: Array) -> Means | None:
         if means is None:
@@ -279,7 +287,9 @@ def also_by(table: Table, of: Diagnosis) -> Diagnosis:
         return means._replace(p_value=jnp.maximum(means.p_value, p), p_adjusted=adjusted)
 
     shift, spread = map(raised, (of.shift, of.marginal_spread), everywhere)
-    return replace(of, shift=shift, marginal_spread=spread)
+    correlation = means(slice(2 * d, -d)) if d > 1 else None
+    tails = means(slice(-d, None))
+    return replace(of, shift=shift, marginal_spread=spread, correlation=correlation, tails=tails)
 
 
 @recorded

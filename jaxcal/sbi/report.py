@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-KINDS = 4  # kinds of errors: shifts, spreads, correlations, trends in x
+KINDS = 5  # kinds of errors: shifts, spreads, correlations, tails, trends in x
 
 
 class PosteriorResult(Result):
@@ -100,8 +100,10 @@ class PosteriorResult(Result):
     def told(self) -> Diagnosis:
         """The diagnosis whose errors identify parameters: from scores for Gaussian posteriors, else
         from ranks if there are any."""
-        if self.by_ranks is None or tells(self.diagnosis.shift):
+        if self.by_ranks is None:
             return self.diagnosis
+        if tells(self.diagnosis.shift):
+            return replace(self.diagnosis, tails=self.by_ranks.tails)
         return self.by_ranks
 
     def _lines(self) -> list[str]:
@@ -228,31 +230,36 @@ class PosteriorReport(Result):
             return []
         kinds = KINDS + self._of_densities + (self.exchanged is not None) + len(self.discrete)
         said = exchanges(self.exchanged, self.names, self.level / kinds)
-        said += sentences(
-            self.diagnosis(),
-            self.names,
-            self.level / kinds,
-            by_ranks=self._by_ranks() is not None,
-        )
+        missing = excluded(self._excluded, len(self.calibration.contributions))
+        errors = self.diagnosis()
+        errors = replace(errors, tails=None) if missing else errors  # a mode is no tail
+        by_ranks = self._by_ranks() is not None
+        said += sentences(errors, self.names, self.level / kinds, by_ranks=by_ranks)
         if not said and self.conditional.test.table is not None:  # no parameter is wrong by itself
             said += self.conditional.test.table.sentences(self.level / kinds)
         for parameter in self.discrete:
             said += parameter.findings(self.level / kinds)
-        return said + excluded(self._excluded, len(self.calibration.contributions))
+        return said + missing
 
     def diagnosis(self) -> Diagnosis:
         """Most accurate diagnosis of each kind of error.
 
         Shift, spread and trends along x are from scores for Gaussian posteriors. For others they
         are from ranks (among draws, else among points of the density), which concern a parameter by
-        itself for any shape. Correlations are from scores.
+        itself for any shape. Tails are always from ranks among points of the density.
         """
         by_scores, given_x = self.calibration.diagnosis, self.conditional.diagnosis
-        by_ranks = self._by_ranks()
+        by_ranks, of_points = self._by_ranks(), self.conditional.by_ranks
+        correlation, tails = by_scores.correlation, None
+        if of_points is not None:
+            correlation = correlation if tells(correlation) else of_points.correlation
+            tails = of_points.tails
         if by_ranks is not None:
-            return replace(by_ranks, correlation=by_scores.correlation)
+            return replace(by_ranks, correlation=correlation, tails=tails)
         return replace(
             by_scores,
+            correlation=correlation,
+            tails=tails,
             shift_trend=given_x.shift_trend,
             spread_trend=given_x.spread_trend,
             strongest=given_x.strongest,

@@ -81,10 +81,11 @@ def _by_itself(spread: Means) -> list[str]:
 def least_p_value(d: Diagnosis) -> float:
     """Return the p-value of "no error that `sentences` reports"; NaN without any.
 
-    The smallest of the Holm-adjusted p-values of shifts, spreads, correlations and trends, times
-    the number of these kinds that could be computed.
+    The smallest of the Holm-adjusted p-values of shifts, spreads, correlations, tails and trends,
+    times the number of these kinds that could be computed.
     """
-    named = [d.shift, d.marginal_spread, d.correlation] if tells(d.shift) else [d.bias, d.spread]
+    by_itself = [d.shift, d.marginal_spread, d.correlation, d.tails]
+    named = by_itself if tells(d.shift) else [d.bias, d.spread]
     kinds = [np.asarray(means.p_adjusted) for means in named if means is not None]
     if d.shift_trend is not None and d.spread_trend is not None:
         trends = d.shift_trend.p_adjusted, d.spread_trend.p_adjusted
@@ -94,7 +95,7 @@ def least_p_value(d: Diagnosis) -> float:
 
 
 def _by_themselves(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
-    """Return sentences on marginal spreads of parameters, and correlations of pairs."""
+    """Return sentences on marginal spreads and tails of parameters, and correlations of pairs."""
     said: list[str] = []
     if d.marginal_spread is not None:
         ratios = _by_itself(d.marginal_spread)
@@ -109,6 +110,14 @@ def _by_themselves(d: Diagnosis, names: tuple[str, ...], level: float) -> list[s
             if float(pairs.p_adjusted[k]) <= level:
                 of = f"the correlation of {names[first]} and {names[second]} is claimed"
                 said.append(f"{of} {_too(pairs, k)}")
+    if d.tails is not None:
+        sizes = np.exp([d.tails.estimate, d.tails.low, d.tails.high]).T
+        for name, p, (size, low, high) in zip(names, d.tails.p_adjusted, sizes, strict=True):
+            if float(p) <= level:
+                said.append(
+                    f"the tails of {name} are claimed too {'heavy' if size > 1 else 'light'}: its "
+                    f"mean |error| / sd is {size:.2f} ({low:.2f} to {high:.2f}) times that claimed"
+                )
     return said
 
 

@@ -1,13 +1,14 @@
 """`jaxcal.calibration_test` from sums over batches: k (b + k) numbers for k entries and b draws."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.entries.calibration import observed
+from jaxcal.entries.calibration import coordinate_names, observed
 from jaxcal.entries.sums import EntriesFit
 from jaxcal.read import checks
 from jaxcal.results import JudgedResult, Parts, Sentences, Table, in_words, sentences, too_few
@@ -98,10 +99,12 @@ class EntriesStream(eqx.Module):
         ys: Array,
         inputs: ArrayLike | None,
         n_draws: int,
+        names: Sequence[str] | None,
     ) -> "EntriesStream":
         """Fit to these observations."""
         checked, columns = observed(predictions, ys, inputs)
-        return cls(EntriesFit.of(key, checked, ys, columns, n_draws))
+        called = coordinate_names(names, ys)
+        return cls(EntriesFit.of(key, checked, ys, columns, n_draws, called))
 
     @property
     def numbered(self) -> bool:

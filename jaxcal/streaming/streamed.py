@@ -1,7 +1,7 @@
 """A test fitted to a first sample, then one pass over batches of any iterator."""
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import length_hint
 from pathlib import Path
@@ -85,6 +85,7 @@ class StreamedTest(eqx.Module):
         targets: ArrayLike,
         inputs: ArrayLike | None = None,
         *,
+        names: Sequence[str] | None = None,
         n_draws: int = 500,
     ) -> "StreamedTest":
         """Return `jaxcal.calibration_test` fitted to a first sample.
@@ -95,13 +96,14 @@ class StreamedTest(eqx.Module):
                 from numpyro distributions depend on the batch, not on row numbers.
             targets: Targets of the first sample.
             inputs: Inputs of the first sample, or None; with inputs, batches are triples.
+            names: Names of the d coordinates of a target; by default 0, 1, ...
             n_draws: Number of draws of signs.
 
         Cost: for each batch that of `jaxcal.calibration_test`.
         """
         ys, key = checks.targets(targets), checks.key(key)
         n_draws = checks.integer(n_draws, "n_draws")
-        fit = EntriesStream.of(key, predictions, ys, inputs, n_draws)
+        fit = EntriesStream.of(key, predictions, ys, inputs, n_draws, names)
         return cls.of_sums(fit, len(ys), "calibration test")
 
     @classmethod

@@ -18,11 +18,14 @@ from jaxcal.entries import ranks as standing
 from jaxcal.entries.landed import landed
 from jaxcal.entries.learned import PARTS, PENALTY, learned, varying
 from jaxcal.entries.moments import Group
-from jaxcal.entries.ranks import Seen, ranked
+from jaxcal.entries.ranks import Seen, expected_products, ranked
+from jaxcal.entries.table import table
 from jaxcal.read import Standardized, Units
 
 N = 200
 QUICK = nulls.Wild(199)
+COMPARISONS = np.less, np.equal
+NO_PAIRS = jnp.zeros((300, 2, 0))
 
 
 def normal(params, y):
@@ -305,23 +308,25 @@ def test_the_table_says_what_is_off_and_where(results):
     assert "times too narrow" in said["spread"][0]
     assert "for each deviation of its claimed centre" in said["shift trend"][0]
     assert any("spread of 0" in text and "centre" in text for text in said["spread trend"])
-    assert said[""] == said["correlation"] == []
+    assert said[""] == []
+    assert said["correlation"][0].startswith("correlation of 0 and 1: claimed too high by 0.")
+    assert len(said["correlation"]) == 1
     report = repr(results["shift"])
     assert said["shift"][0] in report
     frame = results["shift"].table.to_frame()
     assert frame.loc[("shift of 0", "everywhere"), "effect"] == pytest.approx(-0.4, abs=0.15)
-    assert frame.shape == (12, 5)
+    assert frame.shape == (21, 5)
 
 
 def test_the_table_is_that_of_least_squares(key):
     """The slope of a shift and its error, from NumPy's normal equations and HC0."""
-    from jaxcal.entries.table import table
-
     nu, f = np.asarray(jax.random.normal(key, (2, 300, 1)), float)
     f = (f - f.mean()) / f.std()
     nu = nu + 0.3 * f
     features, kept = jnp.asarray(f)[None], jnp.ones(300, bool)
-    got = table(jnp.asarray(nu), jnp.asarray(nu), features, kept, 0.05, ("a",), ("all", "f"))
+    got = table(
+        jnp.asarray(nu), jnp.asarray(nu), features, kept, 0.05, ("a",), ("all", "f"), NO_PAIRS
+    )
     x = np.stack([np.ones(300), f[:, 0]], axis=1)
     slope, *_ = np.linalg.lstsq(x, nu[:, 0], rcond=None)
     left = nu[:, 0] - x @ slope
@@ -336,16 +341,92 @@ def test_the_table_is_that_of_least_squares(key):
 
 def test_p_values_of_the_table_need_resolved_scores_to_agree(key):
     """Every twentieth score is far out, as beside a wrong coordinate: sizes and limits show it."""
-    from jaxcal.entries.table import table
-
     nu = jax.random.normal(key, (300, 1))
     far = nu.at[::20].set(jnp.where(nu[::20] > 0, 5.0, -5.0))
-    rest = jnp.zeros((0, 300, 1)), jnp.ones(300, bool), 0.05, ("a",), ("all",)
+    rest = jnp.zeros((0, 300, 1)), jnp.ones(300, bool), 0.05, ("a",), ("all",), NO_PAIRS
     shown, alone = table(far, nu, *rest), table(far, far, *rest)
     np.testing.assert_allclose(shown.effect, alone.effect)
     np.testing.assert_allclose(shown.high, alone.high)
     assert float(alone.p_value[1, 0]) < 1e-3
     np.testing.assert_allclose(shown.p_value[1], table(nu, nu, *rest).p_value[1])
+
+
+@pytest.mark.parametrize("edge", [1e-9, 0.15])
+def test_expected_products_of_normal_scores_are_those_of_ranks_drawn_by_weight(edge, key):
+    """Two of eight points are equal in the first coordinate."""
+    points = np.array(jax.random.normal(key, (8, 2)))
+    points[3, 0] = points[5, 0]
+    w = np.exp(1.5 * points[:, 1] - points[:, 0])
+    w /= w.sum()
+    got = expected_products(
+        jnp.asarray(w)[None], jnp.asarray(points)[None], jnp.full((1, 1, 1), edge)
+    )
+    rng = np.random.default_rng(0)
+    target = rng.choice(8, size=400_000, p=w)
+    scores = []
+    for z in points.T:
+        low, width = ((w[None] * compare(z[None], z[:, None])).sum(1) for compare in COMPARISONS)
+        rank = low[target] + rng.random(len(target)) * width[target]
+        again = edge * rng.random(len(target))
+        rank = np.where(rank < edge, again, np.where(rank > 1 - edge, 1 - again, rank))
+        scores.append(scipy.stats.norm.ppf(rank))
+    products = scores[0] * scores[1]
+    error = products.std() / len(target) ** 0.5
+    assert float(got[0, 0, 0, 1]) == pytest.approx(products.mean(), abs=4 * error)
+
+
+def test_the_table_gives_correlations_and_tails_whatever_shift_and_spread_are(key):
+    """Claimed correlations are .6; tails are those of a Gaussian. Errors by NumPy's corrcoef, and
+    of tails by the mean absolute score over its deviation."""
+    rng, n = np.random.default_rng(4), 20_000
+    noise = rng.normal(size=(n, 2))
+    heavy = rng.standard_t(5, size=n)
+    expected = jnp.full((n, 2, 1), 0.6)
+    for actual in (0.6, 0.0, -0.3):
+        nu = np.stack([noise[:, 0], actual * noise[:, 0] + (1 - actual**2) ** 0.5 * noise[:, 1]], 1)
+        nu = jnp.asarray(nu * [1.0, 1.7] + [0.0, 0.8])
+        of = table(
+            nu, nu, jnp.zeros((0, n, 2)), jnp.ones(n, bool), 0.05, ("a", "b"), ("all",), expected
+        )
+        assert of.rows[4:] == ("correlation of a and b", "tails of a", "tails of b")
+        wanted = 0.6 - np.corrcoef(nu.T)[0, 1]
+        assert float(of.effect[4, 0]) == pytest.approx(wanted, abs=1e-3)
+        assert bool(of.p_value[4, 0] < 1e-6) == (actual != 0.6)
+        assert np.all(np.asarray(of.p_value[5:, 0]) > 1e-3)
+    nu = jnp.asarray(3 * heavy + 1)[:, None]
+    rest = jnp.zeros((0, n, 1)), jnp.ones(n, bool), 0.05, ("a",), ("all",), jnp.zeros((n, 2, 0))
+    of = table(nu, nu, *rest)
+    size = np.abs(heavy - heavy.mean()).mean() / heavy.std() / (2 / np.pi) ** 0.5
+    assert float(of.effect[2, 0]) == pytest.approx(np.log(size), abs=1e-3)
+    assert of.sentences()[-1].startswith("tails of a: claimed too light: mean |error| / deviation")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("density", [normal, skewed])
+def test_correlations_and_tails_of_right_predictions_keep_their_level(density, key):
+    """And their effects have mean 0, of Gaussian and log gamma predictions that are correlated."""
+    n, sets = 100, 400
+
+    def one(key):
+        keys = jax.random.split(key)
+        predictions, ys = forecasts(keys[0], n)
+        if density is skewed:
+            center, inverse = predictions.params
+            z = jnp.log(jax.random.gamma(keys[1], 2.0, (n, 2)))
+            ys = center + jnp.einsum("nij,nj->ni", jnp.linalg.inv(inverse), z)
+            predictions = Unnormalized(skewed, predictions.params)
+        ranks = Seen.of(keys[1], near(keys[1], predictions, ys)).ranks
+        scores = ranks.normal, standing.normal(ranks.resolved)
+        rest = jnp.zeros((0, n, 2)), jnp.ones(n, bool), 0.05, ("a", "b"), ("all",)
+        of = table(*scores, *rest, ranks.expected)
+        return of.effect[4:, 0], of.p_value[4:, 0]
+
+    effects, p = jax.lax.map(one, jax.random.split(key, sets), batch_size=20)
+    mean, error = effects.mean(axis=0), effects.std(axis=0) / sets**0.5
+    assert np.all(np.abs(mean) <= 4 * error + 0.01)  # the deviation of few scores is biased
+    for level in (0.05, 0.01):
+        most = scipy.stats.binom.ppf(0.9999, sets, level)
+        assert np.all(np.sum(np.asarray(p) <= level, axis=0) <= most)
 
 
 def test_pictures_show_the_evidence_and_the_table(results):

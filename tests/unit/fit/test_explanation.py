@@ -1,5 +1,7 @@
 """`jaxcal.explain` prints what a test was fitted with, and the shapes are those of its arrays."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import numpyro.distributions as dist
@@ -66,9 +68,19 @@ def test_classes_means_moments_and_locations(capsys):
     assert "at J locations" in explained(capsys, jaxcal.ucme_test(1, PREDICTIONS, YS))[6]
 
 
+def test_the_steps_of_a_calibration_test(capsys):
+    result = jaxcal.calibration_test(1, PREDICTIONS, YS, inputs=CENTERS[:, :2])
+    head, *lines = explained(capsys, result)
+    assert head == "calibration test, n = 20"
+    assert lines[2].endswith("s_i = grad log p_i at the target, [20, 3]")
+    assert lines[3].endswith("log of the claimed scale, 2 inputs")
+    assert lines[5].endswith(f"averaged over {', '.join(result.parts.names)}")
+    assert f"p = {float(result.p_value):.4g}" in lines[7]
+
+
 def test_results_without_these_steps_are_refused():
-    result = jaxcal.calibration_test(1, PREDICTIONS, YS)
-    both = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), jaxcal.skce_test(1, PREDICTIONS, YS))
-    for other in (result, both):
-        with pytest.raises(ValueError, match="result: wanted one result of kccsd_test"):
+    one = jaxcal.skce_test(1, PREDICTIONS, YS)
+    both = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), one)
+    for other in (replace(one, steps=()), both):
+        with pytest.raises(ValueError, match="result: wanted one result of calibration_test"):
             jaxcal.explain(other)
