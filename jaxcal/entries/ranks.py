@@ -16,6 +16,7 @@ from jaxcal.typing import Key, Keys, Points
 
 Statistics: TypeAlias = Callable[..., Array]  # a function of one target, and its inputs if any
 LEAST_SHARE = 1e-6  # weight below which a point adds nothing to a mean
+CHOSEN = 8  # points that estimate a mean over all
 BLOCK = 4096  # observations whose points are in memory at once
 
 
@@ -222,7 +223,8 @@ def ranked(key: Key, near: Landed, statistics: Float[Array, "n k s"] | None = No
     products, of_statistics = jnp.split(u[:, d + 1 :], [len(i)], axis=1)
     at_most = below[:, 0] + ties[:, 0]
     edges = jnp.stack([jnp.full_like(least, float(jnp.finfo(least.dtype).eps)), least], axis=1)
-    expected = expected_products(w, near.points, edges)[:, :, i, j]
+    start = uniforms([jax.random.fold_in(key, 3)], [(len(w),)], w.dtype)[0]
+    expected = expected_products(w, near.points, edges, start)[:, :, i, j]
     halves = _halves(jax.random.fold_in(key, 2), near)
     shares = products, resolved, of_statistics
     return Ranked(u[:, 0], at_most, coordinates, *shares, halves, grain, expected)
@@ -246,31 +248,39 @@ def _halves(key: Key, near: Landed) -> Float[Array, "n 2 d"]:
 
 
 def expected_products(
-    w: Float[Array, "n k"], points: Float[Array, "n k d"], edges: Float[Array, "n e 1"]
+    w: Float[Array, "n k"],
+    points: Float[Array, "n k d"],
+    edges: Float[Array, "n e 1"],
+    start: Float[Array, " n"],
 ) -> Float[Array, "n e d d"]:
-    """Return the mean product of the normal scores of two coordinates of a point of weight w.
+    """Return unbiased estimates of the mean product of the normal scores of two coordinates of a
+    point of weight w, from `CHOSEN` points of a systematic sample with a random ``start``.
 
     Each score is that of a rank which is uniform over the share of weight of the point, and drawn
     anew, uniformly, within each of ``edges`` of 0 and 1. The diagonal is not 1.
     """
+    steps = (jnp.arange(CHOSEN, dtype=w.dtype)[None] + start[:, None]) / CHOSEN
+    passed = jnp.cumsum(w, axis=1)[:, None, :-1] < steps[:, :, None]
+    places = jnp.sum(passed, axis=2, dtype=jnp.int32)
+    chosen = jnp.take_along_axis(points, places[:, :, None], axis=1)
 
-    def share(less: Bool[Array, "n k k d"]) -> Float[Array, "n k d"]:
+    def share(less: Bool[Array, "n r k d"]) -> Float[Array, "n r d"]:
         return jnp.sum(jnp.where(less, w[:, None, :, None], 0), axis=2)
 
-    low = share(points[:, None] < points[:, :, None])
-    width = share(points[:, None] == points[:, :, None])
+    low = share(points[:, None] < chosen[:, :, None])
+    width = share(points[:, None] == chosen[:, :, None])
 
-    def integral(rank: Float[Array, "n k d"]) -> Float[Array, "n e k d"]:
+    def integral(rank: Float[Array, "n r d"]) -> Float[Array, "n e r d"]:
         """Return the integral of the normal score from 0 to a rank; linear within the edges."""
         rank, edge = rank[:, None], edges[:, :, :, None]
         inside = jax.scipy.stats.norm.pdf(ndtri(jnp.clip(rank, edge, 1 - edge)))
         return -inside * jnp.clip(jnp.minimum(rank, 1 - rank) / edge, 0, 1)
 
     wide = (width > LEAST_SHARE)[:, None]
-    steps = integral(low + width) - integral(low)
-    means = jnp.where(wide, steps / jnp.where(wide, width[:, None], 1), 0)
+    gaps = integral(low + width) - integral(low)
+    means = jnp.where(wide, gaps / jnp.where(wide, width[:, None], 1), 0)
     with jax.default_matmul_precision("highest"):
-        return jnp.einsum("nk,neki,nekj->neij", w, means, means)
+        return jnp.einsum("neri,nerj->neij", means, means) / CHOSEN
 
 
 def normal(ranks: Float[Array, "n q"]) -> Float[Array, "n q"]:
