@@ -151,7 +151,7 @@ def with_limits(
         ratios = shapes.ratio, jnp.ones_like(shapes.ratio)
         tested = [jnp.concatenate(parts, 1) for parts in zip(limited, ratios, strict=True)]
         limited = [jnp.concatenate(parts, 1) for parts in zip(limited, shapes[:2], strict=True)]
-    p = jnp.max(student_p_value(*tested, degrees), axis=0)
+    p = jnp.max(student_p_value(tested[0], tested[1], degrees), axis=0)
     effect, error = (part[0] for part in limited)
     there = jnp.isfinite(effect) & jnp.isfinite(error)
     adjusted = jnp.where(there, holm(jnp.where(there, p, 1)), jnp.nan)
