@@ -1,5 +1,6 @@
 """Parts of results: estimates, means, attribution to coordinates, intervals."""
 
+from itertools import combinations
 from typing import Any, NamedTuple, TypeGuard
 
 import equinox as eqx
@@ -159,8 +160,18 @@ class Table(eqx.Module):
         return DataFrame({name: np.asarray(getattr(self, name)).ravel() for name in names}, index)
 
     def sentences(self, level: float = 0.05) -> list[str]:
-        """Return a sentence for each cell with adjusted p-value <= ``level``, smallest first."""
-        adjusted = np.asarray(self.p_adjusted)
+        """Return a sentence for each cell with adjusted p-value <= ``level``, smallest first.
+
+        None on correlations and tails of a coordinate with a sentence on its shift or spread, which
+        may change both.
+        """
+        adjusted = np.asarray(self.p_adjusted).copy()
+        d = sum(row.startswith("shift of ") for row in self.rows)
+        off = np.any((adjusted[:d] <= level) | (adjusted[d : 2 * d] <= level), axis=1)
+        concerned = [*combinations(range(d), 2), *((k,) for k in range(d))]
+        for row, coordinates in zip(range(2 * d, len(self.rows)), concerned, strict=False):
+            if np.any(off[list(coordinates)]):
+                adjusted[row] = np.nan
         order = np.argsort(np.asarray(self.p_value), axis=None, kind="stable")
         cells = [np.unravel_index(k, adjusted.shape) for k in order]
         return [self._sentence(r, c) for r, c in cells if adjusted[r, c] <= level]

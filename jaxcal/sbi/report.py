@@ -230,16 +230,13 @@ class PosteriorReport(Result):
             return []
         kinds = KINDS + self._of_densities + (self.exchanged is not None) + len(self.discrete)
         said = exchanges(self.exchanged, self.names, self.level / kinds)
-        missing = excluded(self._excluded, len(self.calibration.contributions))
-        errors = self.diagnosis()
-        errors = replace(errors, tails=None) if missing else errors  # a mode is no tail
         by_ranks = self._by_ranks() is not None
-        said += sentences(errors, self.names, self.level / kinds, by_ranks=by_ranks)
+        said += sentences(self.diagnosis(), self.names, self.level / kinds, by_ranks=by_ranks)
         if not said and self.conditional.test.table is not None:  # no parameter is wrong by itself
             said += self.conditional.test.table.sentences(self.level / kinds)
         for parameter in self.discrete:
             said += parameter.findings(self.level / kinds)
-        return said + missing
+        return said + excluded(self._excluded, len(self.calibration.contributions))
 
     def diagnosis(self) -> Diagnosis:
         """Most accurate diagnosis of each kind of error.

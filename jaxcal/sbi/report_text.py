@@ -94,9 +94,18 @@ def least_p_value(d: Diagnosis) -> float:
     return min(1.0, len(least) * float(min(least))) if least else np.nan
 
 
-def _by_themselves(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
-    """Return sentences on marginal spreads and tails of parameters, and correlations of pairs."""
+def _by_themselves(
+    d: Diagnosis, names: tuple[str, ...], level: float, *, by_ranks: bool
+) -> list[str]:
+    """Return sentences on marginal spreads and tails of parameters, and correlations of pairs.
+
+    A shift or a spread may change tails, and correlations by ranks: neither is named beside it.
+    """
     said: list[str] = []
+    wrong = np.zeros(len(names), bool)
+    for means in (d.shift, d.marginal_spread):
+        if means is not None:
+            wrong |= np.asarray(means.p_adjusted) <= level
     if d.marginal_spread is not None:
         ratios = _by_itself(d.marginal_spread)
         for k, name in enumerate(names):
@@ -107,13 +116,15 @@ def _by_themselves(d: Diagnosis, names: tuple[str, ...], level: float) -> list[s
     if d.correlation is not None:
         pairs, i, j = d.correlation, *np.triu_indices(len(names), 1)
         for k, (first, second) in enumerate(zip(i, j, strict=True)):
-            if float(pairs.p_adjusted[k]) <= level:
+            changed = by_ranks and (wrong[first] or wrong[second])
+            if float(pairs.p_adjusted[k]) <= level and not changed:
                 of = f"the correlation of {names[first]} and {names[second]} is claimed"
                 said.append(f"{of} {_too(pairs, k)}")
     if d.tails is not None:
         sizes = np.exp([d.tails.estimate, d.tails.low, d.tails.high]).T
-        for name, p, (size, low, high) in zip(names, d.tails.p_adjusted, sizes, strict=True):
-            if float(p) <= level:
+        told = (np.asarray(d.tails.p_adjusted) <= level) & ~wrong
+        for name, tails, (size, low, high) in zip(names, told, sizes, strict=True):
+            if tails:
                 said.append(
                     f"the tails of {name} are claimed too {'heavy' if size > 1 else 'light'}: its "
                     f"mean |error| / sd is {size:.2f} ({low:.2f} to {high:.2f}) times that claimed"
@@ -142,7 +153,7 @@ def sentences(
     for k, name in enumerate(names):
         if float(d.shift.p_adjusted[k]) <= level:
             said.append(f"{name} is {_too(d.shift, k, ' sd')}")
-    said += _by_themselves(d, names, level)
+    said += _by_themselves(d, names, level, by_ranks=by_ranks)
     if _changes(d, level) and d.thirds is not None:
         k, j = map(int, np.asarray(d.strongest))
         shift, spread = np.asarray(d.thirds)

@@ -1,6 +1,7 @@
 """`jaxcal.explain` prints what a test was fitted with, and the shapes are those of its arrays."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -69,7 +70,7 @@ def test_classes_means_moments_and_locations(capsys):
 
 
 def test_the_steps_of_a_calibration_test(capsys):
-    result = jaxcal.calibration_test(1, PREDICTIONS, YS, inputs=CENTERS[:, :2])
+    result: Any = jaxcal.calibration_test(1, PREDICTIONS, YS, inputs=CENTERS[:, :2])
     head, *lines = explained(capsys, result)
     assert head == "calibration test, n = 20"
     assert lines[2].endswith("s_i = grad log p_i at the target, [20, 3]")
