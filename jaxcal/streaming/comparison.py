@@ -26,10 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxcal.ckce.errors import ADDED, BLOCKS, Error, judged, signs, slope, without_diagonal
+from jaxcal.ckce.errors import ADDED, BLOCKS, Error, judged, signs, without_diagonal
 from jaxcal.ckce.expansion import draws
 from jaxcal.ckce.inputs import stacked
-from jaxcal.ckce.probability import COMPONENTS, Basis, said
+from jaxcal.ckce.probability import COMPONENTS, Basis, said, slope
 from jaxcal.ckce.results import Comparison, Says
 from jaxcal.read import checks
 from jaxcal.streaming.state import StreamState
