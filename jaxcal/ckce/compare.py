@@ -55,11 +55,11 @@ def compare(
 
     Intervals of values are never negative and invert a test of every value; intervals of
     differences hold together (95 % ones in .92 of data sets and more by "probability", .885 and
-    more by "ckce": `experiments/compare`). The adjusted p-value compares with the largest standardized draw
-    over all pairs. p >= 1 / (n_draws + 1). A model is called worse only if its own test, by labels
-    drawn from its predictions, finds it wrong too, so that labels may be rare and a model that was
-    fitted to the same labels accuses no other one. Predictions that are no class probabilities have
-    random signs of their residuals in the place of drawn labels.
+    more by "ckce": `experiments/compare`). The adjusted p-value compares with the largest
+    standardized draw over all pairs. p >= 1 / (n_draws + 1). A model is called worse only if its
+    own test, by labels drawn from its predictions, finds it wrong too, so that labels may be rare
+    and a model that was fitted to the same labels accuses no other one. Predictions that are no
+    class probabilities have random signs of their residuals in the place of drawn labels.
 
     Args:
         key: Random key: typed, legacy or an integer.
