@@ -106,7 +106,8 @@ def program(family: str, d: int, n: int) -> Any:
     """Mean gains on new pairs of the map of n pairs, of the best one and of the right density."""
     density = repairs.claim(family)
 
-    def gain(parameters: Parameters, features: Features, params: Any, ys: jax.Array) -> jax.Array:
+    def gain(of: tuple[Parameters, Features], params: Any, ys: jax.Array) -> jax.Array:
+        parameters, features = of
         frame = features.frame(Unnormalized(density, params), len(ys), jnp.zeros((len(ys), 0)))
         move = in_data_units(parameters.moves(frame), features.units)
         after = jax.vmap(density)(params, move.back(ys)) - move.log_size
@@ -120,7 +121,7 @@ def program(family: str, d: int, n: int) -> Any:
         ts = features.units.points(ys)
         fitted = fit(frame, standardized, ts, jnp.ones(n, bool)).parameters
         new, targets, right = drawn(keys[1], family, fault, d, repairs.FRESH)
-        gains = [gain(*of, new.params, targets) for of in ((fitted, features), most)]
+        gains = [gain(of, new.params, targets) for of in ((fitted, features), most)]
         return jnp.stack([*gains, jnp.mean(right)])
 
     return jax.jit(

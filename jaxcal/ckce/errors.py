@@ -66,23 +66,6 @@ def without_diagonal(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
     return a - jnp.diag(jnp.diagonal(a))
 
 
-def slope(
-    value: Scalar, first: Float[Array, " k"], second: Float[Array, "k k"], alone: Scalar
-) -> Scalar:
-    r"""Return the variance of the first sum per unit of the true value T.
-
-    Noise adds N, 4 times the sum of squares of ``second``, to the sum of squares of ``first``, and
-    ``alone``, the products of observations with themselves, to the error behind it. What is left is
-    slope times T; where T is 0 there is only the slope of noise, N / alone. The result is the mean
-    of both by the weights T and :math:`\sqrt{2 N}`, two standard deviations of noise in ``value``.
-    """
-    noise, true = 4 * jnp.sum(second**2), at_least(value, 0)
-    weight = jnp.sqrt(2 * noise)
-    of_noise = noise / jnp.where(alone > 0, alone, 1)
-    left = at_least(jnp.sum(first**2) - noise, 0)
-    return (left + weight * of_noise) / jnp.where(weight + true > 0, weight + true, 1)
-
-
 def added_residuals(key: Key, n: int, m: int, total: Scalar) -> Float[Array, "n m"]:
     """Return residuals of uniformly drawn labels, with a total weight of `ADDED` labels."""
     drawn = jax.nn.one_hot(jax.random.randint(key, (n,), 0, m), m, dtype=total.dtype) - 1 / m

@@ -39,7 +39,6 @@ from jaxcal.ckce.errors import (
     redrawn_residuals,
     redrawn_values,
     signs,
-    slope,
     without_diagonal,
 )
 from jaxcal.ckce.features import TILE, normal_equations, spread
@@ -281,16 +280,20 @@ def _error(
 ) -> Error:
     """Build an `Error`: centred, without products of observations with themselves.
 
-    ``noise``: the sum of the second term's products of observations with themselves.
+    The variances of the first term's estimate and of the value both hold label noise twice: once
+    in the data, and once on average, so that their ratio is bounded by the noise where the value
+    is 0. ``noise``: the sum of the second term's products of observations with themselves.
     """
     rows = jnp.sum(second, axis=1)
     second = second - share[:, None] * rows[None] - rows[:, None] * share[None]
     second = second + jnp.sum(rows) * share[:, None] * share[None]
     alone, second = jnp.diagonal(second), without_diagonal(second)
     plain, first = (a - share * jnp.sum(a) for a in (first, first - 2 * alone))
-    per_value = slope(value, plain, second, noise)
+    slope = jnp.sum(plain**2) + 4 * jnp.sum(second**2)
+    total = at_least(value, 0) + 2 * noise
+    slope = slope / jnp.where(total > 0, total, 1)
     terms = draws(signs(key, len(null), len(first), first.dtype), second)
-    return Error(estimate, value, per_value, first, second, terms, null, jnp.zeros((), jnp.int32))
+    return Error(estimate, value, slope, first, second, terms, null, jnp.zeros((), jnp.int32))
 
 
 def draws(v: Float[Array, "b k"], second: Float[Array, "k k"]) -> Float[Array, " b"]:

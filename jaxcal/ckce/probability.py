@@ -32,7 +32,6 @@ from jaxcal.ckce.errors import (
     added_residuals,
     redrawn_residuals,
     signs,
-    slope,
     without_diagonal,
 )
 from jaxcal.ckce.expansion import Noise, draws, summed
@@ -182,6 +181,23 @@ def by_regression(
         per_value = slope(value, first, second, jnp.sum(alone_with_noise)) + of_added
         terms = draws(signs(signs_key, n_draws, len(first), d.dtype), second)
     return Error(estimate, value, per_value, first, second, terms, null, jnp.zeros((), jnp.int32))
+
+
+def slope(
+    value: Scalar, first: Float[Array, " k"], second: Float[Array, "k k"], alone: Scalar
+) -> Scalar:
+    r"""Return the variance of the first sum per unit of the true value T.
+
+    Noise adds N, 4 times the sum of squares of ``second``, to the sum of squares of ``first``, and
+    ``alone``, the products of observations with themselves, to the error behind it. What is left is
+    slope times T; where T is 0 there is only the slope of noise, N / alone. The result is the mean
+    of both by the weights T and :math:`\sqrt{2 N}`, two standard deviations of noise in ``value``.
+    """
+    noise, true = 4 * jnp.sum(second**2), at_least(value, 0)
+    weight = jnp.sqrt(2 * noise)
+    of_noise = noise / jnp.where(alone > 0, alone, 1)
+    left = at_least(jnp.sum(first**2) - noise, 0)
+    return (left + weight * of_noise) / jnp.where(weight + true > 0, weight + true, 1)
 
 
 def says(q: Float[Array, "n m"], labels: Int[Array, " n"], weights: Float[Array, " n"]) -> Says:

@@ -28,10 +28,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.ckce.any_predictions import are_classes
-from jaxcal.ckce.errors import ADDED, BLOCKS, Error, judged, signs, slope, without_diagonal
+from jaxcal.ckce.errors import ADDED, BLOCKS, Error, judged, signs, without_diagonal
 from jaxcal.ckce.expansion import draws
 from jaxcal.ckce.inputs import named
-from jaxcal.ckce.probability import COMPONENTS, Basis
+from jaxcal.ckce.probability import COMPONENTS, Basis, slope
 from jaxcal.ckce.results import Comparison
 from jaxcal.streaming.rows import ClassRows, Dealt, RankRows
 from jaxcal.streaming.state import StreamState

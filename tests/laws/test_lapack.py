@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 import pytest
+from jax.core import ShapedArray
 from jax.extend import core
 
 import jaxcal
@@ -27,7 +28,9 @@ def calls(equation: core.JaxprEqn) -> list[str]:
     """Names of the calls of LAPACK over a batch in an equation."""
     name = equation.primitive.name
     if name in LAPACK:
-        return [name] if any(variable.aval.ndim > 2 for variable in equation.invars) else []
+        shapes = [variable.aval for variable in equation.invars]
+        batched = any(isinstance(shape, ShapedArray) and shape.ndim > 2 for shape in shapes)
+        return [name] if batched else []
     return [one for jaxpr in inner(equation) for each in jaxpr.eqns for one in calls(each)]
 
 

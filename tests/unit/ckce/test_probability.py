@@ -12,7 +12,7 @@ import scipy.stats
 
 from jaxcal.ckce import compare, errors, expansion
 from jaxcal.ckce.errors import Error, Pairs, pairs
-from jaxcal.ckce.probability import Probability, basis, n_components
+from jaxcal.ckce.probability import Probability, basis, n_components, slope
 
 N = 200
 TRUTH, Y = problems.drawn(0, N)
@@ -281,7 +281,7 @@ def test_the_slope_is_the_variance_of_the_first_sum_where_noise_has_many_directi
         first = 2 * (x @ mean - jnp.sum(x**2, axis=1) / n) / n
         value = jnp.sum(mean**2) - jnp.sum(x**2) / n**2
         second = errors.without_diagonal(b @ b.T)
-        return errors.slope(value, first - jnp.mean(first), second, jnp.sum(alone))
+        return slope(value, first - jnp.mean(first), second, jnp.sum(alone))
 
     slopes = jax.vmap(of_one)(x)
     np.testing.assert_allclose(jnp.mean(slopes), 4 * 4.0 / n, rtol=0.07)
