@@ -194,7 +194,7 @@ class Exact(eqx.Module):
 
 
 def check_solver(value: object) -> Solver:
-    """Return the solver with its defaults set; TypeError for any other value."""
+    """Return the value if it is a solver, not its class; TypeError otherwise."""
     if isinstance(value, type) or not isinstance(value, Solver):
         remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
         raise TypeError(

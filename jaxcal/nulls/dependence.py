@@ -79,7 +79,7 @@ def season(errors: Float[Array, "n q"]) -> Int[Array, ""]:
 
 
 def _lags(n: int) -> tuple[int, int]:
-    """Return the largest lag m considered, and the run of noise that must follow it."""
+    """Return the largest lag m considered, and the number of noise lags required after it."""
     run = max(5, math.ceil(math.sqrt(math.log10(n))))
     return max(1, min(math.ceil(math.sqrt(n)), n - 1 - run)), run
 

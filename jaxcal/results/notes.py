@@ -117,9 +117,8 @@ TABLE = {
         "calibration excludes"
     ),
     "improbable-targets": Note(
-        "{} {target lies|targets lie} so far in the tail of {its|their} own prediction that "
-        "calibration all but excludes it: of as many right predictions any has such a target with "
-        "probability 1e-6"
+        "{} {target lies|targets lie} so far in the tail of {its|their} own prediction that, if "
+        "all predictions are right, the probability of any such target is 1e-6"
     ),
     "density-with-edge": Note(
         "a density is 0 somewhere: moments that need densities without edges, such as scores, are "
@@ -130,7 +129,7 @@ TABLE = {
         "be trusted: take calibration_test or SKCE, or transform the targets to the whole line"
     ),
     "far-points": Note(
-        "{:.0%} of each rank is chance, as the points drawn near the predictions rarely meet their "
+        "{:.0%} of each rank is random, as the points drawn near the predictions rarely meet their "
         "mass: the level holds, but power is low",
         above=0.5,
         together=_largest,
@@ -146,9 +145,9 @@ TABLE = {
         "second derivatives, is left out"
     ),
     "rare-targets": Note(
-        "the targets that decide the statistic are rare, and the predictions expect fewer than ten "
-        "of them: where few come, residuals share one sign, and a null of signs or limits rejects "
-        "calibrated models: use null=jaxcal.nulls.Redrawn()"
+        "rare targets decide the statistic, and the predictions expect fewer than ten of them: if "
+        "few occur, residuals have one sign, and random signs or limits reject calibrated models: "
+        "use null=jaxcal.nulls.Redrawn()"
     ),
     "dependent-observations": Note(
         "serial dependence leaves fewer than ten independent blocks of observations: the level is "
@@ -168,14 +167,14 @@ TABLE = {
         "take fewer locations, or the null Signs()"
     ),
     "reversed-sign": Note(
-        "scores point away from the middle of the targets: s (y - median) has a positive mean over "
-        "the targets, which is negative under every right density: is the sign of the log density "
-        "reversed, as that of an energy or a loss?"
+        "scores point away from the middle of the targets: the mean of s (y - median) is positive, "
+        "but negative under every right density: is the sign of the log density reversed, as for "
+        "an energy or a loss?"
     ),
     "skewed-moment": Note(
-        "values of the moment are skewed and add up to the other side: of such right predictions "
-        "up to five times as many as the level says are rejected at .01, and twice as many at .05: "
-        "take null=jaxcal.nulls.Redrawn() if predictions can be sampled"
+        "values of the moment are skewed, and their sum has the opposite sign: right predictions "
+        "may be rejected up to five times as often as at level .01, and twice as often as at .05: "
+        "use null=jaxcal.nulls.Redrawn() if predictions can be sampled"
     ),
     "few-observations": Note(
         "{} {observation is|observations are} too few for the interval, whose coverage was "

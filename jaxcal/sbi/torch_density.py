@@ -133,7 +133,7 @@ def _posterior_estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _vector_field(estimator: Estimator, prior: Prior) -> TorchDensity:
-    """Read NPSE and FMPE: density of the probability flow; NPSE's score at least noise."""
+    """Read NPSE and FMPE: density of the probability flow; NPSE's score at minimal noise."""
     import torch  # pyright: ignore[reportMissingImports]
     from sbi.inference.potentials import (  # pyright: ignore[reportMissingImports]
         vector_field_potential,

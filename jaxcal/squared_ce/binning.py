@@ -53,7 +53,7 @@ class Bins(eqx.Module):
             be negative, and is 0 inside a bin of one observation.
         empty: Residual of bins without training data; by default the mean of all residuals.
 
-    Cost: O(n) a candidate.
+    Cost: O(n) per candidate.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal

@@ -34,7 +34,7 @@ class KernelDensity(eqx.Module):
     Args:
         bandwidths: Bandwidths to try; by default the 20 of the paper, from 1e-5 to 1.
 
-    Cost: O(n_train n d) a candidate; memory bounded by blocks of observations.
+    Cost: O(n_train n d) per candidate; memory bounded by blocks of observations.
 
     Source: Gruber and Bach (2025), eq. 11, 25, 26; the kernel and its direction are those of the
     authors' code.

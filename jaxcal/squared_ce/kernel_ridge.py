@@ -72,7 +72,7 @@ class Spectral(eqx.Module):
 def spectral(kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None) -> Spectral:
     """Return the factorisation of each kernel's matrix at the training inputs.
 
-    ``rank=None``: one eigendecomposition a kernel, O(n^3) time and O(n^2) memory. Otherwise
+    ``rank=None``: one eigendecomposition per kernel, O(n^3) time and O(n^2) memory. Otherwise
     landmarks and O(n r^2 + r^3).
     """
     return _spectral(kernels, train, None if rank is None else min(rank, train.n))
@@ -168,13 +168,13 @@ class KernelRidge(eqx.Module):
         ridges: Multipliers of the ridges to try; None takes those of the authors' code for scalar
             or vector inputs.
         kernels: One kernel or several, all of which are tried with every ridge.
-        rank: None for one exact eigendecomposition a kernel; a number for landmarks.
+        rank: None for one exact eigendecomposition per kernel; a number for landmarks.
         power: The ridge is its multiplier times n^power for n training observations. By default as
             in the authors' code, .75 for ukkr and 1.5 for kkr; the paper prints 1.5 and 2.5.
         kronecker: Whether to regress the products of residuals, on the Kronecker product of the
             kernel with itself (kkr).
 
-    Cost: O(n^3) a kernel, or O(n rank^2) with landmarks; for t training points or landmarks each
+    Cost: O(n^3) per kernel, or O(n rank^2) with landmarks; for t training points or landmarks each
     ridge takes O(n_eval t d), with products O(n_eval t^2 + n_eval^2 t).
 
     Source: Gruber and Bach (2025).
