@@ -405,6 +405,23 @@ def test_the_table_gives_correlations_and_tails_whatever_shift_and_spread_are(ke
     assert said.startswith("tails of a: claimed too light: mean |error| / deviation is 0.")
 
 
+def test_a_correlation_is_that_claimed_minus_that_of_the_scores():
+    """White's form, by NumPy, where each prediction claims a correlation of its own."""
+    rng, n = np.random.default_rng(5), 500
+    rho = rng.uniform(-0.9, 0.9, n)
+    z = rng.normal(size=(n, 2))
+    z[:, 1] = rho * z[:, 0] + (1 - rho**2) ** 0.5 * z[:, 1]
+    z = (z - z.mean(0)) / z.std(0, ddof=1)
+    rest = jnp.zeros((0, n, 2)), jnp.ones(n, bool), 0.05, ("a", "b"), ("all",)
+    expected = jnp.broadcast_to(jnp.asarray(rho)[:, None, None], (n, 2, 1))
+    of = table(jnp.asarray(z), jnp.asarray(z), *rest, expected)
+    each = rho * (z**2).mean(1) - z.prod(1)
+    np.testing.assert_allclose(float(of.effect[4, 0]), each.mean(), rtol=1e-6)
+    error = each.std(ddof=1) / n**0.5
+    reach = scipy.stats.t.ppf(0.975, n - 2) * error
+    np.testing.assert_allclose(float(of.high[4, 0] - of.low[4, 0]), 2 * reach, rtol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("density", [normal, skewed])
 def test_correlations_and_tails_of_right_predictions_keep_their_level(density, key):
