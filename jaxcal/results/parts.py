@@ -125,12 +125,14 @@ class Table(eqx.Module):
     first column holds average effects over all predictions; the others their slopes per standard
     deviation of a feature: of the claimed centre of the coordinate, of the logarithm of its claimed
     scale, or of an input. For predictions that are not Gaussian, effects are in normal scores of
-    ranks. Each feature is used alone: correlated features show each other's effects.
+    ranks. Ranks among 97 points make large spreads look smaller: half the actual width looks like
+    .52, three times the width like 2.7. Features are used one by one: correlated ones show each
+    other's effects.
 
     Correlations are those of normal scores, claimed minus actual. Tails are the logarithm of the
     mean absolute normal score over its deviation, and over the value of that for a normal score:
-    positive if tails are claimed too heavy. Both are corrected for shifts and spreads, are given on
-    average only, and are not given for streams.
+    positive if tails are claimed too heavy. Both are given on average only, and not for streams. A
+    large shift or spread of the same coordinate changes them, so no sentence names them beside it.
 
     Attributes:
         rows: Names of the r rows: shifts and spreads of d coordinates, d (d - 1) / 2 correlations,
