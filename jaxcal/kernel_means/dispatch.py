@@ -45,7 +45,7 @@ def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
 
     Args:
         kernel: Class of kernels; ``object`` for any. Nearest base classes take precedence, those of
-        the kernel first.
+            the kernel first.
         distribution: Class of distributions, as `distribution_of` returns them.
 
     Returns:

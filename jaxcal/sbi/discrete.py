@@ -24,7 +24,7 @@ class DiscreteParameter(Result):
     Attributes:
         calibrated: `skce_test` of the probabilities of its k values.
         p_along: P-value of errors along f features, from values drawn from the probabilities; exact
-        for every n, [].
+            for every n, [].
         p_excluded: P-value of the smallest probability of an observed value; exact for every n, [].
         claimed: Mean probability of each value, [k].
         actual: Share of each value, [k].

@@ -376,7 +376,7 @@ def test_expected_products_of_scores_are_those_of_drawn_ranks(edge, key):
     assert float(got[0, 0, 1]) == pytest.approx(products.mean(), abs=4 * error)
 
 
-def test_the_table_gives_correlations_and_tails_whatever_shift_and_spread_are(key):
+def test_correlations_and_tails_whatever_shift_and_spread_are(key):
     """Claimed correlations are .6; tails are those of a Gaussian. Errors by NumPy's corrcoef, and
     of tails by the mean absolute score over its deviation."""
     rng, n = np.random.default_rng(4), 20_000
@@ -424,7 +424,7 @@ def test_a_correlation_is_that_claimed_minus_that_of_the_scores():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("density", [normal, skewed])
-def test_correlations_and_tails_of_right_predictions_keep_their_level(density, key):
+def test_correlations_and_tails_keep_their_level(density, key):
     """And their effects have mean 0, of Gaussian and log gamma predictions that are correlated."""
     n, sets = 100, 400
 
