@@ -35,7 +35,8 @@ class Diagnosis(eqx.Module):
     Limits have confidence 1 - level. Errors **given the other parameters** show in all parameters
     dependent on the wrong one; errors of a parameter **by itself** do not. Sizes and limits from
     scores are exact for Gaussian posteriors. p-values are valid for all, but a small one for
-    another posterior does not identify a parameter. From ranks among draws, all of it is exact.
+    another posterior does not identify a parameter. From ranks among draws errors identify a
+    parameter for any posterior; sizes are in normal scores, and spreads corrected for few draws.
 
     Attributes:
         shift: Shift of a parameter by itself, positive if the posterior is too high, in the

@@ -1,6 +1,7 @@
 """Ranks of parameters among draws of their posteriors, or among exchangeable candidates."""
 
 from dataclasses import replace
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,13 +29,14 @@ from jaxcal.results import Means, Result, Sentences, Table, recorded
 from jaxcal.sbi.adapters import paired
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs
+from jaxcal.sbi.report_text import CHAINS, DRAWS, sentences
 from jaxcal.typing import ArrayLike, Contents, Key, KeyLike, Names, Observations, Scalar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DRAWS, CHAINS = "draws", "chains"
 MOST_FEATURES = 50  # most features for which trends are tested
+LEVEL = 0.05  # up to which p-values are followed by sentences
 LEAST = 1e-6  # least distance of ranks from 0 and 1, which keeps normal scores finite
 
 
@@ -121,11 +123,18 @@ class PosteriorRanks(Result):
         each = zip(self.statistics, np.asarray(self.p_values), strict=True)
         lines = [f"ranks among {self.size} {self.source}, n = {n}, p = {float(self.p_value):.2g}"]
         lines += [f"  {name:12} p = {p:.2g}" for name, p in each]
-        if self.trend is None or self.diagnosis.strongest is None:
-            return lines
-        k, j = (int(i) for i in np.asarray(self.diagnosis.strongest))
-        where = f"strongest: {self.statistics[k + 1]} along x[{j}]"
-        return [*lines, f"  {'errors in x':12} p = {float(self.trend):.2g} ({where})"]
+        if self.trend is not None and self.diagnosis.strongest is not None:
+            k, j = (int(i) for i in np.asarray(self.diagnosis.strongest))
+            where = f"strongest: {self.statistics[k + 1]} along x[{j}]"
+            lines.append(f"  {'errors in x':12} p = {float(self.trend):.2g} ({where})")
+        return lines + self._sizes(LEVEL)
+
+    def _sizes(self, level: float) -> list[str]:
+        """Return lines on the errors of ranks that are not uniform."""
+        if not float(self.p_value) <= level or self.source != DRAWS:
+            return []
+        said = sentences(self.diagnosis, self.statistics[1:], level, by_ranks=True)
+        return [f"  - {text}" for text in said]
 
 
 def ranks_of(
@@ -193,14 +202,15 @@ def rank_densities(
         level=level,
     )
     drawn = isinstance(proposal, Drawn)
+    size = proposal.draws.shape[1] if drawn else int(getattr(proposal, "n_candidates", 0))
     return PosteriorRanks(
         result.ranks,
         result.rank_p_values,
         result,
-        diagnosed(fold_key, result.ranks[:, 1:], features, level),
+        diagnosed(fold_key, result.ranks[:, 1:], features, level, size if drawn else None),
         ("density", *names),
         DRAWS if drawn else CHAINS,
-        proposal.draws.shape[1] if drawn else int(getattr(proposal, "n_candidates", 0)),
+        size,
     )
 
 
@@ -215,15 +225,15 @@ def rank_draws(
 ) -> PosteriorRanks:
     """Return `PosteriorRanks` among draws."""
     fold_key, rank_key = jax.random.split(key)
-    standing = ranks_among_draws(rank_key, draws, thetas)
+    standing, m = ranks_among_draws(rank_key, draws, thetas), draws.shape[1] - 1
     return PosteriorRanks(
         standing,
         jax.vmap(uniformity, in_axes=1)(standing),
         None,
-        diagnosed(fold_key, standing[:, 1:], features, level),
+        diagnosed(fold_key, standing[:, 1:], features, level, m),
         ("distance", *names),
         DRAWS,
-        draws.shape[1] - 1,
+        m,
     )
 
 
@@ -242,9 +252,16 @@ def ranks_among_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n 
 
 
 def diagnosed(
-    key: Key, of_parameters: Float[Array, "n d"], features: Array | None, level: float
+    key: Key,
+    of_parameters: Float[Array, "n d"],
+    features: Array | None,
+    level: float,
+    m: int | None = None,
 ) -> Diagnosis:
-    """Diagnose shift and spread of normal scores, which are N(0, 1) if the posterior is right."""
+    """Diagnose shift and spread of normal scores, which are N(0, 1) if the posterior is right.
+
+    ``m``: number of draws, for which spreads are corrected; None for chains and weighted points.
+    """
     z = jax.scipy.stats.norm.ppf(jnp.clip(of_parameters, LEAST, 1 - LEAST))
     n, d = z.shape
     predictors = jnp.zeros((n, 1), z.dtype) if features is None else features.astype(z.dtype)
@@ -260,7 +277,39 @@ def diagnosed(
         covariances=unit,
     )
     # normal scores of dependent parameters are dependent; their correlations are not claimed
-    return eqx.tree_at(lambda d: d.correlation, diagnosis, None, is_leaf=lambda leaf: leaf is None)
+    diagnosis = replace(diagnosis, correlation=None)
+    if m is None or diagnosis.marginal_spread is None:
+        return diagnosis
+    return replace(diagnosis, marginal_spread=sharpened(diagnosis.marginal_spread, m))
+
+
+def sharpened(spread: Means, m: int) -> Means:
+    """Return spreads, corrected for ranks among m draws, which make large ones look smaller."""
+    factors, blurs = (jnp.asarray(part, spread.estimate.dtype) for part in blur(m))
+    ends = (spread.estimate, spread.low, spread.high)
+    estimate, low, high = (-jnp.interp(-end, blurs, factors) for end in ends)
+    ratio = (high - low) / (spread.high - spread.low)
+    error = spread.standard_error * ratio
+    return spread._replace(estimate=estimate, standard_error=error, low=low, high=high)
+
+
+@lru_cache
+def blur(m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return logarithms of standard deviations of Gaussian targets, in claimed ones, and those of
+    the normal scores of their ranks among m draws."""
+    from scipy.special import gammaln, log_ndtr, ndtri
+
+    z, weights = np.polynomial.hermite_e.hermegauss(64)
+    edges = np.arange(m + 2) / (m + 1)
+    x = ndtri(edges[1:-1])
+    tails = np.concatenate([[0], x * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi), [0]])
+    squares = (m + 1) * np.diff(edges - tails)  # mean squared normal score of each rank
+    factors = np.linspace(-2.5, 2.5, 41)
+    k, y = np.arange(m + 1), (np.exp(factors)[:, None] * z)[:, :, None]
+    counts = gammaln(m + 1) - gammaln(k + 1) - gammaln(m - k + 1)  # binomial probabilities of k
+    chances = np.exp(counts + k * log_ndtr(y) + (m - k) * log_ndtr(-y))
+    variances = weights @ (chances @ squares).T / weights.sum()
+    return factors, np.log(variances) / 2
 
 
 def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:

@@ -15,8 +15,9 @@ from jaxcal.results.notes import codes
 from jaxcal.results.report import about_coordinates
 from jaxcal.sbi.diagnosis import Diagnosis
 from jaxcal.sbi.discrete import DiscreteParameter
-from jaxcal.sbi.ranks import DRAWS, PosteriorRanks
+from jaxcal.sbi.ranks import PosteriorRanks
 from jaxcal.sbi.report_text import (
+    DRAWS,
     GIVEN_X,
     LABELS,
     QUESTIONS,

@@ -5,7 +5,6 @@ from jaxtyping import Array
 
 from jaxcal.results import Means, confidence, tells
 from jaxcal.sbi.diagnosis import Diagnosis
-from jaxcal.sbi.ranks import CHAINS, DRAWS
 
 QUESTIONS = {
     "calibrated": "calibrated? Among pairs that get the same posterior, are parameters draws from "
@@ -15,6 +14,7 @@ QUESTIONS = {
 }
 
 
+DRAWS, CHAINS = "draws", "chains"
 SOURCES = {DRAWS: "draws of each posterior", CHAINS: "chains from each parameter"}
 LABELS = {
     "moments": "moments of log densities",

@@ -13,7 +13,7 @@ from jaxcal import LogDensities, Unnormalized, sbi
 from jaxcal.candidates import exchangeability_test
 from jaxcal.coverage import coverage
 from jaxcal.sbi.adapters import as_draws
-from jaxcal.sbi.ranks import rank_draws
+from jaxcal.sbi.ranks import blur, rank_draws
 
 N, M, D = 40, 9, 2
 KEY = jax.random.key(0)
@@ -192,6 +192,48 @@ def test_draws_alone_are_ranked(drawn):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("m", [9, 99])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+def test_normal_scores_of_ranks_are_blurred_as_simulated(m, factor):
+    """Against 200,000 ranks; the standard error of a deviation is below its size over 400."""
+    random = np.random.default_rng(m)
+    below = random.binomial(m, scipy.stats.norm.cdf(factor * random.normal(size=200_000)))
+    scores = scipy.stats.norm.ppf((below + random.random(len(below))) / (m + 1))
+    factors, blurs = blur(m)
+    wanted = np.exp(np.interp(np.log(factor), factors, blurs))
+    np.testing.assert_allclose(np.std(scores), wanted, rtol=0.01)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_limits_of_a_spread_hold_it_also_among_few_draws(factor, key):
+    """Among 19 draws twice the claimed width looks like 1.47 times it."""
+    n, m, sets = 200, 20, 200
+
+    def one(key):
+        keys = jax.random.split(key, 4)
+        x = jax.random.normal(keys[0], (n, 1))
+        thetas = x + factor * jax.random.normal(keys[1], (n, 1))
+        draws = x[:, None] + jax.random.normal(keys[2], (n, m, 1))
+        spread = rank_draws(keys[3], draws, thetas, None, ("a",), level=0.05).diagnosis
+        return spread.marginal_spread.low[0], spread.marginal_spread.high[0]
+
+    low, high = jax.lax.map(one, jax.random.split(key, sets), batch_size=20)
+    held = int(jnp.sum((low <= -np.log(factor)) & (-np.log(factor) <= high)))
+    assert held >= scipy.stats.binom.ppf(0.001, sets, 0.95)
+
+
+def test_ranks_of_draws_say_what_is_off():
+    random = np.random.default_rng(1)
+    x = random.normal(size=(300, 2))
+    draws = x[:, None] + random.normal(size=(300, 20, 2))
+    result = sbi.check_draws(0, draws, x + random.normal(size=(300, 2)) * [2.0, 1.0])
+    lines = str(result).splitlines()
+    assert lines[-1].startswith("  - theta_1 is overconfident (too narrow) by itself")
+    assert "theta_2 is" not in str(result)
+    right = sbi.check_draws(0, draws, x + random.normal(size=(300, 2)))
+    assert not any(line.startswith("  - ") for line in str(right).splitlines())
+
+
 def test_ranks_of_mixed_parameters_keep_their_level():
     """Of k in 0, 1, 2 and t ~ N(0, 1) with x ~ N(k + t, 1) exact draws; then with k left alone."""
     n, m, repeats = 60, 19, 300
