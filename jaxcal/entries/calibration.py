@@ -17,7 +17,7 @@ from jaxcal.entries.evidence import Entries, log_evidence
 from jaxcal.entries.learned import varying
 from jaxcal.entries.moments import Frame, groups
 from jaxcal.entries.ranks import Seen, Statistics, normal, seen
-from jaxcal.entries.table import table
+from jaxcal.entries.table import sharpened, table
 from jaxcal.fit.specification import range_over_iqr
 from jaxcal.nulls import DependentWild, HadamardWild, Null, Wild
 from jaxcal.nulls.contract import p_value
@@ -365,7 +365,8 @@ def _table(
         return None
     scores = ranks.normal, normal(ranks.resolved)
     along = frame.along(fit.seen, inputs)
-    return table(*scores, along, fit.kept, level, names, frame.columns, ranks.expected)
+    of = table(*scores, along, fit.kept, level, names, frame.columns, ranks.expected)
+    return sharpened(of, ranks.even)
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:

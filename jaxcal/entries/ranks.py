@@ -9,7 +9,7 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxcal.entries.landed import Landed, landed
+from jaxcal.entries.landed import N_POINTS, Landed, landed
 from jaxcal.numerics import uniforms
 from jaxcal.read import Standardized, Unnormalized
 from jaxcal.typing import Key, Keys, Points
@@ -43,6 +43,11 @@ class Ranked(NamedTuple):
     halves: Float[Array, "n 2 d"]
     grain: Float[Array, " n"]
     expected: Float[Array, "n 2 q"]
+
+    @property
+    def even(self) -> Bool[Array, ""]:
+        """Whether all points have equal weights, as draws have."""
+        return jnp.all(jnp.abs(self.grain * (N_POINTS + 1) - 1) < 1e-3)
 
     @property
     def shown(self) -> Float[Array, "n r"]:

@@ -14,7 +14,7 @@ from jaxcal.entries.calibration import IMPROBABLE, LEAST_ROWS, Fit
 from jaxcal.entries.evidence import log_evidence, side_by_side
 from jaxcal.entries.moments import Frame, Group, groups
 from jaxcal.entries.ranks import normal
-from jaxcal.entries.table import summed_table, table_sums
+from jaxcal.entries.table import sharpened, summed_table, table_sums
 from jaxcal.nulls.contract import p_value
 from jaxcal.read import Units
 from jaxcal.results import Parts, Table
@@ -35,6 +35,7 @@ class EntriesFit(eqx.Module):
     units: Units
     frame: Frame
     ends: Bool[Array, ""]
+    even: Bool[Array, ""]
     layout: Layout = eqx.field(static=True)
     n_draws: int = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
@@ -50,8 +51,8 @@ class EntriesFit(eqx.Module):
         names: tuple[str, ...],
     ) -> "EntriesFit":
         """Fit to checked observations."""
-        units, frame, ends, layout = _fitted(key, predictions, ys, inputs)
-        return cls(key, units, frame, ends, layout, n_draws, names)
+        units, frame, ends, even, layout = _fitted(key, predictions, ys, inputs)
+        return cls(key, units, frame, ends, even, layout, n_draws, names)
 
     def zeros(self) -> dict[str, np.ndarray]:
         """Return sums before the first batch."""
@@ -83,7 +84,7 @@ class EntriesFit(eqx.Module):
             return None
         with jax.enable_x64(True):
             of = sums["cubes"], sums["powers"], level, self.names, self.frame.columns
-            table = summed_table(*of)
+            table = sharpened(summed_table(*of), self.even)
             return jax.tree.map(np.asarray, table)
 
     def judged(self, sums: dict[str, np.ndarray], n: int, least_rank: float) -> "Judged":
@@ -127,7 +128,7 @@ def _fitted(key: Key, predictions: Predictions, ys: Array, inputs: Points | None
         )
         for group in named
     )
-    return Units.of(ys.reshape(len(ys), -1)), frame, fit.ends, layout
+    return Units.of(ys.reshape(len(ys), -1)), frame, fit.ends, fit.seen.ranks.even, layout
 
 
 def row_keys(key: Key, rows: tuple[Array, Array]) -> Keys:

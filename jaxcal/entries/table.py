@@ -15,6 +15,8 @@ than claimed (Geary, 1935).
 """
 
 import math
+from dataclasses import replace
+from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
@@ -23,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from jaxcal.entries.landed import N_POINTS
 from jaxcal.moments.marginal_means import student_p_value, student_quantile
 from jaxcal.nulls.contract import holm
 from jaxcal.numerics import at_least
@@ -164,6 +167,43 @@ def with_limits(
 
     of_cells = map(rows, (effect, effect - reach, effect + reach, p, adjusted))
     return Table(tuple(labels), columns, *of_cells)
+
+
+@lru_cache
+def blur(m: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return logarithms of standard deviations of Gaussian targets, in claimed ones, and those of
+    the normal scores of their ranks among m draws."""
+    from scipy.special import gammaln, log_ndtr, ndtri
+
+    z, weights = np.polynomial.hermite_e.hermegauss(64)
+    edges = np.arange(m + 2) / (m + 1)
+    x = ndtri(edges[1:-1])
+    tails = np.concatenate([[0], x * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi), [0]])
+    squares = (m + 1) * np.diff(edges - tails)  # mean squared normal score of each rank
+    factors = np.linspace(-2.5, 2.5, 41)
+    k, y = np.arange(m + 1), (np.exp(factors)[:, None] * z)[:, :, None]
+    counts = gammaln(m + 1) - gammaln(k + 1) - gammaln(m - k + 1)  # binomial probabilities of k
+    chances = np.exp(counts + k * log_ndtr(y) + (m - k) * log_ndtr(-y))
+    variances = weights @ (chances @ squares).T / weights.sum()
+    return factors, np.log(variances) / 2
+
+
+def sharpened(table: Table, even: Bool[Array, ""]) -> Table:
+    """Return the table with spreads corrected for ranks among `N_POINTS` draws, which make large
+    ones look smaller, if weights are ``even``. Trends are multiplied by the slope of that."""
+    factors, blurs = blur(N_POINTS)
+    of_factors = factors, blurs, np.gradient(factors) / np.gradient(blurs)
+    factors, blurs, slopes = (jnp.asarray(part, table.effect.dtype) for part in of_factors)
+    rows = np.array([name.startswith("spread of") for name in table.rows])
+    slope = jnp.interp(-table.effect[:, :1], blurs, slopes)
+
+    def corrected(part: Float[Array, "r c"]) -> Float[Array, "r c"]:
+        first = -jnp.interp(-part[:, :1], blurs, factors)
+        whole = jnp.concatenate([first, part[:, 1:] * slope], axis=1)
+        return jnp.where(rows[:, None] & even, whole, part)
+
+    effect, low, high = map(corrected, (table.effect, table.low, table.high))
+    return replace(table, effect=effect, low=low, high=high)
 
 
 def table_sums(

@@ -125,9 +125,9 @@ class Table(eqx.Module):
     first column holds average effects over all predictions; the others their slopes per standard
     deviation of a feature: of the claimed centre of the coordinate, of the logarithm of its claimed
     scale, or of an input. For predictions that are not Gaussian, effects are in normal scores of
-    ranks. Ranks among 97 points make large spreads look smaller: half the actual width looks like
-    .52, three times the width like 2.7. Features are used one by one: correlated ones show each
-    other's effects.
+    ranks. Ranks among 97 weighted points make large spreads look smaller: half the width like .52,
+    three times like 2.7. Draws of distributions are corrected for it. Features are used one by one:
+    correlated ones show each other's effects.
 
     Correlations are those of normal scores, claimed minus actual. Tails are the logarithm of the
     mean absolute normal score over its deviation, and over the value of that for a normal score:

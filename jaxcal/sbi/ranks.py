@@ -1,7 +1,6 @@
 """Ranks of parameters among draws of their posteriors, or among exchangeable candidates."""
 
 from dataclasses import replace
-from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +22,7 @@ from jaxcal.candidates import (
 from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.divergences.fisher import Fisher
+from jaxcal.entries.table import blur
 from jaxcal.nulls.contract import holm
 from jaxcal.read import Units, checks
 from jaxcal.results import Means, Result, Sentences, Table, recorded
@@ -291,25 +291,6 @@ def sharpened(spread: Means, m: int) -> Means:
     ratio = (high - low) / (spread.high - spread.low)
     error = spread.standard_error * ratio
     return spread._replace(estimate=estimate, standard_error=error, low=low, high=high)
-
-
-@lru_cache
-def blur(m: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return logarithms of standard deviations of Gaussian targets, in claimed ones, and those of
-    the normal scores of their ranks among m draws."""
-    from scipy.special import gammaln, log_ndtr, ndtri
-
-    z, weights = np.polynomial.hermite_e.hermegauss(64)
-    edges = np.arange(m + 2) / (m + 1)
-    x = ndtri(edges[1:-1])
-    tails = np.concatenate([[0], x * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi), [0]])
-    squares = (m + 1) * np.diff(edges - tails)  # mean squared normal score of each rank
-    factors = np.linspace(-2.5, 2.5, 41)
-    k, y = np.arange(m + 1), (np.exp(factors)[:, None] * z)[:, :, None]
-    counts = gammaln(m + 1) - gammaln(k + 1) - gammaln(m - k + 1)  # binomial probabilities of k
-    chances = np.exp(counts + k * log_ndtr(y) + (m - k) * log_ndtr(-y))
-    variances = weights @ (chances @ squares).T / weights.sum()
-    return factors, np.log(variances) / 2
 
 
 def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:

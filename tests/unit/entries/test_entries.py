@@ -21,6 +21,7 @@ from jaxcal.entries.moments import Group
 from jaxcal.entries.ranks import Seen, expected_products, ranked
 from jaxcal.entries.table import table
 from jaxcal.read import Standardized, Units
+from jaxcal.streaming import StreamedTest
 
 N = 200
 QUICK = nulls.Wild(199)
@@ -403,6 +404,21 @@ def test_correlations_and_tails_whatever_shift_and_spread_are(key):
     standard = (nu - nu.mean()) / nu.std()
     (said,) = table(standard, standard, *rest).sentences()
     assert said.startswith("tails of a: claimed too light: mean |error| / deviation is 0.")
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0])
+def test_spreads_of_distributions_are_those_of_many_draws(factor, key):
+    """Among 96 draws twice the claimed width looks like 1.67 times it; trends likewise."""
+    keys = jax.random.split(key)
+    x = jax.random.normal(keys[0], (2000, 1))
+    width = factor * jnp.exp(0.1 * x)
+    ys = x + width * jax.random.normal(keys[1], (2000, 1))
+    predictions = dist.Independent(dist.Normal(x, 1.0), 1)
+    test = StreamedTest.calibration(0, predictions, ys, n_draws=19)
+    streamed = test.result(test.update(test.empty(), predictions, ys)).table
+    for of in (calibration_test(0, predictions, ys, null=QUICK).table, streamed):
+        assert float(of.low[1, 0]) < -np.log(factor) < float(of.high[1, 0])
+        assert float(of.low[1, 1]) < -0.1 < float(of.high[1, 1])
 
 
 def test_a_correlation_is_that_claimed_minus_that_of_the_scores():

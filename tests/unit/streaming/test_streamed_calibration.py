@@ -269,19 +269,14 @@ def test_it_keeps_its_level_and_finds_a_wrong_spread(key):
             ys = centers + scale * noise
             predictions = jaxcal.Unnormalized(log_density, centers)
             sample = jaxcal.Unnormalized(log_density, centers[:first])
-            units, frame, ends, layout = fitted(key, sample, ys[:first])
-            fit = EntriesFit(fit_key, units, frame, ends, layout, DRAWS)
+            fit = EntriesFit.of(fit_key, sample, ys[:first], None, DRAWS, ("0", "1"))
             rows = jnp.zeros(n, jnp.uint32), jnp.arange(n, dtype=jnp.uint32)
             sums, _ = _sums(fit, predictions, ys, None, rows, jnp.asarray(0))
             parts = sums["entries"], sums["products"], sums["squares"]
-            statistic, _ = _judged(*parts, layout=layout)
+            statistic, _ = _judged(*parts, layout=fit.layout)
             return p_value(statistic[None, 0], statistic[None, 1:])[0]
 
         return jax.lax.map(one, jnp.stack(keys))
-
-    def fitted(key, predictions, ys):
-        made = EntriesFit.of(key, predictions, ys, None, DRAWS, ("0", "1"))
-        return made.units, made.frame, made.ends, made.layout
 
     low, high = scipy.stats.binom.interval(0.9999, len(keys), 0.05)
     assert low <= int(jnp.sum(p_of(1.0) <= 0.05)) <= high
