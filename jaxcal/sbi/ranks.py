@@ -306,7 +306,8 @@ def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
     def means(rows: slice) -> Means:
         parts = (table.effect, table.p_value, table.low, table.high)
         effect, p, low, high = (part[rows, 0] for part in parts)
-        error = (high - low) / 2 / jax.scipy.stats.norm.ppf(1 - level / 2)
+        reach = jax.scipy.stats.norm.ppf(1 - level / 2)
+        error = (high - low) / (2 * jnp.asarray(reach, effect.dtype))
         return Means(effect, error, p, holm(p), low, high)
 
     def raised(means: Means | None, p: Array) -> Means | None:
