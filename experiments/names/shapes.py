@@ -20,13 +20,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
 
 FOLDER = Path(__file__).parent
-# shift and log spread of coordinate 0, its correlation (factor of ROOT's), and share of outliers
+# shift and log spread of coordinate 0, its correlation (factor of ROOT's), share of outliers, and
+# shift for each deviation of its centre
 FAULTS = {
-    "none": (0.0, 0.0, 1.0, 0.0),
-    "spread": (0.0, 0.7, 1.0, 0.0),
-    "shift": (1.5, 0.0, 1.0, 0.0),
-    "correlation": (0.0, 0.0, 0.5, 0.0),
-    "tails": (0.0, 0.0, 1.0, 0.1),
+    "none": (0.0, 0.0, 1.0, 0.0, 0.0),
+    "spread": (0.0, 0.7, 1.0, 0.0, 0.0),
+    "shift": (1.5, 0.0, 1.0, 0.0, 0.0),
+    "some spread": (0.0, 0.3, 1.0, 0.0, 0.0),
+    "some shift": (0.5, 0.0, 1.0, 0.0, 0.0),
+    "shift trend": (0.0, 0.0, 1.0, 0.0, 0.5),
+    "some trend": (0.0, 0.0, 1.0, 0.0, 0.25),
+    "correlation": (0.0, 0.0, 0.5, 0.0, 0.0),
+    "tails": (0.0, 0.0, 1.0, 0.1, 0.0),
 }
 OUTLIER = 2.5  # factor of the errors of outliers
 PARTS = ("correlation", "tails_of_0", "tails_of_1")
@@ -53,7 +58,7 @@ def measured(key: jax.Array, fault: jax.Array, family: str, n: int) -> Any:
     keys = jax.random.split(key, 5)
     centers = 2 * jax.random.normal(keys[0], (n, 2))
     widths = 3 ** jax.random.uniform(keys[1], (n,), minval=-0.5, maxval=0.5)
-    shift, spread, factor, outliers = fault
+    shift, spread, factor, outliers, trend = fault
     relative = names.noise(keys[2], family, n) @ jnp.linalg.inv(names.ROOT).T
     far = jax.random.uniform(keys[3], (n, 1)) < outliers
     relative = jnp.where(far, OUTLIER, 1.0) * relative
@@ -61,7 +66,8 @@ def measured(key: jax.Array, fault: jax.Array, family: str, n: int) -> Any:
     root = names.ROOT.at[1].set(jnp.stack([slope, jnp.sqrt(1 - slope**2)]))
     relative = relative @ root.T
     deviation = jnp.sqrt(names.covariance(family)[0, 0])
-    off = jnp.exp(spread) * relative[:, 0] - shift * deviation
+    shifts = shift + trend * centers[:, 0] / 2
+    off = jnp.exp(spread) * relative[:, 0] - shifts * deviation
     ys = centers + widths[:, None] * relative.at[:, 0].set(off)
     predictions = Unnormalized(lambda p, y: table.log_density(family, p, y), (centers, widths))
     fit = Fit.of(keys[4], predictions, ys)

@@ -164,15 +164,18 @@ class Table(eqx.Module):
     def sentences(self, level: float = 0.05) -> list[str]:
         """Return a sentence for each cell with adjusted p-value <= ``level``, smallest first.
 
-        None on correlations and tails of a coordinate with a sentence on its shift or spread, which
-        may change both.
+        A shift or a spread may change tails and, if it is large, correlations of its coordinate:
+        there is no sentence on these beside one on that.
         """
         adjusted = np.asarray(self.p_adjusted).copy()
         d = sum(row.startswith("shift of ") for row in self.rows)
-        off = np.any((adjusted[:d] <= level) | (adjusted[d : 2 * d] <= level), axis=1)
-        concerned = [*combinations(range(d), 2), *((k,) for k in range(d))]
-        for row, coordinates in zip(range(2 * d, len(self.rows)), concerned, strict=False):
-            if np.any(off[list(coordinates)]):
+        named = adjusted[: 2 * d] <= level
+        large = named & changes_correlations(np.asarray(self.effect)[: 2 * d])
+        off, far = (np.any(cells.reshape(2, d, -1), axis=(0, 2)) for cells in (named, large))
+        concerned = [*((far, pair) for pair in combinations(range(d), 2))]
+        concerned += [(off, (k,)) for k in range(d)]
+        for row, (of, coordinates) in zip(range(2 * d, len(self.rows)), concerned, strict=False):
+            if np.any(of[list(coordinates)]):
                 adjusted[row] = np.nan
         order = np.argsort(np.asarray(self.p_value), axis=None, kind="stable")
         cells = [np.unravel_index(k, adjusted.shape) for k in order]
@@ -201,6 +204,15 @@ class Table(eqx.Module):
             said = f"{np.exp(abs(effect)):.2g} times too {way} (limits {sizes[0]:.2g} to "
             said += f"{sizes[1]:.2g})"
         return f"{what}: {said}{more}, p = {p:.2g}"
+
+
+def changes_correlations(effects: np.ndarray) -> np.ndarray:
+    """Return whether shifts, then spreads, [2 d, c], on average and along features, are so large
+    that ranks show a wrong correlation beside them (`experiments/names/shapes.py`)."""
+    limits = np.full(effects.shape, 0.35)
+    d = len(effects) // 2
+    limits[:d, 0], limits[d:, 0] = 0.5, 0.3
+    return np.abs(effects) > limits
 
 
 def _places(column: str) -> str:

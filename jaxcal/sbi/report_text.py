@@ -4,6 +4,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxcal.results import Means, confidence, tells
+from jaxcal.results.parts import changes_correlations
 from jaxcal.sbi.diagnosis import Diagnosis
 
 QUESTIONS = {
@@ -99,13 +100,17 @@ def _by_themselves(
 ) -> list[str]:
     """Return sentences on marginal spreads and tails of parameters, and correlations of pairs.
 
-    A shift or a spread may change tails, and correlations by ranks: neither is named beside it.
+    A shift or a spread may change tails and, if it is large, correlations by ranks: neither is
+    named beside it.
     """
     said: list[str] = []
-    wrong = np.zeros(len(names), bool)
-    for means in (d.shift, d.marginal_spread):
-        if means is not None:
-            wrong |= np.asarray(means.p_adjusted) <= level
+    wrong, far = np.zeros((2, len(names)), bool)
+    if d.shift is not None and d.marginal_spread is not None:
+        both = (d.shift, d.marginal_spread)
+        named = np.stack([np.asarray(means.p_adjusted) <= level for means in both])
+        sizes = np.concatenate([np.asarray(means.estimate) for means in both])
+        large = changes_correlations(sizes[:, None]).reshape(2, -1)
+        wrong, far = np.any(named, axis=0), np.any(named & large, axis=0)
     if d.marginal_spread is not None:
         ratios = _by_itself(d.marginal_spread)
         for k, name in enumerate(names):
@@ -116,7 +121,7 @@ def _by_themselves(
     if d.correlation is not None:
         pairs, i, j = d.correlation, *np.triu_indices(len(names), 1)
         for k, (first, second) in enumerate(zip(i, j, strict=True)):
-            changed = by_ranks and (wrong[first] or wrong[second])
+            changed = by_ranks and (far[first] or far[second])
             if float(pairs.p_adjusted[k]) <= level and not changed:
                 of = f"the correlation of {names[first]} and {names[second]} is claimed"
                 said.append(f"{of} {_too(pairs, k)}")

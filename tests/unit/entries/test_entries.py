@@ -1,5 +1,6 @@
 """Landed points, entries, evidence: identities by other means, names, and what users may bring."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -21,6 +22,7 @@ from jaxcal.entries.moments import Group
 from jaxcal.entries.ranks import Seen, expected_products, ranked
 from jaxcal.entries.table import table
 from jaxcal.read import Standardized, Units
+from jaxcal.results import Table
 from jaxcal.streaming import StreamedTest
 
 N = 200
@@ -401,6 +403,19 @@ def test_correlations_and_tails_whatever_shift_and_spread_are(key):
     assert float(of.effect[2, 0]) == pytest.approx(np.log(size), abs=1e-3)
     assert {text.split()[0] for text in of.sentences()} == {"shift", "spread"}  # not beside these
     standard = (nu - nu.mean()) / nu.std()
+    cells, effect = jnp.full((7, 2), 1e-6), jnp.asarray([[0.8, 0.0], *[[0.1, 0.0]] * 6])
+    adjusted = jnp.asarray([[1e-6, 1]] + [[1.0, 1]] * 3 + [[1e-6, np.nan]] * 3)
+    rows = ("shift of a", "shift of b", "spread of a", "spread of b", "correlation of a and b")
+    of = Table(
+        (*rows, "tails of a", "tails of b"),
+        ("everywhere", "centre"),
+        effect,
+        *[cells] * 3,
+        adjusted,
+    )
+    assert [text[:10] for text in of.sentences()] == ["shift of a", "tails of b"]
+    near = replace(of, effect=effect / 2).sentences()  # a shift of .4 changes no correlation
+    assert [text[:10] for text in near] == ["shift of a", "correlatio", "tails of b"]
     (said,) = table(standard, standard, *rest).sentences()
     assert said.startswith("tails of a: claimed too light: mean |error| / deviation is 0.")
 

@@ -444,15 +444,18 @@ def test_amounts_are_positive_whichever_way_something_is_off(right):
 
 
 def test_neither_tails_nor_correlations_are_named_beside_a_shift(right):
-    """Of ranks: a shift of "a" changes its tails and its correlations, not the tails of "b"."""
+    """Of ranks: a shift of "a" changes its tails and, if large, its correlations; not "b"."""
     p, one = np.array([0.001, 0.9]), np.ones(2)
-    shift = Means(0.5 * one, one, p, p, 0.1 * one, 0.9 * one)
+    shift = Means(0.8 * one, one, p, p, 0.5 * one, 1.1 * one)
     spread = Means(0 * one, one, one, one, -0.1 * one, 0.1 * one)
     tails = Means(0.2 * one, one, 0 * one, 0 * one, 0.1 * one, 0.3 * one)
     pair = Means(*(part[:1] for part in tails))
     of = replace(right.diagnosis(), marginal_spread=spread, correlation=pair, tails=tails)
     beside = sentences(replace(of, shift=shift), ("a", "b"), 0.05, by_ranks=True)
     assert [text[:15] for text in beside] == ["a is too high b", "the tails of b "]
+    less = replace(of, shift=shift._replace(estimate=0.3 * one))
+    beside = sentences(less, ("a", "b"), 0.05, by_ranks=True)
+    assert [text[:15] for text in beside[1:]] == ["the correlation", "the tails of b "]
     none = shift._replace(p_adjusted=one)
     alone = sentences(replace(of, shift=none), ("a", "b"), 0.05, by_ranks=True)
     assert [text[:15] for text in alone] == [
