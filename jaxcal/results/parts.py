@@ -171,11 +171,11 @@ class Table(eqx.Module):
         d = sum(row.startswith("shift of ") for row in self.rows)
         named = adjusted[: 2 * d] <= level
         large = named & changes_correlations(np.asarray(self.effect)[: 2 * d])
-        off, far = (np.any(cells.reshape(2, d, -1), axis=(0, 2)) for cells in (named, large))
+        off, far = ([np.any(cells[k::d]) for k in range(d)] for cells in (named, large))
         concerned = [*((far, pair) for pair in combinations(range(d), 2))]
         concerned += [(off, (k,)) for k in range(d)]
         for row, (of, coordinates) in zip(range(2 * d, len(self.rows)), concerned, strict=False):
-            if np.any(of[list(coordinates)]):
+            if any(of[k] for k in coordinates):
                 adjusted[row] = np.nan
         order = np.argsort(np.asarray(self.p_value), axis=None, kind="stable")
         cells = [np.unravel_index(k, adjusted.shape) for k in order]
