@@ -25,6 +25,7 @@ from jaxcal.whitening.contract import (
 )
 from jaxcal.whitening.precisions import (
     LEAST,
+    bounded_spectrum,
     eyes,
     inverses,
     slopes,
@@ -159,20 +160,14 @@ class Landing(eqx.Module):
 
 
 def _newton(scores: Points, precisions: Float[Array, "n d d"]) -> Points:
-    """Return the Newton step along the absolute curvature; 0 if there is none.
-
-    The curvature is a constant for derivatives: those of a mode need a step per order.
-    """
-    precisions = jax.lax.stop_gradient(precisions)
+    """Return the Newton step along the absolute curvature; 0 if there is none."""
     finite = jnp.all(jnp.isfinite(precisions), axis=(1, 2)) & jnp.all(jnp.isfinite(scores), axis=1)
     safe = jnp.where(finite[:, None, None], precisions, eyes(precisions))
     diagonal = jnp.abs(jnp.diagonal(safe, axis1=1, axis2=2))
     units = jnp.where(diagonal > 0, diagonal, 1) ** -0.5
     unitless = safe * units[:, :, None] * units[:, None]
-    values, vectors = jnp.linalg.eigh(unitless)
-    rotated = jnp.einsum("nij,ni->nj", vectors, units * scores)
-    shrunk = rotated / at_least(jnp.abs(values), LEAST)
-    along = units * jnp.einsum("nij,nj->ni", vectors, shrunk)
+    bounded, _ = bounded_spectrum(unitless, lambda v: at_least(jnp.abs(v), LEAST))
+    along = units * jnp.linalg.solve(bounded, (units * scores)[..., None])[..., 0]
     return jnp.where(finite[:, None], along, 0)
 
 
