@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxcal.ckce import ranks
 from jaxcal.ckce.errors import BLOCKS
@@ -18,7 +18,7 @@ from jaxcal.ckce.inputs import named, stacked
 from jaxcal.ckce.probability import COMPONENTS, said
 from jaxcal.ckce.results import Covered, Says
 from jaxcal.entries.moments import Scaling
-from jaxcal.entries.ranks import Ranked, seen
+from jaxcal.entries.ranks import seen
 from jaxcal.entries.sums import row_keys
 from jaxcal.read import Standardized, Units, checks
 from jaxcal.read.scores import is_distribution
@@ -190,7 +190,7 @@ class ClassRows(eqx.Module):
             added=one_hot[(dealt.uniforms[:, 1] * m).astype(int)] - 1 / m,
             moments=np.stack([q, y, q**2, q * y]),
             scores=np.stack([np.argmax(q, axis=1) == labels, log]),
-            lost=~np.all(np.isfinite(q), axis=1),
+            lost=np.zeros(len(q)),  # rows that are not finite are refused
         )
 
     def told(self, moments: Float[Array, "M 4 m"], skill: Float[Array, "M 3"]) -> Contents:
@@ -230,8 +230,7 @@ class RankRows(eqx.Module):
         units = Units.of(ys.reshape(len(ys), -1))
         numbers = _numbers(0, len(ys))
         scalings = tuple(
-            jax.tree.map(Scaling.of, _claims_and_ranks(key, units, one, ys, numbers)[0])
-            for one in checked
+            jax.tree.map(Scaling.of, _told(key, units, one, ys, numbers)[0]) for one in checked
         )
         return cls(key, units, scalings, ys.shape[1:]), names
 
@@ -261,32 +260,30 @@ class RankRows(eqx.Module):
     def of_model(self, k: int, predictions: PyTree, ys: Array, dealt: Dealt) -> Rows:
         """Return the rows of the k-th model."""
         numbers = _numbers(dealt.first, len(ys))
-        claims, of_targets = _claims_and_ranks(self.key, self.units, predictions, ys, numbers)
+        claims, d, shares, finite = _told(self.key, self.units, predictions, ys, numbers)
         x = [scale(claim) for scale, claim in zip(self.scalings[k], claims, strict=True)]
-        events = ranks.residuals, ranks.inside, ranks.below
-        d, *shares = (np.asarray(ranks.extrapolated(f, of_targets), np.float64) for f in events)
         added, _ = ranks.residuals(jnp.asarray(dealt.uniforms[:, 1:], ys.dtype))
         log = np.full(len(ys), np.nan)
         if is_distribution(predictions):
             log = -np.asarray(predictions.log_prob(ys), np.float64)
-        finite = np.isfinite(of_targets.coordinates) & np.isfinite(np.reshape(ys, (len(ys), -1)))
+        d = np.asarray(d, np.float64)
         return Rows(
             x=np.asarray(jnp.concatenate(x, axis=1), np.float64),
             d=d,
             drawn=np.where(dealt.uniforms[:, :1] < 0.5, -d, d),
             added=np.asarray(added, np.float64),
-            moments=np.stack(shares),
+            moments=np.asarray(shares, np.float64),
             scores=log[None],
-            lost=~np.all(finite, axis=1),
+            lost=~np.asarray(finite),
         )
 
     def told(self, moments: Float[Array, "M 2 d"], skill: Float[Array, "M 2"]) -> Contents:
         """Return fields of a `Comparison` from means over all rows, as `ClassRows.told` does."""
         log = skill[:, -1]
-        known = bool(jnp.any(~jnp.isnan(log)))
+        some = bool(jnp.any(~jnp.isnan(log)))
         return {
             "covered": Covered(*jnp.clip(moments, 0, 1).swapaxes(0, 1)),
-            "skill": {"log": log} if known else {},
+            "skill": {"log": log} if some else {},
         }
 
 
@@ -297,12 +294,16 @@ def _numbers(first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @jax.jit
-def _claims_and_ranks(
+def _told(
     key: Key, units: Units, predictions: PyTree, ys: Array, numbers: tuple[Array, Array]
-) -> tuple[tuple[Points, Points], Ranked]:
-    """Return claimed centres and log scales, and the ranks of the targets."""
-    points = units.points(ys.reshape(len(ys), -1))
+) -> tuple[tuple[Points, Points], Float[Array, "n p"], Float[Array, "2 n d"], Bool[Array, " n"]]:
+    """Return claimed centres and log scales, residuals of the ranks of the targets, whether targets
+    are in the central interval and below the median, and whether rows are finite."""
+    raw = ys.reshape(len(ys), -1)
     standardized = Standardized(predictions, units, ys.shape[1:])
-    near = seen(row_keys(key, numbers), standardized, points, ys)
+    near = seen(row_keys(key, numbers), standardized, units.points(raw), ys)
+    events = ranks.residuals, ranks.inside, ranks.below
+    d, *shares = (ranks.extrapolated(event, near.ranks) for event in events)
+    finite = jnp.all(jnp.isfinite(raw) & jnp.isfinite(near.ranks.coordinates), axis=1)
     centers, deviations = near.claims
-    return (centers, jnp.log(deviations)), near.ranks
+    return (centers, jnp.log(deviations)), d, jnp.stack(shares), finite
