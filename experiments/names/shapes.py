@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -76,16 +75,6 @@ def measured(key: jax.Array, fault: jax.Array, family: str, n: int) -> Any:
     return of.effect[4:, 0], of.p_value[4:, 0]
 
 
-@lru_cache(maxsize=1)
-def program(family: str, n: int) -> Any:
-    return jax.jit(
-        lambda keys, fault: jax.lax.map(
-            lambda key: measured(key, fault, family, n), keys, batch_size=20
-        ),
-        compiler_options=runner.FASTER_COMPILATION,
-    )
-
-
 def make(config: Config) -> runner.Study:
     """Data sets in which each p-value is at most .05 and .01; "too_light": of tails of both at .05,
     claimed too light."""
@@ -97,7 +86,10 @@ def make(config: Config) -> runner.Study:
     ]
 
     def measure(cell: Any, key: jax.Array) -> dict[str, Any]:
-        run, fault = program(cell["family"], cell["n"]), jnp.asarray(FAULTS[cell["fault"]])
+        run, fault = (
+            table.program(measured, cell["family"], cell["n"]),
+            jnp.asarray(FAULTS[cell["fault"]]),
+        )
         keys = jax.random.split(key, cell["data_sets"])
         parts = [run(keys[k : k + 100], fault) for k in range(0, len(keys), 100)]
         effects, p = (jnp.concatenate(each) for each in zip(*parts, strict=True))

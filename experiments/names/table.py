@@ -1,7 +1,7 @@
 """Which cells does the table of `calibration_test` accuse? One guilty cell, all others innocent."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -107,10 +107,11 @@ def measured(key: jax.Array, fault: jax.Array, family: str, n: int) -> Any:
 
 
 @lru_cache(maxsize=2)
-def program(family: str, n: int) -> Any:
+def program(one: Callable[..., Any], family: str, n: int) -> Any:
+    """What is measured of ``one`` data set, of many keys and one fault."""
     return jax.jit(
         lambda keys, fault: jax.lax.map(
-            lambda key: measured(key, fault, family, n), keys, batch_size=20
+            lambda key: one(key, fault, family, n), keys, batch_size=20
         ),
         compiler_options=runner.FASTER_COMPILATION,
     )
@@ -131,7 +132,7 @@ def make(config: Config) -> runner.Study:
     def measure(cell: Any, key: jax.Array) -> dict[str, Any]:
         keys = jax.random.split(key, config.data_sets)
         fault = FAULTS[cell["fault"]]
-        _, low, high, p = program(cell["family"], cell["n"])(keys, jnp.asarray(fault))
+        _, low, high, p = program(measured, cell["family"], cell["n"])(keys, jnp.asarray(fault))
         accused = p <= 0.05
         if not GUILTY[cell["fault"]]:
             none = dict.fromkeys(MEASURED, 0)
