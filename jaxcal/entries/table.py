@@ -188,18 +188,24 @@ def blur(m: int) -> tuple[np.ndarray, np.ndarray]:
     return factors, np.log(variances) / 2
 
 
+def unblurred(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
+    """Return spreads of targets from those of normal scores of their ranks among m draws, which
+    make large ones look smaller."""
+    factors, blurs = (jnp.asarray(part, spreads.dtype) for part in blur(m))
+    return -jnp.interp(-spreads, blurs, factors)
+
+
 def sharpened(table: Table, even: Bool[Array, ""]) -> Table:
-    """Return the table with spreads corrected for ranks among `N_POINTS` draws, which make large
-    ones look smaller, if weights are ``even``. Trends are multiplied by the slope of that."""
+    """Return the table with `unblurred` spreads if the points have ``even`` weights, as `N_POINTS`
+    draws have. Trends are multiplied by the slope of the correction."""
     factors, blurs = blur(N_POINTS)
-    of_factors = factors, blurs, np.gradient(factors) / np.gradient(blurs)
-    factors, blurs, slopes = (jnp.asarray(part, table.effect.dtype) for part in of_factors)
-    rows = np.array([name.startswith("spread of") for name in table.rows])
+    slopes = jnp.asarray(np.gradient(factors) / np.gradient(blurs), table.effect.dtype)
+    blurs = jnp.asarray(blurs, slopes.dtype)
     slope = jnp.interp(-table.effect[:, :1], blurs, slopes)
+    rows = np.array([name.startswith("spread of") for name in table.rows])
 
     def corrected(part: Float[Array, "r c"]) -> Float[Array, "r c"]:
-        first = -jnp.interp(-part[:, :1], blurs, factors)
-        whole = jnp.concatenate([first, part[:, 1:] * slope], axis=1)
+        whole = jnp.concatenate([unblurred(part[:, :1], N_POINTS), part[:, 1:] * slope], axis=1)
         return jnp.where(rows[:, None] & even, whole, part)
 
     effect, low, high = map(corrected, (table.effect, table.low, table.high))

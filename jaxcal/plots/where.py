@@ -46,7 +46,8 @@ def where(
     Bins hold about equally many observations; limits are simultaneous, of confidence 1 -
     ``result.level``. Two inputs give a map, with frames around cells whose limits exclude 0.
     Effects are those of normal scores of ranks: for Gaussian predictions, errors in claimed
-    deviations.
+    deviations. Ranks among 97 points make large spreads look smaller, as in `Table`; here this is
+    not corrected for draws either.
 
     Args:
         result: Result of `jaxcal.calibration_test`.

@@ -13,10 +13,12 @@ from jaxcal.candidates import Chains
 from jaxcal.candidates.proposals import Proposal
 from jaxcal.coverage import Coverage
 from jaxcal.entries import calibration_test
+from jaxcal.entries.landed import N_POINTS
 from jaxcal.goodness_of_fit import kcsd_test
 from jaxcal.moments import attribution
 from jaxcal.moments.attribution import Claims
 from jaxcal.read import Scores, checks
+from jaxcal.read.scores import is_distribution
 from jaxcal.read.standardized import Units
 from jaxcal.results import TestResult, recorded
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
@@ -191,7 +193,8 @@ def _diagnosed(
     by_ranks = None
     if conditional and result.ranks is not None:
         searched = pairs.features if pairs.features.shape[1] <= MOST_FEATURES else None
-        by_ranks = diagnosed(key, result.ranks[:, 1:], searched, level)
+        draws = N_POINTS if is_distribution(pairs.predictions) else None
+        by_ranks = diagnosed(key, result.ranks[:, 1:], searched, level, draws)
         by_ranks = by_ranks if result.table is None else also_by(result.table, by_ranks, level)
     return PosteriorResult(
         result,

@@ -22,7 +22,7 @@ from jaxcal.candidates import (
 from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.divergences.fisher import Fisher
-from jaxcal.entries.table import blur
+from jaxcal.entries.table import unblurred
 from jaxcal.nulls.contract import holm
 from jaxcal.read import Units, checks
 from jaxcal.results import Means, Result, Sentences, Table, recorded
@@ -280,17 +280,11 @@ def diagnosed(
     diagnosis = replace(diagnosis, correlation=None)
     if m is None or diagnosis.marginal_spread is None:
         return diagnosis
-    return replace(diagnosis, marginal_spread=sharpened(diagnosis.marginal_spread, m))
-
-
-def sharpened(spread: Means, m: int) -> Means:
-    """Return spreads, corrected for ranks among m draws, which make large ones look smaller."""
-    factors, blurs = (jnp.asarray(part, spread.estimate.dtype) for part in blur(m))
-    ends = (spread.estimate, spread.low, spread.high)
-    estimate, low, high = (-jnp.interp(-end, blurs, factors) for end in ends)
-    ratio = (high - low) / (spread.high - spread.low)
-    error = spread.standard_error * ratio
-    return spread._replace(estimate=estimate, standard_error=error, low=low, high=high)
+    spread = diagnosis.marginal_spread
+    estimate, low, high = (unblurred(end, m) for end in (spread.estimate, spread.low, spread.high))
+    error = spread.standard_error * (high - low) / (spread.high - spread.low)
+    spread = spread._replace(estimate=estimate, standard_error=error, low=low, high=high)
+    return replace(diagnosis, marginal_spread=spread)
 
 
 def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:

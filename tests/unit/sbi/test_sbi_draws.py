@@ -12,8 +12,9 @@ import scipy.stats
 from jaxcal import LogDensities, Unnormalized, sbi
 from jaxcal.candidates import exchangeability_test
 from jaxcal.coverage import coverage
+from jaxcal.entries.table import blur
 from jaxcal.sbi.adapters import as_draws
-from jaxcal.sbi.ranks import blur, rank_draws
+from jaxcal.sbi.ranks import rank_draws
 
 N, M, D = 40, 9, 2
 KEY = jax.random.key(0)
@@ -204,22 +205,43 @@ def test_normal_scores_of_ranks_are_blurred_as_simulated(m, factor):
     np.testing.assert_allclose(np.std(scores), wanted, rtol=0.01)
 
 
+@pytest.mark.parametrize(("n", "m"), [(200, 20), (50, 100)])
 @pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_limits_of_a_spread_hold_it_also_among_few_draws(factor, key):
+def test_limits_of_a_spread_hold_it_also_among_few_draws(factor, n, m, key):
     """Among 19 draws twice the claimed width looks like 1.47 times it."""
-    n, m, sets = 200, 20, 200
+    sets = 200
 
     def one(key):
         keys = jax.random.split(key, 4)
         x = jax.random.normal(keys[0], (n, 1))
         thetas = x + factor * jax.random.normal(keys[1], (n, 1))
         draws = x[:, None] + jax.random.normal(keys[2], (n, m, 1))
-        spread = rank_draws(keys[3], draws, thetas, None, ("a",), level=0.05).diagnosis
-        return spread.marginal_spread.low[0], spread.marginal_spread.high[0]
+        diagnosis = rank_draws(keys[3], draws, thetas, None, ("a",), level=0.05).diagnosis
+        return diagnosis.marginal_spread.low[0], diagnosis.marginal_spread.high[0]
 
     low, high = jax.lax.map(one, jax.random.split(key, sets), batch_size=20)
-    held = int(jnp.sum((low <= -np.log(factor)) & (-np.log(factor) <= high)))
-    assert held >= scipy.stats.binom.ppf(0.001, sets, 0.95)
+    covered = (low <= -np.log(factor)) & (-np.log(factor) <= high)
+    assert int(jnp.sum(covered)) >= scipy.stats.binom.ppf(0.001, sets, 0.95)
+
+
+@pytest.mark.parametrize("n", [50, 200])
+def test_a_right_parameter_is_not_named_beside_a_wrong_one(n, key):
+    """Posteriors of correlation .8; the draws of "a" are half as wide as they should be."""
+    sets, root = 400, jnp.asarray([[1.0, 0.0], [0.8, 0.6]])
+
+    def one(key):
+        keys = jax.random.split(key, 4)
+        x = jax.random.normal(keys[0], (n, 2))
+        thetas = x + jax.random.normal(keys[1], (n, 2)) @ root.T
+        noise = jax.random.normal(keys[2], (n, 20, 2)) @ root.T
+        draws = x[:, None] + noise * jnp.asarray([[[0.5, 1.0]]])
+        d = rank_draws(keys[3], draws, thetas, None, ("a", "b"), level=0.05).diagnosis
+        return jnp.minimum(d.shift.p_adjusted, d.marginal_spread.p_adjusted)
+
+    named = jax.lax.map(one, jax.random.split(key, sets), batch_size=20) <= 0.05
+    assert int(jnp.sum(named[:, 0])) > 0.95 * sets
+    # Holm's correction is for each of the two kinds
+    assert int(jnp.sum(named[:, 1])) <= scipy.stats.binom.ppf(0.999, sets, 0.1)
 
 
 def test_ranks_of_draws_say_what_is_off():
