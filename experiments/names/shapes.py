@@ -86,10 +86,8 @@ def make(config: Config) -> runner.Study:
     ]
 
     def measure(cell: Any, key: jax.Array) -> dict[str, Any]:
-        run, fault = (
-            table.program(measured, cell["family"], cell["n"]),
-            jnp.asarray(FAULTS[cell["fault"]]),
-        )
+        run = table.program(measured, cell["family"], cell["n"])
+        fault = jnp.asarray(FAULTS[cell["fault"]])
         keys = jax.random.split(key, cell["data_sets"])
         parts = [run(keys[k : k + 100], fault) for k in range(0, len(keys), 100)]
         effects, p = (jnp.concatenate(each) for each in zip(*parts, strict=True))
