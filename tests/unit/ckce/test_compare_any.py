@@ -144,7 +144,8 @@ def test_kinds_have_one_error_in_units_of_probability():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.5, 2.0])
-def test_few_draws_of_a_model_do_not_make_it_look_better(spread):
+@pytest.mark.parametrize(("m", "most"), [(100, 0.015), (40, 0.075), (24, 0.25)])
+def test_few_draws_of_a_model_do_not_make_it_look_better(spread, m, most):
     """Ranks among m draws are blurred by O(1 / m): of 50, alone, by .06 and .13 of the error."""
     n, random = 20_000, np.random.default_rng(1)
     x = random.normal(size=n)
@@ -152,15 +153,16 @@ def test_few_draws_of_a_model_do_not_make_it_look_better(spread):
     models = {
         "closed": dist.Normal(x, spread),
         "density": jaxcal.Unnormalized(log_density, (jnp.asarray(x), jnp.full(n, spread))),
-        "draws": jaxcal.Draws(x[:, None] + spread * random.normal(size=(n, 100))),
+        "draws": jaxcal.Draws(x[:, None] + spread * random.normal(size=(n, m))),
     }
     levels = np.arange(0.05, 1, 0.1)
     true = scipy.stats.norm.cdf(spread * scipy.stats.norm.ppf(levels))
     result = jaxcal.compare(0, models, y, n_draws=99)
     deviations = (result.high - result.low) / 4
     error = np.mean((true - levels) ** 2)
-    # what is left is .014 at most, by the binomial law of ranks
-    assert np.all(np.abs(result.corrected - error) < 3 * deviations + 0.015 * error)
+    # what is left, by the binomial law of ranks: of points and distributions as of 100 draws
+    left = error * jnp.asarray([0.015, 0.015, most])
+    assert np.all(np.abs(result.corrected - error) < 3 * deviations + left)
 
 
 def test_errors_along_a_coordinate_are_those_of_the_mean_square():
