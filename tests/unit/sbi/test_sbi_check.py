@@ -466,6 +466,18 @@ def test_neither_tails_nor_correlations_are_named_beside_a_shift(right):
     assert "claimed too heavy: its mean |error| / sd is 1.22 (1.11 to 1.35) times" in alone[1]
 
 
+@pytest.mark.slow
+def test_spreads_of_sampled_posteriors_are_those_of_many_draws():
+    """Among 96 draws half the claimed width looks like .6 of it; the table says the same."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(1000, 1))
+    thetas = x + 2 * random.normal(size=(1000, 1))
+    report = sbi.check_posterior(0, lambda x: dist.Normal(x, 1.0).to_event(1), thetas, x)
+    spread, table = report.conditional.by_ranks.marginal_spread, report.conditional.test.table
+    assert float(spread.low[0]) < np.log(0.5) < float(spread.high[0])
+    np.testing.assert_allclose(spread.estimate[0], table.effect[1, 0], atol=0.05)
+
+
 def test_what_two_questions_count_differently_is_said_once(right):
     def counted(report):
         tests = (report.calibration.test, report.conditional.test)
