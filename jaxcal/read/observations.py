@@ -47,7 +47,7 @@ def observations(predictions: Any, targets: ArrayLike, *, least: int = 2) -> tup
         rhat = predictions.rhat
         if rhat is not None and (rhat := checks.floats(rhat, "Draws.rhat")).shape != (n,):
             raise ValueError(f"Draws.rhat: wanted shape ({n},), got {rhat.shape}")
-        return Draws(samples, rhat), ys
+        return Draws(samples, rhat).unsorted(), ys
     if isinstance(predictions, (Unnormalized, Scores)):
         raise TypeError(
             f"predictions: SKCE needs kernel means or draws, which {type(predictions).__name__} "

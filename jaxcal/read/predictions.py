@@ -7,7 +7,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal.read import convert
 from jaxcal.typing import ArrayLike, LogDensity
@@ -168,3 +169,37 @@ class Draws(eqx.Module):
         if self.rhat is None:
             return None
         return jnp.mean(~(jnp.asarray(self.rhat) <= SETTLED), dtype=float)
+
+    def correlation(self) -> Float[Array, ""]:
+        """Return the lag-one correlation of draws in their order, [], the largest of coordinates.
+
+        The mean over predictions. It is 0 on average for independent draws, exactly: deviations
+        from the mean of m draws have correlation -1 / m. It is 0 for sorted draws, too.
+        """
+        x = self._columns()
+        x = x - jnp.mean(x, axis=1, keepdims=True)
+        of_each = jnp.sum(x[:, 1:] * x[:, :-1], axis=1) / jnp.sum(x**2, axis=1)
+        lag = jnp.mean(jnp.nan_to_num(of_each), axis=0) + 1 / x.shape[1]
+        return jnp.max(jnp.where(self._sorted(), 0, lag))
+
+    def unsorted(self) -> "Draws":
+        """Return the draws, those of each prediction in random order if a coordinate is sorted.
+
+        Tests let parts of the draws stand for all of them.
+        """
+        ordered = jnp.any(self._sorted())
+        samples = jnp.asarray(self.samples)
+        if not isinstance(ordered, Tracer) and not ordered:
+            return self
+        at = jnp.argsort(jax.random.uniform(jax.random.key(0), samples.shape[:2]), axis=1)
+        at = at.reshape(at.shape + (1,) * (samples.ndim - 2))
+        mixed = jnp.take_along_axis(samples, at, axis=1)
+        return Draws(jnp.where(ordered, mixed, samples), self.rhat)
+
+    def _columns(self) -> Float[Array, "n m d"]:
+        return jnp.reshape(jnp.asarray(self.samples), (*self.samples.shape[:2], -1))
+
+    def _sorted(self) -> Bool[Array, " d"]:
+        """Return whether a coordinate rises or falls along the draws of all predictions."""
+        steps = jnp.diff(self._columns(), axis=1)
+        return jnp.all(steps >= 0, axis=(0, 1)) | jnp.all(steps <= 0, axis=(0, 1))

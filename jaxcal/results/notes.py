@@ -102,6 +102,13 @@ TABLE = {
         above=FEW,
         together=_largest,
     ),
+    "dependent-rows": Note(
+        "what neighbouring rows contribute has correlation {:.2g}: if rows are in the order of "
+        "time or place, the level is not assured: use null=jaxcal.nulls.DependentWild(); if rows "
+        "are sorted by targets, this is no sign of dependence",
+        above=0.25,
+        together=_largest,
+    ),
     "one-observation-decides": Note(
         "one observation carries {:.0%} of the absolute contributions, and the result depends "
         "mainly on it: an outlier, or heavy tails",
@@ -280,3 +287,12 @@ def explanations() -> dict[str, str]:
     parts = re.split(r"^(#+) (.+)\n", text, flags=re.MULTILINE)[1:]
     sections = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
     return {head: body.strip() for depth, head, body in sections if depth == "###"}
+
+
+def memory(contributions: Any) -> Any:
+    """Return the lag-one correlation of rows [.., n] where it is more than five errors, else 0."""
+    gaps = np.asarray(contributions, float)
+    gaps = gaps - gaps.mean(-1, keepdims=True)
+    total, n = np.sum(gaps**2, axis=-1), gaps.shape[-1]
+    lag = np.sum(gaps[..., 1:] * gaps[..., :-1], axis=-1) / np.where(total > 0, total, 1)
+    return np.where(lag > 5 / n**0.5, lag, 0)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.results.base import JudgedResult, Sentences
-from jaxcal.results.notes import Notes, all_finite, sentences
+from jaxcal.results.notes import Notes, all_finite, memory, sentences
 from jaxcal.results.parts import Coordinates, Parts, Table, largest_share
 from jaxcal.results.report import about_coordinates, batch_report, no_verdict, report, too_few
 from jaxcal.typing import Contents, Scalar
@@ -142,6 +142,9 @@ class TestResult(JudgedResult):
         notes["far-targets"] = np.where(reach > 100 * n, reach, 0)
         for code in {"reversed-sign", "skewed-moment"} & set(notes):
             notes[code] &= np.asarray(self.p_value) <= self.level
+        if self.null != "DependentWild":
+            rejected = np.asarray(self.p_value) <= self.level
+            notes["dependent-rows"] = np.where(rejected, memory(self.contributions), 0)
         said = sentences(notes)
         if self.coordinates is not None:
             split = self.coordinates

@@ -216,16 +216,39 @@ SOURCE = "_source"  # attribute of a result that describes its call
 
 
 def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
-    """Make the result of a function record its call; not under jit and vmap."""
+    """Make the result of a function record its call, not under jit and vmap; rows of pandas have
+    to be in one order."""
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
+        _in_one_order(inspect.signature(function).bind(*args, **kwargs).arguments)
         result: Any = function(*args, **kwargs)
         if not result.traced:
             object.__setattr__(result, SOURCE, _described(function, args, kwargs))
         return result
 
     return call
+
+
+def _in_one_order(arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError if pandas objects have the same index labels in another order."""
+    tables: dict[str, Any] = {}
+    for name, value in arguments.items():
+        parts = value if isinstance(value, Mapping) else {None: value}
+        for label, part in parts.items():
+            if type(part).__module__.startswith("pandas") and hasattr(part, "index"):
+                tables[name if label is None else f"{name}[{label!r}]"] = part
+    first = next(iter(tables), "")
+    for name, table in tables.items():
+        here, there = tables[first].index, table.index
+        if len(here) != len(there) or here.equals(there) or not here.is_unique:
+            continue
+        if here.difference(there).empty:
+            raise ValueError(
+                f"{name}: its index has the labels of {first} in another order, and rows are taken "
+                f"as they stand: pass .loc of that index, or .to_numpy() if the rows do belong "
+                f"together"
+            )
 
 
 def provenance(result: Any, dtype: DTypeLike) -> Contents:

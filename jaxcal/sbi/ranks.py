@@ -24,7 +24,7 @@ from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.entries.table import unblurred
 from jaxcal.nulls.contract import holm
-from jaxcal.read import Units, checks
+from jaxcal.read import Draws, Units, checks
 from jaxcal.results import Means, Result, Sentences, Table, recorded
 from jaxcal.sbi.adapters import paired
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 MOST_FEATURES = 50  # most features for which trends are tested
 LEVEL = 0.05  # up to which p-values are followed by sentences
+CORRELATED = 0.1  # lag-one correlation of draws from which on they are called dependent
 LEAST = 1e-6  # least distance of ranks from 0 and 1, which keeps normal scores finite
 
 
@@ -55,6 +56,7 @@ class PosteriorRanks(Result):
             (TARP, to a draw of another posterior) first, then each parameter (SBC).
         source: "draws" of the posterior, or "chains" from the parameter.
         size: m, the number of draws or candidates.
+        correlation: Lag-one correlation of the draws in their order, [] (`Draws.correlation`).
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("statistics", "p_values")
@@ -68,11 +70,24 @@ class PosteriorRanks(Result):
     statistics: tuple[str, ...] = eqx.field(static=True)
     source: str = eqx.field(static=True)
     size: int = eqx.field(static=True)
+    correlation: Scalar = 0.0
 
     def _sentences(self) -> Sentences:
         lost = bool(np.any(np.isnan(np.asarray(self.p_values))))
-        said = "draws or thetas are NaN or infinite, so the p-value is NaN [nonfinite-draws]"
-        return [(said, lost)]
+        lag, n = float(np.max(np.asarray(self.correlation))), self.ranks.shape[-2]
+        worth = self.size * (1 - lag) / (1 + lag)
+        return [
+            (
+                "draws or thetas are NaN or infinite, so the p-value is NaN [nonfinite-draws]",
+                lost,
+            ),
+            (
+                f"successive draws of a posterior have correlation {lag:.2g}, so its {self.size} "
+                f"draws count as about {worth:.0f}, and a right posterior may look too narrow: "
+                "thin chains to independent draws [correlated-draws]",
+                lag > max(CORRELATED, 5 / (n * self.size) ** 0.5),
+            ),
+        ]
 
     def figure(self) -> "Figure":
         ax = import_module("jaxcal.plots.sbi").rank_bands(self, level=0.05)
@@ -155,7 +170,7 @@ def ranks_of(
                 f"draws: wanted m >= 2 draws of each of the n={n} posteriors tested, shape "
                 f"({n}, m, {d}), got {array.shape} (without prior= some pairs are base points)"
             )
-        free = pairs.space.free(array.astype(pairs.thetas.dtype))
+        free = pairs.space.free(Draws(array).unsorted().samples.astype(pairs.thetas.dtype))
     elif pairs.sampler is not None:
         free = pairs.sample(draw_key, n_draws)
     else:
@@ -211,6 +226,7 @@ def rank_densities(
         ("density", *names),
         DRAWS if drawn else CHAINS,
         size,
+        Draws(proposal.draws).correlation() if drawn else jnp.zeros(()),
     )
 
 
@@ -234,6 +250,7 @@ def rank_draws(
         ("distance", *names),
         DRAWS,
         m,
+        Draws(draws).correlation(),
     )
 
 
@@ -374,5 +391,5 @@ def check_draws(
     words = checks.names(words, d) or tuple(f"theta_{k + 1}" for k in range(d))
     features = None if xs is None else checks.rows(xs, n, "xs").astype(values.dtype)
     units = Units.of(values)  # distances are in units of the parameters' spread
-    among = units.points(jnp.asarray(array, values.dtype))
+    among = units.points(Draws(jnp.asarray(array, values.dtype)).unsorted().samples)
     return rank_draws(key, among, units.points(values), features, words, level=level)

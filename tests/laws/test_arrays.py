@@ -289,3 +289,17 @@ def test_numbers_with_ambiguous_classes_of_columns_are_refused(names):
 def test_a_frame_of_false_and_true_is_read_by_its_names():
     frame = pytest.importorskip("pandas").DataFrame(BOTH[:, ::-1], columns=[True, False])
     np.testing.assert_allclose(measures.ece(frame, LABELS), measures.ece(BOTH, LABELS))
+
+
+def test_indices_in_different_orders_are_refused():
+    """Rows are taken as they stand, and pandas would have aligned them."""
+    pandas = pytest.importorskip("pandas")
+    frame, labels = pandas.DataFrame(THREE), pandas.Series(np.arange(30) % 3)
+    there = labels.iloc[::-1]
+    with pytest.raises(ValueError, match="targets: its index has the labels of predictions"):
+        jaxcal.skce_test(0, frame, there)
+    with pytest.raises(ValueError, match=r"models\['b'\]: its index"):
+        jaxcal.compare(0, {"a": frame, "b": frame.iloc[::-1]}, labels)
+    wanted = jaxcal.skce_test(0, THREE, labels).p_value
+    for same in (labels, labels.set_axis(range(5, 35)), labels.set_axis([0] * 30)):
+        assert jaxcal.skce_test(0, frame, same).p_value == wanted

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import scipy.stats
 from reference.nulls import Gamma
@@ -212,3 +213,27 @@ def test_one_observation_that_carries_the_result_is_named(key):
     result = kccsd_test(key, values, ys, null=Wild(39))
     assert float(result.notes["one-observation-decides"]) > 0.25
     assert "one observation carries" in str(result)
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.8])
+def test_rejections_by_dependent_rows_are_said(key, memory):
+    """Calibrated predictions 0 of a series of correlation ``memory``; shifted ones have none."""
+    noise = jax.random.normal(key, (200,))
+
+    def step(state, noise):
+        state = memory * state + (1 - memory**2) ** 0.5 * noise
+        return state, state
+
+    ys = jax.lax.scan(step, noise[0], noise)[1]
+    centers = jax.random.normal(jax.random.fold_in(key, 1), (200,))
+
+    def result_of(shift, **options):
+        predictions = dist.Normal(centers, jnp.ones(200))
+        return kccsd_test(key, predictions, centers + ys + shift, **options)
+
+    for shift in (0.0, 0.5):
+        result = result_of(shift)
+        wanted = memory > 0 and result.verdict == "rejected"
+        assert ("dependent-rows" in str(result)) == wanted
+    assert result.verdict == "rejected"
+    assert "dependent-rows" not in str(result_of(0.5, null=jaxcal.nulls.DependentWild()))

@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats
 
+import jaxcal
 from jaxcal import LogDensities, Unnormalized, sbi
 from jaxcal.candidates import exchangeability_test
 from jaxcal.coverage import coverage
@@ -348,3 +349,44 @@ def test_trends_along_x_keep_their_level(n, d, q):
     _, high = scipy.stats.binom.interval(0.9999, 1000, 0.05)
     assert np.sum(p <= 0.05) <= high  # Holm may be conservative
     assert np.all(p > 0)
+
+
+def test_the_order_of_draws_changes_no_verdict():
+    """Sorted draws: half of them is not a sample, nor are all but the last."""
+    random = np.random.default_rng(3)
+    x = random.normal(size=(200, 1))
+    draws, thetas = x + random.normal(size=(200, 40)), x[:, 0] + random.normal(size=200)
+    for order in (np.sort(draws, axis=1), -np.sort(-draws, axis=1)):
+        assert float(jaxcal.skce_test(0, jaxcal.Draws(order), thetas).p_value) > 0.05
+        assert float(jaxcal.ucme_test(0, jaxcal.Draws(order), thetas).p_value) > 0.05
+        result = sbi.check_draws(0, order, thetas)
+        assert float(result.p_value) > 0.05
+        assert not result.warnings()
+    beside = np.stack([np.sort(draws, axis=1), draws[:, ::-1]], axis=2)
+    mixed = np.asarray(jaxcal.Draws(beside).unsorted().samples)
+    assert not np.array_equal(mixed, beside)
+    np.testing.assert_array_equal(np.sort(mixed, axis=1)[..., 0], beside[..., 0])
+    pairs = {tuple(pair) for pair in beside[7]}
+    assert {tuple(pair) for pair in mixed[7]} == pairs
+    same = jaxcal.Draws(draws)
+    assert same.unsorted() is same
+    np.testing.assert_array_equal(jax.jit(lambda d: d.unsorted().samples)(same), draws)
+
+
+def test_chains_that_are_not_thinned_are_said(key):
+    n, m, memory = 100, 60, 0.8
+    steps = jax.random.normal(key, (m, n, 2))
+
+    def step(state, noise):
+        state = memory * state + (1 - memory**2) ** 0.5 * noise
+        return state, state
+
+    chains = jax.lax.scan(step, steps[0], steps)[1].swapaxes(0, 1)
+    lag = float(jaxcal.Draws(chains).correlation())
+    assert abs(lag - memory) < 0.1  # below it by O(1 / m)
+    thetas = jax.random.normal(jax.random.fold_in(key, 1), (n, 2))
+    said = sbi.check_draws(0, chains, thetas).warnings()
+    assert "correlated-draws" in said[0]
+    independent = jax.random.normal(key, (n, m, 2))
+    assert abs(float(jaxcal.Draws(independent).correlation())) < 5 / (n * m) ** 0.5
+    assert not sbi.check_draws(0, independent, thetas).warnings()
