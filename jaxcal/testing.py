@@ -29,6 +29,7 @@ from jaxcal.fit import (
     Specification,
     as_forms,
     explanation,
+    kernel_residual,
     not_finite,
     rare_targets,
     refitted,
@@ -286,6 +287,7 @@ def _unjudged(
     if forms is not None and featured.scores is not None:
         sensitivity = _sensitivity(forms, featured.scores, outcome)
     notes |= _about_rows(predictions, targets, spec)
+    notes |= _rounding(fitted.pairwise, featured.features, outcome)
     if featured.excluded is not None:
         impossible, n = notes["impossible-targets"] > 0, targets.shape[0]
         outcome, notes["silent"] = _of_a_moment(outcome, featured.excluded, impossible, null, n)
@@ -310,6 +312,21 @@ def _about_rows(predictions: PredictionsLike, targets: Array, spec: Specificatio
     lost = not_finite(targets)
     repeated = repeated_rows(targets, fingerprints(targets, n), described)
     return {"nonfinite-targets": lost, "repeated-rows": repeated}
+
+
+def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:
+    """Return the rounding of kernels on targets as a multiple of what the mean of h resolves.
+
+    Residuals k(y, .) - E k(Z, .) of precise predictions are small differences of large numbers,
+    whose rounding has a bias of some percent of eps k(y, y). The null resolves h(i, i) / n.
+    """
+    statistic = kernel_residual(pairwise)
+    if statistic is None or hasattr(statistic.means.formulas, "residual"):
+        return {}
+    y, n = features.residual.ys[:1], outcome.contributions.shape[1]
+    own = n * outcome.biased[0] - (n - 1) * outcome.estimate[0]
+    size = statistic.means.gram(y, y)[0, 0] * jnp.finfo(own.dtype).eps
+    return {"small-residuals": jnp.where(own == 0, 0, n * size / jnp.abs(own))}
 
 
 def _first_row(outcome: Outcome) -> dict[str, Any]:

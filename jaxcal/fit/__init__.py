@@ -11,7 +11,7 @@ from jaxcal.fit.options import (
     with_random_features,
 )
 from jaxcal.fit.random_features import RandomFeatures
-from jaxcal.fit.redraws import as_forms, rare_targets, refitted, samplable
+from jaxcal.fit.redraws import as_forms, kernel_residual, rare_targets, refitted, samplable
 from jaxcal.fit.residuals import (
     Featured,
     MeanResidual,
@@ -40,6 +40,7 @@ __all__ = [
     "View",
     "as_forms",
     "checked_base_measure",
+    "kernel_residual",
     "not_finite",
     "rare_targets",
     "refitted",

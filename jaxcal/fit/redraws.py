@@ -115,7 +115,7 @@ def as_forms(
         The kernel as a statistic, its features, and k columns for the observed classes and for
         each of b keys, [n, (1 + b) k]; None if the statistic is not of classes.
     """
-    statistic = _kernel_residual(pairwise)
+    statistic = kernel_residual(pairwise)
     observed = features.residual if statistic is not None else None
     distribution = None if observed is None else observed.distribution
     if not isinstance(distribution, Classes):
@@ -154,7 +154,7 @@ def rare_targets(
         distribution_of(predictions), (Normals, Laplaces)
     ):
         return None
-    statistic = _kernel_residual(prepared.pairwise)
+    statistic = kernel_residual(prepared.pairwise)
     if isinstance(predictions, Classes):
         p, kernel = predictions.probabilities, prepared.target_kernel
         per_prediction = isinstance(kernel, MatrixKernel)
@@ -207,7 +207,7 @@ def _of_looks(
     return mean, jnp.mean(jax.lax.map(off, jax.random.split(key, LOOKS)) ** 2)
 
 
-def _kernel_residual(pairwise: Pairwise) -> KernelResidual | None:
+def kernel_residual(pairwise: Pairwise) -> KernelResidual | None:
     """Return the statistic of a test with kernel means over all pairs; None for other tests."""
     if isinstance(pairwise, Weighted) and isinstance(pairwise.statistic, KernelResidual):
         return pairwise.statistic

@@ -19,6 +19,9 @@ from jaxcal.results.parts import FEW
 Notes: TypeAlias = dict[str, Array]  # counts, shares or flags, of shape []
 
 
+LOST = 3.0  # rounding, in units of what the mean of a statistic resolves, that leaves no verdict
+
+
 class Note(NamedTuple):
     """``sentence``: the warning, with a place for its number in braces (see `counted`). ``above``:
     the note applies if its number is larger. ``together``: combines the numbers of a batch."""
@@ -101,6 +104,12 @@ TABLE = {
         "divergences): the test can reject calibrated models; make more steps, or use kccsd_test",
         above=FEW,
         together=_largest,
+    ),
+    "small-residuals": Note(
+        "predictions are so precise beside the bandwidth of the target kernel that rounding may "
+        "decide: pass whiten=jaxcal.whitening.Moments(), which takes each target in units of its "
+        "own prediction, or use float64",
+        above=LOST,
     ),
     "dependent-rows": Note(
         "what neighbouring rows contribute has correlation {:.2g}: if rows are in the order of "
@@ -241,6 +250,7 @@ REASONS = {
     "overflow": "the statistic or its null is not finite",
     "far-targets": "a few targets lie so far out that the others lose their digits",
     "coarse-logs": "log densities are so large that rounding hides differences between points",
+    "small-residuals": "rounding may decide, so precise are the predictions beside the kernel",
     "rare-targets": "targets that the predictions call rare decide the statistic, and fewer than "
     "ten of them are expected (the null needs more of both signs)",
     "season": "season of {} (errors depend on those so many before, which the null does not allow "

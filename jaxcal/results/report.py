@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcal.results.notes import REASONS
+from jaxcal.results.notes import LOST, REASONS
 from jaxcal.results.parts import Coordinates, Means, Parts, Table, plain, tells
 from jaxcal.typing import Contents
 
@@ -61,7 +61,7 @@ def in_words(result: Any) -> str:
 def no_verdict(result: Any) -> list[tuple[str, Any]]:
     """Return reasons against a verdict and whether each applies; the first is reported."""
     digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
-    above = {"far-targets": digits, "coarse-logs": 0.25}
+    above = {"far-targets": digits, "coarse-logs": 0.25, "small-residuals": LOST}
     notes = result.notes | {"overflow": np.isnan(np.asarray(result.p_value))}
     reasons = []
     for code, reason in REASONS.items():

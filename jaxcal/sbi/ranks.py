@@ -70,7 +70,7 @@ class PosteriorRanks(Result):
     statistics: tuple[str, ...] = eqx.field(static=True)
     source: str = eqx.field(static=True)
     size: int = eqx.field(static=True)
-    correlation: Scalar = 0.0
+    correlation: Scalar | float = 0.0
 
     def _sentences(self) -> Sentences:
         lost = bool(np.any(np.isnan(np.asarray(self.p_values))))

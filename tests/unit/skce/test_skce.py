@@ -640,3 +640,23 @@ def test_other_distances_and_vectors(key):
         jaxcal.divergences.Fisher(),
     ):
         assert np.isfinite(skce_test(key, *data, divergence=divergence, null=Wild(19)).p_value)
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_precise_predictions_are_not_judged_by_rounding(drawn, key):
+    """In float32 kernels lose the digits of a width of .001; units of each prediction keep them."""
+
+    def result(width, dtype=jnp.float32, **options):
+        centers, noise = jax.random.normal(key, (2, 100), dtype)
+        ys = centers + width * noise
+        draws = jax.random.normal(jax.random.fold_in(key, 1), (100, 20), dtype)
+        sampled = jaxcal.Draws(centers[:, None] + width * draws)
+        exact = dist.Normal(centers, jnp.full(100, width, dtype))
+        return skce_test(key, sampled if drawn else exact, ys, **options)
+
+    assert result(1e-3).verdict == "cannot tell"
+    assert "small-residuals" in str(result(1e-3))
+    own_units = jaxcal.whitening.Moments()
+    for other in (result(1e-2), result(1e-3, jnp.float64), result(1e-3, whiten=own_units)):
+        assert "small-residuals" not in str(other)
+        assert other.verdict != "cannot tell"
