@@ -295,7 +295,8 @@ def page(title: str, body: str) -> str:
 
 def shown(result: Any) -> str:
     """Return an alternative text for the figure of a result: the first lines of its report."""
-    return "Figure of this result: " + "; ".join(" ".join(repr(result).split("\n")[:2]).split("  "))
+    lines = [" ".join(line.split()) for line in repr(result).split("\n")[:4]]
+    return f"Figure of {', '.join(lines)}"
 
 
 def in_html(result: Any) -> str:

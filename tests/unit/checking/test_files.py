@@ -140,6 +140,7 @@ def test_the_command_prints_and_writes_the_report(write, tmp_path, capsys):
     text = page.read_text()
     assert "data:image/png" in text
     assert 'name="viewport"' in text  # laid out for the width of a phone
+    assert f'alt="Figure of SKCE test, n = {N}, estimate' in text
     for row in (("file", str(path)), ("columns", "labels from &#x27;label&#x27;"), ("key", "0")):
         assert "<td>{}</td><td>{}".format(*row) in text
     content = json.loads(numbers.read_text())
