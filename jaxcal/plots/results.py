@@ -48,7 +48,8 @@ def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     ax = _axes(result, ax)
     draws, statistic = np.asarray(result.null_samples), float(result.statistic)
     unit = "squared discrepancy" if result.parts is None else "log of averaged evidence"
-    ax.set(xlabel=f"statistic of the {result.test} ({unit})", ylabel=f"{result.null} draws")
+    ax.set(xlabel=f"statistic of the {result.test} ({unit})")
+    ax.set(ylabel=f"number of {result.null} draws")
     if not draws.size:
         p = f"statistic {statistic:.3g}, p = {float(result.p_value):.3g}"
         return say(ax, f"the {result.null} null is a formula and has no draws:\n{p}")
