@@ -23,6 +23,7 @@ COMMITTED = [
     "attribution",
     "check",
     "distance",
+    "field",
     "monitor",
     "peers",
     "smallest_shift",
