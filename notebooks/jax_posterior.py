@@ -4,8 +4,8 @@
 # A simulator of predators and prey has four rates, and a likelihood that we pretend not to know.
 # We train a small network on simulated pairs to give the posterior of the rates for any
 # observation, ask whether it can be trusted, find out where it cannot, and repair it in two ways.
-# At the end: one parameter in 500 that a posterior all but excludes, and a fault that scores hardly
-# see.
+# At the end: one parameter in 500 where a posterior has almost no density, and a fault that scores
+# hardly see.
 
 # %%
 import os
@@ -181,8 +181,8 @@ after.figure()
 # %% [markdown]
 # Training longer made the posteriors far narrower and mended their widths: in the table, in ranks
 # and in coverage nothing is off any more. Still the check rejects, for one pair: a note says that a
-# parameter lies so far in the tail of its posterior that calibration all but excludes it. The first
-# column of `ranks` is the place of each log density; the lowest is that of this pair. A sampler
+# parameter lies so far in the tail of its posterior that it has almost no density there. The first
+# column of `ranks` is the rank of each log density; the lowest is that of this pair. A sampler
 # confirms it.
 
 # %%
@@ -206,8 +206,8 @@ print(f"of 20,000 draws of its posterior {int(lower)} have a density as low as t
 # A network trained on one simulation in forty learns them by heart. Its posteriors are far too
 # narrow: some new parameters lie so far outside that their scores are enormous, and these few pairs
 # drown the rest in noise, of which a note warns. Log densities and ranks say what is wrong: far
-# more parameters lie where calibration all but excludes them, every one is named as too narrow, and
-# errors change along x. Coverage, which needs draws, says how bad it is.
+# more parameters lie where their posterior has almost no density, each of the four is named as too
+# narrow, and errors change along x. Coverage, which needs draws, says how bad it is.
 
 # %%
 few = simulations // 40

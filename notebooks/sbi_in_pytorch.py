@@ -74,7 +74,7 @@ print(report)
 # each, then what is off: the parameter, the direction, the size with its limits. The figure shows
 # the same: **a** ranks of each parameter among draws (SBC) with the band that holds them if all is
 # right; **b** how many parameters lie in highest-density regions; **c** shift, spread and
-# correlation with limits; **d** which observations carry the error.
+# correlation with limits; **d** the strongest error along the feature of x with which it changes.
 
 # %%
 report.figure()

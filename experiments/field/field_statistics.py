@@ -5,6 +5,7 @@ Where a library has one p-value for each parameter, the smallest is multiplied b
 """
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import scipy.stats
@@ -142,3 +143,47 @@ def lc2st(seed: int, thetas: Array, xs: Array, draws: Array) -> float:
     test.train_on_observed_data(verbosity=0)
     test.train_under_null_hypothesis(verbosity=0)
     return float(test.p_value(drawn[-1], x[-1:]))
+
+
+def lc2st_nf(seed: int, noise: Array, xs: Array, trials: int = 199) -> float:
+    """``sbi.diagnostics.LC2ST_NF`` at the last x, for parameters and one draw of each posterior
+    that are mapped to standard normal noise [2, n, d]; classifiers under the null are shared."""
+    import torch
+
+    theta, drawn, x = (
+        torch.as_tensor(np.array(part), dtype=torch.float32) for part in (*noise, xs)
+    )
+    null = _null_of_noise(len(theta) - 1, theta.shape[1], x.shape[1], trials)
+    test = _lc2st_nf(theta[:-1], x[:-1], drawn[:-1], seed, trials, null)
+    test.train_on_observed_data(verbosity=0)
+    return float(test.p_value(x[-1:]))
+
+
+@lru_cache
+def _null_of_noise(n: int, d: int, q: int, trials: int) -> Any:
+    """Classifiers trained under the null, with standard normal inputs [n, q]."""
+    import torch
+
+    torch.manual_seed(n)
+    theta, x, drawn = (torch.randn(n, k) for k in (d, q, d))
+    test = _lc2st_nf(theta, x, drawn, n, trials, None)
+    return test.train_under_null_hypothesis(verbosity=0).trained_clfs_null
+
+
+def _lc2st_nf(theta: Any, x: Any, drawn: Any, seed: int, trials: int, null: Any) -> Any:
+    import torch
+    from sbi.diagnostics import LC2ST_NF
+
+    d = theta.shape[1]
+    base = torch.distributions.MultivariateNormal(torch.zeros(d), torch.eye(d))
+    return LC2ST_NF(
+        theta,
+        x,
+        drawn,
+        lambda noise, _: noise,
+        base,
+        num_eval=999,
+        trained_clfs_null=null,
+        seed=seed,
+        num_trials_null=trials,
+    )

@@ -15,8 +15,9 @@ FOLDER = Path(__file__).parent
 
 
 def tables() -> str:
-    """Rejections at .05 as shares; in bold where a right posterior is rejected too often or too
-    rarely for chance (outside the central 99.9 % of a binomial number)."""
+    """Rejections at .05 as shares, beside the number of right data sets and of each fault; in bold
+    where a right posterior is rejected too often or too rarely for chance (outside the central
+    99.9 % of a binomial number)."""
     measured: dict[tuple[str, str], dict[str, dict[str, tuple[int, int]]]] = {}
     for row in runner.read(FOLDER / "results.csv"):
         tests = measured.setdefault((row["law"], row["n"]), {})
@@ -30,11 +31,12 @@ def tables() -> str:
 
 def _table(law: str, n: str, tests: dict[str, dict[str, tuple[int, int]]]) -> str:
     faults = list(dict.fromkeys(fault for shares in tests.values() for fault in shares))
-    lines = [f"{law}, n = {n}:", "", f"| p-value | {' | '.join(faults)} |", "|---" * len(faults)]
-    lines[-1] += "|---|"
+    names = " | ".join(["p-value", "data sets", *faults])
+    lines = [f"{law}, n = {n}:", "", f"| {names} |", "|---" * (2 + len(faults)) + "|"]
     for test, shares in tests.items():
+        sizes = ", ".join(dict.fromkeys(f"{sets:,}" for _, sets in shares.values()))
         cells = [_share(fault, shares.get(fault)) for fault in faults]
-        lines.append(f"| {test} | {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join([test, sizes, *cells])} |")
     return "\n".join(lines)
 
 

@@ -34,7 +34,7 @@ LAWS = {  # the family of `experiments/power`, and its faults
     "skewed": ("skewed 2", (*FAULTS, "correlation left out", "one too wide", *TRENDS)),
     "network": ("few simulations", ("trained",)),
 }
-EXACT = ("Gaussian", "two modes", "skewed")  # laws without a network
+LOCAL = ("shift of one", "too narrow", "correlation left out", "shrinkage of all")  # for LC2ST
 DENSITIES = {  # from log densities up to their constants
     "calibration_test": lambda key, data: jaxcal.calibration_test(
         key, data.predictions, data.targets
@@ -57,31 +57,27 @@ DRAWS = (  # from 99 exact draws of each posterior
     "ArviZ PRIT-C of counts",
     "numpyro vsbc",
 )
-TRAINED = ("BayesFlow conformal", "sbi LC2ST")  # classifiers
+TRAINED = ("BayesFlow conformal", "sbi LC2ST_NF", "sbi LC2ST")  # classifiers
 
 
 @dataclass(frozen=True)
 class Config:
-    """``blocks``, in the order in which they are measured: laws, n, data sets of right posteriors
-    and of each fault, and whether the tests are those that train classifiers."""
+    """``blocks``, in the order in which they are measured: law, n, data sets of right posteriors
+    and of each fault, tests, and faults if not all of the law."""
 
-    blocks: tuple[tuple[tuple[str, ...], int, int, int, bool], ...] = (
-        (("Gaussian",), 200, 40, 10, True),
-        (EXACT, 200, 1000, 200, False),
-        (EXACT, 50, 1000, 200, False),
-        (("network",), 200, 300, 200, False),
-        (EXACT, 1000, 300, 50, False),
+    blocks: tuple[tuple[Any, ...], ...] = (
+        ("Gaussian", 200, 1000, 200, (*DENSITIES, *DRAWS)),
+        ("two modes", 200, 1000, 200, (*DENSITIES, *DRAWS)),
+        ("skewed", 200, 300, 60, (*DENSITIES, *DRAWS)),
+        ("Gaussian", 200, 40, 10, ("sbi LC2ST",), LOCAL),
+        ("Gaussian", 200, 100, 20, ("BayesFlow conformal", "sbi LC2ST_NF")),
+        ("network", 200, 200, 100, DRAWS),
+        *(("network", 200, 200, 100, (test,)) for test in DENSITIES),
     )
-    faults: tuple[str, ...] | None = None  # None: all of a law
-    tests: tuple[str, ...] = (*DENSITIES, *DRAWS, *TRAINED)
     seed: int = 20261125
 
 
-QUICK = Config(
-    blocks=((("Gaussian",), 20, 2, 2, False),),
-    faults=("too wide",),
-    tests=("kccsd_test", *DRAWS),
-)
+QUICK = Config((("Gaussian", 20, 2, 2, ("kccsd_test", *DRAWS), ("too wide",)),))
 
 
 def data_of(law: str, dimension: int, n: int) -> Any:
@@ -105,15 +101,16 @@ def program(test: str, special: bool, n: int) -> Any:
         data = make(data_key, numbers, fault)
         if test in DENSITIES:
             return DENSITIES[test](test_key, data).p_value
-        return (
-            counted(test_key, data) if test == "draws" else (data.targets, data.inputs, data.draws)
-        )
+        if test == "draws":
+            return counted(test_key, data)
+        center, inverse = data.predictions.params[:2]
+        away = jnp.concatenate([data.targets[:, None], data.draws[:, :1]], axis=1) - center[:, None]
+        return data.targets, data.inputs, data.draws, jnp.einsum("nij,nkj->kni", inverse, away)
 
-    return jax.jit(
-        lambda keys, numbers, fault: jax.lax.map(
-            lambda key: one(key, numbers, fault), keys, batch_size=BATCH
-        )
-    )
+    def every(keys: jax.Array, numbers: Any, fault: varying.Fault) -> Any:
+        return jax.lax.map(lambda key: one(key, numbers, fault), keys, batch_size=BATCH)
+
+    return jax.jit(every, compiler_options=runner.FASTER_COMPILATION)
 
 
 def counted(key: jax.Array, data: varying.DataSet) -> dict[str, jax.Array]:
@@ -201,9 +198,14 @@ def measured(kind: str, special: bool, n: int, keys: jax.Array, numbers: Any, fa
     return last[name]
 
 
-def trained(test: str, seed: int, thetas: np.ndarray, xs: np.ndarray, draws: np.ndarray) -> float:
+def trained(
+    test: str, seed: int, thetas: np.ndarray, xs: np.ndarray, draws: np.ndarray, noise: np.ndarray
+) -> float:
+    """``noise``: parameters and the first draws where the posterior is standard normal."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few samples, and of networks that stop early
+        if test == "sbi LC2ST_NF":
+            return statistics.lc2st_nf(seed, noise, xs)
         if test == "sbi LC2ST":
             return statistics.lc2st(seed, thetas, xs, draws)
         pairs, of_draws = (np.concatenate([xs, part], axis=1) for part in (thetas, draws[:, 0]))
@@ -214,12 +216,10 @@ def cells_of(config: Config) -> list[dict[str, Any]]:
     """Level and power of each block and law after each other."""
     return [
         {"law": law, "fault": fault, "n": n, "data_sets": sets, "test": test}
-        for laws, n, level, power, classifiers in config.blocks
-        for law in laws
-        for fault in ("correct", *(config.faults or LAWS[law][1]))
+        for law, n, level, power, tests, *chosen in config.blocks
+        for fault in ("correct", *(chosen[0] if chosen else LAWS[law][1]))
         for sets in [level if fault == "correct" else power]
-        for test in config.tests
-        if (test in TRAINED) == classifiers
+        for test in tests
     ]
 
 

@@ -69,12 +69,15 @@ def main(arguments=None) -> Path:
     for i, row in enumerate(rows):
         for j, name in enumerate(COLUMNS):
             rate = share(row, name)
-            figures.cell(ax, i, j, rate, brief(rate), "x-small")
-    labels = [f"{row['family']}, n = {row['n']}: {row['fault']}" for row in rows]
-    figures.as_table(ax, labels, list(COLUMNS.values()), size="x-small")
-    ax.set_xlabel("share of data sets rejected at 5 %")
+            figures.cell(ax, i, j, rate, brief(rate), "medium")
+    labels = [
+        f"{row['family']}: {row['fault']}" + (f", n = {row['n']}" if row["n"] != "200" else "")
+        for row in rows
+    ]
+    figures.as_table(ax, labels, list(COLUMNS.values()), size="medium")
+    ax.set_xlabel("share of data sets rejected at 5 % (n = 200 where none is named)")
     target = path.parent / "figure.png"
-    figure.savefig(target, dpi=56, bbox_inches="tight")
+    figure.savefig(target, dpi=75, bbox_inches="tight")
     return target
 
 

@@ -6,12 +6,13 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 
 from jaxcal.ckce import kernels
 from jaxcal.ckce.inputs import checked, residuals
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.engine.quadratic import TILE, pair_means
+from jaxcal.engine.quadratic import TILE, means, quadratic_sums
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 
 
@@ -19,7 +20,8 @@ from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 def _means(q, labels, kernel, tile):
     kernel, _ = kernels.fill(kernel, q)
     pairwise = Weighted(kernel, Vectors(q[:0]))
-    return pair_means(pairwise, WeightedFeatures(q, residuals(q, labels)), tile=tile)
+    features = WeightedFeatures(q, residuals(q, labels))
+    return means(quadratic_sums(pairwise, features, jnp.zeros((len(q), 0)), tile=tile))
 
 
 def jkce(predictions, targets, *, prediction_kernel=None, tile=TILE):

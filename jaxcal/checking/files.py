@@ -19,11 +19,12 @@ from jaxcal.checking.check import carried_out
 from jaxcal.checking.plan import by_features, plan
 from jaxcal.checking.report import CheckReport
 from jaxcal.read import Draws, Scores, checks
+from jaxcal.results.saved import SOURCE
 from jaxcal.streaming import arrays_file
 from jaxcal.streaming.arrays_file import BadFile
 from jaxcal.typing import PredictionsLike
 
-Read: TypeAlias = tuple[PredictionsLike, np.ndarray, np.ndarray | None]
+Read: TypeAlias = tuple[PredictionsLike, np.ndarray, np.ndarray | None, str]
 JSON = (".json", ".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", ".txt", ".parquet", *JSON)
 
@@ -31,8 +32,9 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet", *JSON)
 def checked(
     path: Path, *, seed: int, level: float, dependent: bool, columns: Sequence[str] = ()
 ) -> CheckReport:
-    """Check the content of a file in its floating-point type; BadFile if it is unusable."""
-    predictions, targets, features = read(path, columns)
+    """Check the content of a file in its floating-point type; BadFile if it is unusable. The report
+    records the file and how its columns were read."""
+    predictions, targets, features, notes = read(path, columns)
     wide = any(leaf.dtype == "float64" for leaf in jax.tree.leaves(predictions))
     with jax.enable_x64(wide):
         try:
@@ -41,13 +43,16 @@ def checked(
                 chosen = by_features(chosen, features)
             key = checks.key(seed)
             report = carried_out(key, chosen, targets, level=level, dependent=dependent)
+            call = {"function": "python -m jaxcal check", "key": seed, "n": report.n}
+            object.__setattr__(report, SOURCE, call | {"options": {"file": path, "columns": notes}})
             return jax.block_until_ready(report)
         except (ValueError, TypeError) as error:
             raise BadFile(f"{path}: {' '.join(str(error).split())}") from None
 
 
 def read(path: Path, columns: Sequence[str] = ()) -> Read:
-    """Return predictions, targets, and the features of predictions if there are no scores at nodes.
+    """Return predictions, targets, the features of predictions if there are no scores at nodes, and
+    how the columns were read.
 
     ``columns``, or else the names of the columns, determine which columns of a table are read
     (`tables.classes_of`); they are listed on standard error. BadFile names an unusable file."""
@@ -60,7 +65,7 @@ def read(path: Path, columns: Sequence[str] = ()) -> Read:
     predictions, targets, notes = _table(path, kind, columns)
     for note in notes:
         print(f"{path}: {note}", file=sys.stderr)
-    return predictions, targets, None
+    return predictions, targets, None, "; ".join(notes)
 
 
 def _arrays(path: Path) -> Read:
@@ -77,7 +82,7 @@ def _arrays(path: Path) -> Read:
         for note in whole.notes:
             print(f"{path}: {note}", file=sys.stderr)
         scores = Scores(whole.scores, whole.node_scores, whole.nodes)
-        return scores, whole.targets, whole.features
+        return scores, whole.targets, whole.features, "; ".join(whole.notes)
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
             raise BadFile(f"{path}: '{name}' is {array.dtype}; wanted numbers")
@@ -85,8 +90,8 @@ def _arrays(path: Path) -> Read:
             raise BadFile(f"{path}: '{name}' holds {bad} values that are NaN or infinite")
     targets, values = arrays["targets"], arrays[kinds[0]]
     if kinds == ["draws"]:
-        return Draws(_floats(values)), _floats(targets), None
-    return _floats(values), _labels(path, targets), None
+        return Draws(_floats(values)), _floats(targets), None, ""
+    return _floats(values), _labels(path, targets), None, ""
 
 
 def _table(path: Path, kind: str, chosen: Sequence[str]) -> tables.Table:

@@ -13,7 +13,7 @@ from jaxcal.nulls.contract import holm
 from jaxcal.repairing import ProbabilityRepair
 from jaxcal.repairing.certificate import NATS, gain_in_words
 from jaxcal.results import JudgedResult, Result, Sentences, in_words
-from jaxcal.results.report import image, page
+from jaxcal.results.report import image, page, shown
 from jaxcal.squared_ce.report import Report
 from jaxcal.typing import Contents
 
@@ -186,9 +186,11 @@ def _page(report: CheckReport) -> str:
         _table(["test", "p-value", "p-value (Holm)"], rows),
         _tag("p", _sentence(f"the p-value of the verdict is {report.correction()}")),
         _tag("h2", "What this can and cannot see"),
-        _list([*report.limits(), *filter(None, [report.repair_in_words()])]),
+        _list(report.limits()),
         _tag("h2", "Results"),
         *(_section(result) for result in (*report.tests, *report.estimates)),
+        _tag("h2", "What to do next"),
+        _list(_actions(report)),
         _tag("h2", "How it was made"),
         _table(["", ""], _sources(report), head=False),
     ]
@@ -205,18 +207,31 @@ def _list(texts: list[str]) -> str:
     return "<ul>" + "".join(_tag("li", text) for text in texts) + "</ul>"
 
 
+def _actions(report: CheckReport) -> list[str]:
+    """Return what to do after this verdict: its reason, a repair, or more observations."""
+    if report.verdict == "cannot tell":
+        return [f"Remove the reason and check again: {report.reason}."]
+    if report.verdict == "not rejected":
+        return ["Check with more observations to detect smaller errors."]
+    steps = ["Repair the predictions on one half of the pairs, and check them on the other half."]
+    if report.repair:
+        after = "its result prints the gain and the tests before and after the repair"
+        steps.append(_sentence(f"{report.repair_in_words()}; {after}"))
+    return steps
+
+
 def _sources(report: Any) -> list[list[str]]:
     """Return versions and the recorded call, of the check or of its first test."""
-    recorded = report if report.provenance["function"] else report.tests[0]
-    return [[name, str(value)] for name, value in recorded.provenance.items()]
+    recorded = dict((report if report.provenance["function"] else report.tests[0]).provenance)
+    recorded |= recorded.pop("options") or {}
+    return [[name, str(value)] for name, value in recorded.items()]
 
 
 def _section(result: Result) -> str:
     """Return the figure and the report of a result as HTML."""
     # the figure of a calibration error compares several estimators, but a check fits one
     drawing = None if isinstance(result, Report) else result.figure()
-    alt = f"Figure of {type(result).__name__}"
-    picture = "" if drawing is None else f"<p>{image(drawing, dpi=110, alt=alt)}</p>"
+    picture = "" if drawing is None else f"<p>{image(drawing, dpi=110, alt=shown(result))}</p>"
     return f"{picture}<pre>{html.escape(repr(result))}</pre>"
 
 

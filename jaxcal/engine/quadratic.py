@@ -122,14 +122,6 @@ def quadratic_sums(
     return one_at_a_time(walk)(pairwise, features, weights, sketch, signs)
 
 
-def pair_means(
-    pairwise: Pairwise, features: Features, *, tile: int = TILE, mesh: Mesh | None = None
-) -> Estimate:
-    """Return the means of h over pairs of different observations, and over all pairs."""
-    none = jnp.zeros((count(features), 0))
-    return means(quadratic_sums(pairwise, features, none, tile=tile, mesh=mesh))
-
-
 def means(sums: QuadraticSums) -> Estimate:
     """Return the means of h over pairs of different observations, and over all pairs, from sums."""
     n, total = sums.diagonal.shape[1], jnp.sum(sums.total)

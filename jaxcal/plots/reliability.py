@@ -237,7 +237,7 @@ def _of_regions(result: Coverage) -> _Curve:
         observed,
         low,
         high,
-        f"p = {p:.2g}: each level holds its share\np = {least:.2g}: at least its share",
+        f"p = {p:.2g} (exact share)\np = {least:.2g} (at least)",
     )
 
 

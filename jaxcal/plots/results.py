@@ -47,10 +47,9 @@ def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     """
     ax = _axes(result, ax)
     draws, statistic = np.asarray(result.null_samples), float(result.statistic)
-    ax.set(
-        xlabel=f"statistic of the {result.test} (squared discrepancy)",
-        ylabel=f"number of {result.null} draws",
-    )
+    unit = "squared discrepancy" if result.parts is None else "log of averaged evidence"
+    ax.set(xlabel=f"statistic of the {result.test} ({unit})")
+    ax.set(ylabel=f"number of {result.null} draws")
     if not draws.size:
         p = f"statistic {statistic:.3g}, p = {float(result.p_value):.3g}"
         return say(ax, f"the {result.null} null is a formula and has no draws:\n{p}")
@@ -111,7 +110,7 @@ def contributions(
             raise ValueError(f"x: wanted numbers or text with bins, got {where.dtype}")
         if not np.all(np.isfinite(where)):
             raise ValueError("x: wanted finite numbers, got NaN or infinity among them")
-    to = "estimate" if result.parts is None else "log evidence, to first order"
+    to = "estimate" if result.parts is None else "log evidence"
     ax.set(xlabel=label, ylabel=f"n times contribution to {to}")
     if not np.all(np.isfinite(parts)):
         return say(ax, "contributions are not finite numbers:\nno verdict")

@@ -130,7 +130,7 @@ def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     if not np.all(np.isfinite(np.asarray(diagnosis.bias.estimate))):
         return say(ax, "scores are not finite numbers:\nno verdict")
     if not tells(diagnosis.shift):
-        return say(ax, "which parameter is off, scores tell of\nGaussian posteriors only")
+        return say(ax, "scores identify the wrong parameter\nof Gaussian posteriors only")
     spread, correlation = diagnosis.marginal_spread, diagnosis.correlation
     return errors(ax, diagnosis.shift, spread, correlation, names, report.level)
 

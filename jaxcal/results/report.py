@@ -273,14 +273,13 @@ def image(drawing: Any, *, dpi: int = 80, alt: str = "") -> str:
 
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 52rem; margin: 2rem auto; padding: 0 1rem;
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
   color: #111; background: #fff; }
 h1 { font-size: 1.6rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 .verdict { border-left: .4rem solid #111; padding: .4rem 1rem; font-size: 1.15rem; }
-table { border-collapse: collapse; } th, td { padding: .2rem 1.2rem .2rem 0; text-align: left;
-  border-bottom: 1px solid #ccc; }
-pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; font-size: .8rem; line-height: 1.35;
-  white-space: pre-wrap; }
+table { border-collapse: collapse; display: block; overflow-x: auto; }
+th, td { padding: .2rem 1.2rem .2rem 0; text-align: left; border-bottom: 1px solid #ccc; }
+pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; font-size: .8rem; line-height: 1.35; }
 img { max-width: 100%; } li { margin: .3rem 0; }
 """
 
@@ -288,9 +287,16 @@ img { max-width: 100%; } li { margin: .3rem 0; }
 def page(title: str, body: str) -> str:
     """Return a self-contained HTML page."""
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>'
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        'content="width=device-width, initial-scale=1"><title>'
         f"{html.escape(title)}</title><style>{STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
     )
+
+
+def shown(result: Any) -> str:
+    """Return an alternative text for the figure of a result: the first lines of its report."""
+    lines = [" ".join(line.split()) for line in repr(result).split("\n")[:4]]
+    return f"Figure of {', '.join(lines)}"
 
 
 def in_html(result: Any) -> str:
@@ -300,8 +306,7 @@ def in_html(result: Any) -> str:
         return text
     try:
         drawing = result.figure()
-        alt = type(result).__name__
-        return text if drawing is None else f"<div>{text}{image(drawing, alt=alt)}</div>"
+        return text if drawing is None else f"<div>{text}{image(drawing, alt=shown(result))}</div>"
     except Exception:  # without a figure the notebook still shows the numbers
         return text
 

@@ -85,7 +85,7 @@ class DiscreteParameter(Result):
             f"{self.name}, {len(self.values)} values: p = {float(self.p_value):.2g}",
             f"  probabilities calibrated   p = {float(self.calibrated.p_value):.2g}",
             f"  errors along x and others  p = {float(self.p_along):.2g}",
-            f"  values all but excluded    p = {float(self.p_excluded):.2g}",
+            f"  values of low probability  p = {float(self.p_excluded):.2g}",
         ]
 
 

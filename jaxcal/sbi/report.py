@@ -215,8 +215,8 @@ class PosteriorReport(Result):
             )
         if not simple:
             return (
-                "not right: one kind of error is clear (see what is off), although the tests that "
-                "look for all kinds do not show it"
+                "not right: one kind of error is clear (see what is off), although the tests "
+                "of all kinds together do not detect it"
             )
         return "no evidence against the posterior (which is not proof of it)"
 
@@ -329,7 +329,7 @@ class PosteriorReport(Result):
         n, d = self.calibration.contributions.shape[0], len(self.names)
         lines = [f"verdict: {self.verdict()}"]
         total = float(self.p_value)
-        lines.append(f"  n = {n} pairs, d = {d}; p = {total:.2g} over all that was asked")
+        lines.append(f"  n = {n} pairs, d = {d}; combined p = {total:.2g} (all tests below)")
         p = {name: float(value) for name, value in self.p_values().items()}
         for question in ("calibrated", "conditional"):
             lines += ["", QUESTIONS[question]]
@@ -345,7 +345,7 @@ class PosteriorReport(Result):
         lines += ["", *table(self.diagnosis(), self.names, self.level)]
         for parameter in self.discrete:
             lines += ["", *parameter._lines()]
-        lines += ["", "what this can see"] + [f"  {SIGHT[name]}" for name in p]
+        lines += ["", "what these tests detect"] + [f"  {SIGHT[name]}" for name in p]
         if self.coverage is not None:
             lines += ["", repr(self.coverage)]
         return lines
@@ -354,15 +354,15 @@ class PosteriorReport(Result):
         """Return the text for an empty list of findings."""
         if p <= self.level:
             what = "no parameter by itself" if tells(self.diagnosis().shift) else "no parameter"
-            return f"{what}: see what is strongest in each p-value above"
+            return f"{what}: see the strongest part of each test above"
         d = self.diagnosis()
         shown = (d.shift, d.marginal_spread) if tells(d.shift) else (d.bias, d.spread)
         printed = [float(value) for value in self.p_values().values()]
         printed += [float(np.min(np.asarray(of.p_adjusted))) for of in shown if of is not None]
         if p > self.level >= np.nanmin(printed):
             return (
-                f"nothing that can be named: what has a p-value up to {self.level:g} here is not "
-                f"significant after correction for all that was asked"
+                f"nothing that can be named: p-values up to {self.level:g} here are not "
+                f"significant after correction for the number of tests"
             )
         return "nothing that can be named"
 
@@ -371,7 +371,7 @@ class PosteriorReport(Result):
         if name == "moments" and self.calibration.test.parts is not None:
             parts = self.calibration.test.parts
             if self._excluded:
-                return "a parameter where its posterior all but excludes it"
+                return "a parameter lies where its posterior has almost no density"
             return f"strongest: {parts.names[int(parts.winner)]}"
         if name == "candidates" and self.ranks is not None:
             result = self.ranks.exchangeability

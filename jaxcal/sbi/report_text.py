@@ -1,4 +1,4 @@
-"""Text of posterior reports: the hypotheses, what each method detects, and the errors."""
+"""Text of posterior reports: the questions, what each test detects, and the errors."""
 
 import numpy as np
 from jaxtyping import Array
@@ -8,12 +8,11 @@ from jaxcal.results.parts import changes_correlations
 from jaxcal.sbi.diagnosis import Diagnosis
 
 QUESTIONS = {
-    "calibrated": "calibrated? Among pairs that get the same posterior, are parameters draws from "
-    "it? (The prior passes; it fails the other question.)",
-    "conditional": "right for each x? Given x, is the parameter a draw from the posterior? (The "
-    "prior fails.)",
+    "calibrated": "Is it calibrated? Among pairs that get the same posterior, the parameters "
+    "should be draws from it. (The prior is calibrated; it fails the second question.)",
+    "conditional": "Is it right for each x? Given x, the parameter should be a draw from the "
+    "posterior. (The prior is not.)",
 }
-
 
 DRAWS, CHAINS = "draws", "chains"
 SOURCES = {DRAWS: "draws of each posterior", CHAINS: "chains from each parameter"}
@@ -24,25 +23,25 @@ LABELS = {
     "ranks": "ranks and coverage",
     "coverage": "coverage, as passed in",
     "given x": "errors along x",
-    "witnesses": "shift, spread, trends in x",
+    "witnesses": "each kind of error",
     "discrete": "discrete parameters",
 }
 GIVEN_X = ("given x", "witnesses", "discrete")  # all other tests are tests of calibration
 SIGHT = {
-    "moments": "moments: shift, spread, correlation, tails, weights of modes, and what of these "
-    "grows with the centre or width of the posterior; not fine structure inside a mode",
-    "scores": "scores: shifts of every mode; hardly spread or correlation, and no weights of "
-    "modes that lie apart",
-    "candidates": "candidates: spread, shift, squares and products, with an exact level at every "
-    "n; chains see as far as they walk, and weights of modes where a prior lets them jump",
-    "ranks": "ranks: each parameter by itself and the size of highest-density regions; no "
-    "correlation, and nothing that cancels over x",
-    "coverage": "coverage: the size of highest-density regions; hardly a shift",
-    "given x": "along x: information in x that the posterior leaves out, shift and spread that "
-    "grow along a number of x; from scores alone hardly spread",
-    "witnesses": "shift, spread, trends in x: what is off below, each kind of error by itself",
-    "discrete": "discrete: the probabilities of each discrete parameter given x and all others; "
-    "hardly errors that cancel along both",
+    "moments": "moments detect errors of shift, spread, correlation, tails and mode weights, also "
+    "errors that grow with the centre or width of the posterior; they miss details within a mode",
+    "scores": "scores detect a shift of all modes; they hardly detect errors of spread or "
+    "correlation, and miss the weights of well-separated modes",
+    "candidates": "candidates detect errors of spread, shift, squares and products, with an exact "
+    "level at every n; chains detect what they reach, mode weights only if a prior lets them jump",
+    "ranks": "ranks detect errors of single parameters and of the size of highest-density regions; "
+    "they miss correlations and errors that cancel over x",
+    "coverage": "coverage detects a wrong size of highest-density regions, but hardly any shift",
+    "given x": "the test along x detects information in x that the posterior ignores, and shifts "
+    "and spreads that grow along a component of x; from scores alone it hardly detects spreads",
+    "witnesses": "the test of each kind of error detects the errors in the table above",
+    "discrete": "the tests of discrete parameters detect wrong probabilities given x and the other "
+    "parameters; they hardly detect errors that cancel along both",
 }
 
 
@@ -55,7 +54,7 @@ def table(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
         each = (np.asarray(means.p_adjusted) for means in (d.bias, d.spread))
         rows = zip(names, *each, strict=True)
         lines += [f"{name:{wide}}   {p:32.3g}   {q:16.3g}" for name, p, q in rows]
-        return [*lines, "(small also where another parameter, on which it depends, is off)"]
+        return [*lines, "(p is also small if a parameter on which it depends is wrong)"]
     limits = f"({confidence(level)})"
     head = f"too high by {limits}"
     title = f"claimed / actual sd {limits}"
@@ -195,7 +194,7 @@ def excluded(count: int, n: int) -> list[str]:
     if count < max(2, n / 10):
         return []
     return [
-        f"{count} of {n} parameters lie where the posterior all but excludes them: a mode may be "
+        f"{count} of {n} parameters lie where the posterior has almost no density: a mode may be "
         f"missing there, or it is far too narrow"
     ]
 
@@ -207,8 +206,8 @@ def _unnamed(d: Diagnosis, level: float) -> list[str]:
     least = min(float(np.min(np.asarray(means.p_adjusted))) for means in (d.bias, d.spread))
     if least <= level:
         said.append(
-            f"moments of the scores are off (p = {least:.2g}); which parameter is, scores tell of "
-            f"Gaussian posteriors only, and draws of each posterior (draws=) of all"
+            f"moments of the scores are wrong (p = {least:.2g}); scores identify the parameter "
+            f"only if posteriors are Gaussian, draws of each posterior (draws=) always do"
         )
     if _changes(d, level):
         said.append(f"errors change with x[{int(np.asarray(d.strongest)[1])}]")

@@ -105,21 +105,6 @@ class Report(Result):
             )
             return in_numpy(difference)
 
-    def fold_difference(self, first: str, second: str) -> tuple[float, float]:
-        """Return mean difference of validation risks over folds and its standard error (ddof 1).
-
-        Args:
-            first: Name of an estimator.
-            second: Name of another one.
-
-        Returns:
-            The difference, first minus second, and its standard error; NaN for one fold.
-        """
-        one, another = self._both(first, second)
-        gaps = one.fold_risks - another.fold_risks
-        k = gaps.size
-        return float(np.mean(gaps)), float(np.std(gaps, ddof=1) / k**0.5) if k > 1 else np.nan
-
     def _both(self, first: str, second: str) -> list[Tuned]:
         for key, name in (("first", first), ("second", second)):
             if not isinstance(name, str) or name not in self.estimators:

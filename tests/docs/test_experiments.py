@@ -20,9 +20,11 @@ EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 STUDIES = ["kccsd", "kccsd_mcmc", "level", "preconditioning", "precision"]
 COMMITTED = [
     *STUDIES,
+    "acmmd",
     "attribution",
     "check",
     "distance",
+    "field",
     "monitor",
     "peers",
     "smallest_shift",

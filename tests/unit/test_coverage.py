@@ -169,7 +169,7 @@ def test_the_figure_shows_the_shares_and_the_band():
     _, observed = ax.lines
     np.testing.assert_allclose(observed.get_ydata()[1:-1], shares_of.observed)
     assert "share of targets" in ax.get_ylabel()
-    both = f"p = {float(shares_of.p_uniform):.2g}: each level holds its share"
+    both = f"p = {float(shares_of.p_uniform):.2g} (exact share)"
     assert both in "".join(text.get_text() for text in ax.texts)
     low, high = shares_of.band()
     assert np.all(low < shares_of.levels)

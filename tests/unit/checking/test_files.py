@@ -59,10 +59,10 @@ def test_a_table_is_classes(write):
         write("b.parquet", lists),
         write("a.npz", {"targets": LABELS, "probabilities": P}),
     ):
-        predictions, targets, _ = files.read(path)
+        predictions, targets, *_ = files.read(path)
         np.testing.assert_array_equal(predictions, P)
         np.testing.assert_array_equal(targets, LABELS)
-    binary, labels, _ = files.read(write("b.csv", text("label,p", LABELS % 2, P[:, 0])))
+    binary, labels, *_ = files.read(write("b.csv", text("label,p", LABELS % 2, P[:, 0])))
     assert binary.shape == (N,)
     assert set(labels.tolist()) == {0, 1}
 
@@ -89,7 +89,7 @@ def test_a_report_of_64_bits_is_read_where_32_are_the_default(write):
 
 
 def test_draws_and_scores_are_read(write):
-    draws, targets, _ = files.read(write("d.npz", {"targets": YS, "draws": DRAWS}))
+    draws, targets, *_ = files.read(write("d.npz", {"targets": YS, "draws": DRAWS}))
     np.testing.assert_array_equal(draws.samples, DRAWS)
     np.testing.assert_array_equal(targets, YS)
     scored = {"targets": YS, "scores": SCORES, "node_scores": DRAWS}
@@ -137,10 +137,17 @@ def test_the_command_prints_and_writes_the_report(write, tmp_path, capsys):
     assert main(["check", str(path), "--html", str(page), "--json", str(numbers)]) == 0
     said = capsys.readouterr().out
     assert said == f"{jaxcal.check(0, P, LABELS)}\n"
-    assert "data:image/png" in page.read_text()
+    text = page.read_text()
+    assert "data:image/png" in text
+    assert 'name="viewport"' in text  # laid out for the width of a phone
+    assert f'alt="Figure of SKCE test, n = {N}, estimate' in text
+    for row in (("file", str(path)), ("columns", "labels from &#x27;label&#x27;"), ("key", "0")):
+        assert "<td>{}</td><td>{}".format(*row) in text
     content = json.loads(numbers.read_text())
     assert content["names"] == ["skce_test"]
     assert content["verdict"] in ("rejected", "not rejected")
+    action = "on one half" if content["verdict"] == "rejected" else "more observations"
+    assert action in text.partition("What to do next</h2>")[2]
     assert main(["check", str(path), "--html", str(path)]) == 2
     assert "one name for two files" in capsys.readouterr().err
 

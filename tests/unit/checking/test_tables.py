@@ -139,7 +139,7 @@ def write(tmp_path):
 
 @pytest.mark.parametrize("form", CLASSES)
 def test_a_table_of_classes_is_read_in_this_form(write, form, capsys):
-    p, labels, _ = files.read(write(*CLASSES[form]))
+    p, labels, *_ = files.read(write(*CLASSES[form]))
     np.testing.assert_array_equal(p[np.arange(N), labels], P[np.arange(N), Y])
     np.testing.assert_array_equal(np.sort(p), np.sort(P))
     assert ": labels from '" in capsys.readouterr().err
@@ -147,7 +147,7 @@ def test_a_table_of_classes_is_read_in_this_form(write, form, capsys):
 
 @pytest.mark.parametrize("form", BINARY)
 def test_a_table_of_two_classes_is_read_in_this_form(write, form):
-    p, labels, _ = files.read(write(*BINARY[form]))
+    p, labels, *_ = files.read(write(*BINARY[form]))
     p = np.stack([1 - p, p], axis=1) if p.ndim == 1 else p
     np.testing.assert_allclose(p[np.arange(N), labels], BOTH[np.arange(N), B], rtol=1e-12)
 
@@ -169,7 +169,7 @@ NAMED = {
 @pytest.mark.parametrize("form", NAMED)
 def test_columns_can_be_named(write, form):
     content, columns = NAMED[form]
-    p, labels, _ = files.read(write("a.csv", content), columns)
+    p, labels, *_ = files.read(write("a.csv", content), columns)
     p = np.stack([1 - p, p], axis=1) if p.ndim == 1 else p
     np.testing.assert_allclose(p[np.arange(N), labels], BOTH[np.arange(N), B], rtol=1e-12)
 

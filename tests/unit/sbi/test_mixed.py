@@ -142,7 +142,7 @@ def test_one_value_excluded_by_its_posterior_is_rejected():
         name="k",
     )
     assert float(result.p_excluded) == pytest.approx(1e-5, rel=1e-3)
-    assert "values all but excluded    p = 1e-05" in repr(result)
+    assert "values of low probability  p = 1e-05" in repr(result)
 
 
 @pytest.mark.parametrize(

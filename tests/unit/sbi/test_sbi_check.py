@@ -70,8 +70,8 @@ def test_the_exact_posterior_passes_both_questions(right):
     assert not right.calibration.findings()
     assert right.warnings() == []
     text = repr(right)
-    assert "calibrated? Among pairs" in text
-    assert "right for each x?" in text
+    assert "Is it calibrated? Among pairs" in text
+    assert "Is it right for each x?" in text
     assert right.to_dict()["calibration"]["question"] == "calibrated"
 
 
@@ -159,7 +159,7 @@ def test_findings_of_witnesses_reach_the_verdict(right):
     assert fine.verdict() == right.verdict()
     assert fine.findings() == []
     assert repr(off).count("p (Holm)") == 2
-    uncorrected = "nothing that can be named: what has a p-value up to 0.05 here is not significant"
+    uncorrected = "nothing that can be named: p-values up to 0.05 here are not significant"
     assert uncorrected in repr(fine)
     assert uncorrected not in repr(off)
     # five kinds of error share the level of what one test names, and its verdict does not hide it
@@ -201,20 +201,20 @@ def test_no_parameter_is_named_from_scores_that_are_not_linear(right):
 
     said = eqx.tree_at(witnesses, untold(right), replace_fn=lambda m: off([m])[0])
     of_scores, along_x = said.findings()
-    assert of_scores.startswith("moments of the scores are off (p = 0); which parameter is")
+    assert of_scores.startswith("moments of the scores are wrong (p = 0); scores identify")
     assert re.fullmatch(r"errors change with x\[\d\]", along_x)
     assert "too high by" not in repr(said)
     assert "given the others: mean, p (Holm)" in repr(said)
     assert any("exact for Gaussian" in text for text in said.warnings())
     figure = said.figure()
-    assert any("Gaussian posteriors only" in text.get_text() for text in figure.axes[2].texts)
+    assert any("of Gaussian posteriors only" in text.get_text() for text in figure.axes[2].texts)
     assert "errors change along it" in figure.axes[3].get_xlabel()
 
 
 def test_one_parameter_far_in_a_tail_is_said_to_decide(pairs):
     thetas, xs = pairs
     report = sbi.check_posterior(KEY, log_prob, thetas.at[0, 0].add(12.0), xs, prior=PRIOR)
-    assert "a parameter where its posterior all but excludes it" in repr(report)
+    assert "a parameter lies where its posterior has almost no density" in repr(report)
     assert report.verdict().startswith("not calibrated")
 
 
@@ -237,8 +237,8 @@ def test_ranks_name_parameters_of_any_shape(pairs):
 
 def test_a_report_says_where_to_look_without_findings(right):
     rejected = eqx.tree_at(lambda e: e.calibration.test.p_value, right, jnp.asarray(1e-3))
-    assert "no parameter by itself: see what is strongest" in repr(rejected)
-    assert "no parameter: see what is strongest" in repr(untold(rejected))
+    assert "no parameter by itself: see the strongest" in repr(rejected)
+    assert "no parameter: see the strongest" in repr(untold(rejected))
     assert "nothing that can be named" in repr(right)
 
 
