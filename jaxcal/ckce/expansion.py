@@ -70,6 +70,7 @@ class ByKernel(eqx.Module):
         ridge: Ridge of CKCE, []; None for SKCE.
         width: Bandwidth for a kernel without one; None takes the median of each model.
         rank: Largest rank.
+        condition: Further variables, [n, a], and the kernel on them.
 
     Cost 3 n rank^2 and b min(n, 1024) rank m multiplications.
     """
@@ -80,6 +81,7 @@ class ByKernel(eqx.Module):
     ridge: Scalar | None
     width: Scalar | None
     rank: int = eqx.field(static=True)
+    condition: tuple[Float[Array, "n a"], KernelLike] | None = None
 
     def __call__(
         self,
@@ -94,7 +96,8 @@ class ByKernel(eqx.Module):
         deal_key, noise_key = jax.random.split(key)
         (n, m), root = q.shape, self.root
         kernel, bandwidths = kernels.fill(self.kernel, q, self.width)
-        candidates = spread(q)
+        kernel, x, _ = kernels.conditioned(kernel, q, self.condition)
+        candidates = spread(x)
         tolerance = 1000 * float(jnp.finfo(q.dtype).eps)
         chosen, used = pivots(kernel, candidates, min(self.rank, len(candidates)), tolerance)
         features = NystroemFeatures.at(kernel, candidates[chosen], used)
@@ -107,9 +110,9 @@ class ByKernel(eqx.Module):
         noise = Noise(added if root is None else added @ root, drawn)
         left = residuals(q, labels, root)
         keys = (deal_key, signs_key)
-        error, kept = by_features(keys, features, q, left, noise, self.ridge, weights, n_draws)
-        diagonal = grams.gram_diagonal(kernel, q)
-        first = grams.gram(kernel, q, candidates[chosen][:1])
+        error, kept = by_features(keys, features, x, left, noise, self.ridge, weights, n_draws)
+        diagonal = grams.gram_diagonal(kernel, x)
+        first = grams.gram(kernel, x, candidates[chosen][:1])
         lost = jnp.sum(~jnp.isfinite(q).all(axis=1))
         return error._replace(nonfinite=lost), {
             "bandwidths": bandwidths.get("prediction", jnp.ones((), q.dtype)),

@@ -28,6 +28,16 @@ def checked(predictions: PredictionsLike, targets: ArrayLike) -> tuple[Probabili
     return q, checks.labels(targets, n, m)
 
 
+def standardized(given: ArrayLike | None, n: int, dtype: DTypeLike) -> Float[Array, "n a"] | None:
+    """Return further variables as columns with mean 0 and standard deviation 1 (0 if constant)."""
+    if given is None:
+        return None
+    z = checks.finite_rows(given, n, "given").astype(dtype)
+    z = z - jnp.mean(z, axis=0, keepdims=True)
+    deviation = jnp.std(z, axis=0, keepdims=True)
+    return z / jnp.where(deviation > 0, deviation, 1)
+
+
 def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[PredictionsLike]]:
     """Return names and predictions of several models, checked."""
     if isinstance(models, Mapping):

@@ -33,6 +33,7 @@ def _values(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
     skill = {name: np.asarray(values) for name, values in comparison.skill.items()}
     values = [np.asarray(a) for a in (comparison.corrected, comparison.low, comparison.high)]
     many = f"{len(comparison.names)} {comparison.things}, n = {comparison.n}"
+    many += f", given {comparison.given} further variable(s)" * bool(comparison.given)
     title, column = f"SKCE of {many}: comparable only with the same kernels", "corrected"
     if comparison.measure == "ckce":
         title = f"CKCE of {many}, ridge {float(comparison.ridge):.4g}: {COMPARABLE}"
@@ -93,13 +94,17 @@ def _says_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
         where = f"says {high:.2f} where {often:.2f} comes true"
         if low < high:
             where += f", {low:.2f} where {rare:.2f} does"
-        fault = (
-            _fault(float(high - often), float(low - rare))
-            if p[i] <= comparison.level
-            else "not shown wrong"
-        )
+        fault = _fault(float(high - often), float(low - rare))
+        fault = _judged(fault, comparison, p[i])
         text.append(f"{name}class {k}: {where}; {fault} (p = {p[i]:.3g})")
     return text
+
+
+def _judged(fault: str, comparison: Any, p: float) -> str:
+    """Return the fault if the model's own test shows an error, which further variables may hold."""
+    if p > comparison.level:
+        return "not shown wrong"
+    return "shown wrong given the variables" if comparison.given else fault
 
 
 def _fault(above: float, below: float) -> str:
@@ -122,12 +127,11 @@ def _covered_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
             lines.append(name + "not a number")
             continue
         k = int(np.argmax(np.abs(inside[i] - 0.9) + np.abs(below[i] - 0.5)))
-        fault = "not shown wrong"
-        if p[i] <= comparison.level:
-            spread, shift = inside[i, k] - 0.9, below[i, k] - 0.5
-            fault = "overconfident" if spread < 0 else "underconfident"
-            if abs(shift) > abs(spread):
-                fault = "says too much" if shift > 0 else "says too little"
+        spread, shift = inside[i, k] - 0.9, below[i, k] - 0.5
+        fault = "overconfident" if spread < 0 else "underconfident"
+        if abs(shift) > abs(spread):
+            fault = "says too much" if shift > 0 else "says too little"
+        fault = _judged(fault, comparison, p[i])
         where = f"coordinate {k}: " if inside.shape[1] > 1 else ""
         share = f"90 % hold {inside[i, k]:.2f}, {below[i, k]:.2f} below the median"
         lines.append(f"{name}{where}{share}; {fault} (p = {p[i]:.3g})")

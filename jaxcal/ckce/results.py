@@ -172,6 +172,7 @@ class Comparison(Result):
         covered: For the measure "probability" and predictions other than class probabilities, the
             coverage of their intervals; see `Covered`.
         says: For class probabilities, claimed probabilities and frequencies; see `Says`.
+        given: Number of further variables that errors are conditional on.
     """
 
     _rows: ClassVar[tuple[str, ...]] = (
@@ -206,6 +207,7 @@ class Comparison(Result):
     things: str = eqx.field(static=True)
     covered: Covered | None = None
     says: Says | None = None
+    given: int = eqx.field(static=True, default=0)
 
     @property
     def error(self) -> Float[Array, " M"]:
