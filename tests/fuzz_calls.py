@@ -267,7 +267,6 @@ def with_vectors(values):
 METHODS = {
     "BlockEstimates.lower_bound": BlockEstimates.lower_bound,
     "Report.compare": Report.compare,
-    "Report.fold_difference": Report.fold_difference,
     "Simulator.pairs": simulators.Simulator.pairs,
     "Table.of": dce.Table.of,
     "Table.grouped": dce.Table.grouped,
@@ -283,7 +282,6 @@ def methods():
     return {
         "BlockEstimates.lower_bound": {"self": block_estimates, "level": 0.1},
         "Report.compare": {"self": report, **names},
-        "Report.fold_difference": {"self": report, **names},
         "Simulator.pairs": {"self": simulators.gaussian_linear(2), "key": 0, "n": 3},
         "Table.of": BINARY,
         "Table.grouped": {"counts": np.ones(N, int), **BINARY},

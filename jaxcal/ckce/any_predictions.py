@@ -208,10 +208,8 @@ def compared(
     return judged(draws_key, errors, level, np.inf) | {
         "skill": log_scores(models, ys),
         "bandwidths": jnp.full(len(models), width),
-        "ridge": jnp.zeros((), dtype) if used is None else used,
-        "left_out": jnp.zeros(len(models), dtype),
-        "nonfinite_kernel": jnp.zeros(len(models), jnp.int32),
         "n": n,
+        **({} if used is None else {"ridge": used}),
     }
 
 

@@ -157,11 +157,8 @@ def pooled(models: Float[Array, "M n m"]) -> Scalar:
     :math:`\gamma = \sum_k m_k^2 / \sum_k m_k` with m_k the median distance of two different
     predictions of model k, 0 if all are equal or one is NaN; if all m_k are 0, the bandwidth is 1.
     With a bandwidth far below a model's distances, its Gram matrix is the identity and its CKCE is
-    noise; one far above treats a model of little spread as constant, which it nearly is. So models
-    count by the spread of their predictions. The mean equals all medians if they agree, and lies
-    between their plain mean and the largest. One more model moves it from :math:`\gamma'` by
-    :math:`m (m - \gamma') / \sum_k m_k`, which vanishes with m. The median over all models would be
-    nearly 0 if one model is nearly constant.
+    noise; one far above treats a model of little spread as constant, which it nearly is. A model
+    of median m moves the mean by an amount that vanishes with m.
     """
 
     def of_one(q: Array) -> Array:
@@ -193,8 +190,9 @@ def compared(
         errors, others = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)
     else:
         errors, others = _errors(stack, weights, shared, n_draws)
-    fields = others | {"ridge": others["ridge"][0], "n": n}
-    return judged(draws_key, errors, level, measure.largest) | fields
+    if "ridge" in others:
+        others["ridge"] = others["ridge"][0]
+    return judged(draws_key, errors, level, measure.largest) | others | {"n": n}
 
 
 @eqx.filter_jit

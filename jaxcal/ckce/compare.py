@@ -51,8 +51,7 @@ def compare(
     residuals. Errors of one sign at similar predictions add up, others cancel. For classes the root
     of half of it is at most the root mean square error of the probabilities, if no k(q, q) exceeds
     1. As all models share one bandwidth, a model whose predictions lie within it looks better by
-    "skce": logits divided by 4 and multiplied by 3.3 have errors .19 and .20 by "probability", and
-    .03 and .13 by "skce". CKCE and SKCE have no unit and compare models with the same kernels.
+    "skce". CKCE and SKCE have no unit and compare models with the same kernels.
 
     Intervals of values invert a test of each value and are never negative; intervals of
     differences have simultaneous coverage (95 % ones in at least .92 of data sets by "probability",

@@ -41,10 +41,10 @@ from jaxcal.ckce.errors import (
     signs,
     without_diagonal,
 )
-from jaxcal.ckce.features import TILE, normal_equations, spread
+from jaxcal.ckce.features import TILE, low_rank, normal_equations
 from jaxcal.ckce.inputs import residuals
 from jaxcal.kernels import grams
-from jaxcal.kernels.grams import NystroemFeatures, pivots
+from jaxcal.kernels.grams import NystroemFeatures
 from jaxcal.numerics import at_least
 from jaxcal.typing import KernelLike, Key, Scalar
 
@@ -97,10 +97,7 @@ class ByKernel(eqx.Module):
         (n, m), root = q.shape, self.root
         kernel, bandwidths = kernels.fill(self.kernel, q, self.width)
         kernel, x, _ = kernels.conditioned(kernel, q, self.condition)
-        candidates = spread(x)
-        tolerance = 1000 * float(jnp.finfo(q.dtype).eps)
-        chosen, used = pivots(kernel, candidates, min(self.rank, len(candidates)), tolerance)
-        features = NystroemFeatures.at(kernel, candidates[chosen], used)
+        features = low_rank(kernel, x, self.rank)
 
         def drawn(key: Key) -> Array:
             plain = redrawn_residuals(key, q)
@@ -112,7 +109,7 @@ class ByKernel(eqx.Module):
         keys = (deal_key, signs_key)
         error, kept = by_features(keys, features, x, left, noise, self.ridge, weights, n_draws)
         diagonal = grams.gram_diagonal(kernel, x)
-        first = grams.gram(kernel, x, candidates[chosen][:1])
+        first = grams.gram(kernel, x, features.landmarks[:1])
         lost = jnp.sum(~jnp.isfinite(q).all(axis=1))
         return error._replace(nonfinite=lost), {
             "bandwidths": bandwidths.get("prediction", jnp.ones((), q.dtype)),

@@ -82,7 +82,7 @@ def median_bandwidth(xs: Points) -> Scalar:
 
 
 def fill(
-    kernel: KernelLike, xs: Points, bandwidth: Any = None, name: str = "bandwidth"
+    kernel: KernelLike, xs: Points, bandwidth: Any = None
 ) -> tuple[KernelLike, dict[str, Scalar]]:
     """Return the kernel with every unset bandwidth set, by the median of ``xs`` or to
     ``bandwidth``."""
@@ -92,7 +92,7 @@ def fill(
     if bandwidth is None:
         bandwidth = median_bandwidth(xs)
     else:
-        bandwidth = checks.number(bandwidth, name, above=0).astype(xs.dtype)
+        bandwidth = checks.number(bandwidth, "bandwidth", above=0).astype(xs.dtype)
     return points.with_bandwidth(kernel, bandwidth), {"prediction": bandwidth}
 
 

@@ -109,10 +109,7 @@ class Probability(eqx.Module):
         labels: Int[Array, " n"],
         n_draws: int,
     ) -> tuple[Error, dict[str, Array]]:
-        """Return the error of one model, and the fields of a `Comparison` that only a kernel fills.
-
-        Observations count with ``weights`` 0 or 1.
-        """
+        """Return the error of one model; observations count with ``weights`` 0 or 1."""
         deal_key, noise_key, null_key = jax.random.split(key, 3)
         n, m = q.shape
         added = added_residuals(noise_key, n, m, jnp.sum(weights))
@@ -121,10 +118,7 @@ class Probability(eqx.Module):
         keys = (deal_key, null_key, signs_key)
         x = q if self.variables is None else jnp.concatenate([q, self.variables], axis=1)
         error = by_regression(keys, x, weights, d, noise, 1 / m, self.rank, n_draws)
-        lost = jnp.sum(jnp.any(~jnp.isfinite(q), axis=1))
-        names, none = ("bandwidths", "ridge", "left_out"), jnp.zeros((), q.dtype)
-        others = dict.fromkeys(names, none) | {"nonfinite_kernel": jnp.zeros((), jnp.int32)}
-        return error._replace(nonfinite=lost), others
+        return error._replace(nonfinite=jnp.sum(jnp.any(~jnp.isfinite(q), axis=1))), {}
 
 
 def by_regression(

@@ -77,16 +77,8 @@ def compared(
     keys, z = (errors_key, draws_key), standardized(given, len(ys), floating(ys))
     each = [_error(keys, model, ys, z, n_draws) for model in models]
     errors, covered = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
-    none = jnp.zeros(len(models), errors.value.dtype)
-    return judged(draws_key, errors, level, 1.0) | {
-        "covered": covered,
-        "skill": log_scores(models, ys),
-        "bandwidths": none,
-        "ridge": none[0],
-        "left_out": none,
-        "nonfinite_kernel": jnp.zeros(len(models), jnp.int32),
-        "n": len(ys),
-    }
+    others = {"covered": covered, "skill": log_scores(models, ys), "n": len(ys)}
+    return judged(draws_key, errors, level, 1.0) | others
 
 
 @partial(jax.jit, static_argnames="n_draws")

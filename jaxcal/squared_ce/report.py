@@ -16,11 +16,7 @@ from jaxcal.squared_ce.leave_one_out import LeaveOneOut
 from jaxcal.squared_ce.tuned import Tuned, in_numpy
 from jaxcal.typing import Contents
 
-WORDS = {
-    "kkr": "matrix kernel ridge",
-    "ukkr": "kernel ridge",
-    "kde": "kernel density",
-}
+WORDS = {"kkr": "matrix kernel ridge", "ukkr": "kernel ridge", "kde": "kernel density"}
 
 
 class Report(Result):
@@ -104,21 +100,6 @@ class Report(Result):
                 jnp.asarray(rows[0][both]), jnp.asarray(rows[1][both]), level
             )
             return in_numpy(difference)
-
-    def fold_difference(self, first: str, second: str) -> tuple[float, float]:
-        """Return mean difference of validation risks over folds and its standard error (ddof 1).
-
-        Args:
-            first: Name of an estimator.
-            second: Name of another one.
-
-        Returns:
-            The difference, first minus second, and its standard error; NaN for one fold.
-        """
-        one, another = self._both(first, second)
-        gaps = one.fold_risks - another.fold_risks
-        k = gaps.size
-        return float(np.mean(gaps)), float(np.std(gaps, ddof=1) / k**0.5) if k > 1 else np.nan
 
     def _both(self, first: str, second: str) -> list[Tuned]:
         for key, name in (("first", first), ("second", second)):

@@ -99,7 +99,8 @@ def test_a_constant_variable_and_groups():
     same = compare(0, MODELS, Y, given=jnp.ones(N), n_draws=19)
     plain = compare(0, MODELS, Y, n_draws=19)
     np.testing.assert_allclose(same.corrected, plain.corrected, rtol=1e-9)
-    groups = np.where(np.arange(N) % 2, "odd", "even")
-    options = {"groups": groups, "n_draws": 99}
-    result, plain = (compare(0, MODELS[1], Y, given=z, **options) for z in (X, None))
-    assert np.all(result.corrected > 4 * plain.corrected)
+    odd = np.arange(N) % 2 == 1
+    groups = np.where(odd, "odd", "even")
+    result = compare(0, MODELS[1], Y, groups=groups, given=X, n_draws=19)
+    alone = compare(0, MODELS[:, odd], Y[odd], given=X[odd], n_draws=19)
+    np.testing.assert_allclose(result.corrected[1], alone.corrected[1], rtol=1e-9)

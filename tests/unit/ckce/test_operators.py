@@ -78,10 +78,6 @@ def test_a_constant_covariate_changes_nothing():
         for solver in (Exact(), LowRank(N))
     )
     np.testing.assert_allclose(low_rank, exact, rtol=1e-6)
-    low_rank = ckce(Q, Y, given=Q[:, 0], bandwidth=0.3, solver=LowRank(N)).estimate
-    np.testing.assert_allclose(
-        low_rank, ckce(Q, Y, given=Q[:, 0], bandwidth=0.3).estimate, rtol=1e-6
-    )
 
 
 TOY = jnp.asarray([[0.7, 0.3], [0.4, 0.6]])
