@@ -54,8 +54,8 @@ def compare(
     "skce". CKCE and SKCE have no unit and compare models with the same kernels.
 
     Intervals of values invert a test of each value and are never negative; intervals of
-    differences have simultaneous coverage (95 % ones in at least .92 of data sets by "probability",
-    .885 by "ckce": `experiments/compare`). Adjusted p-values compare with the largest standardized
+    differences have simultaneous coverage (95 % ones in at least .93 of data sets by "probability",
+    .92 by "ckce": `experiments/compare`). Adjusted p-values compare with the largest standardized
     draw over all pairs; p >= 1 / (n_draws + 1). A model is called worse only if its own test, by
     labels drawn from its predictions, rejects it too. So labels may be rare, and a model fitted to
     these labels does not make others look worse. For predictions other than class probabilities,
