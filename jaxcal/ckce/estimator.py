@@ -24,6 +24,7 @@ from jaxcal.kernels import grams, points
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls.contract import p_value
 from jaxcal.read import checks
+from jaxcal.read.observations import finite_rows
 from jaxcal.results import TestResult, recorded
 from jaxcal.typing import (
     ArrayLike,
@@ -153,7 +154,7 @@ def ckce(
     strength = ridge_at(ridge, n, dtype, several=True)
     condition = None
     if given is not None:
-        variables = checks.finite_rows(given, n, "given").astype(dtype)
+        variables = finite_rows(given, n, "given").astype(dtype)
         condition = variables, points.as_kernel(given_kernel, "given_kernel")
     return _ckce(problem._replace(ridge=strength), solver, condition)
 

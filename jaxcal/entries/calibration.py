@@ -23,6 +23,7 @@ from jaxcal.nulls.contract import p_value
 from jaxcal.nulls.dependence import season
 from jaxcal.numerics import not_finite
 from jaxcal.read import Standardized, Units, Unnormalized, checks
+from jaxcal.read.observations import finite_rows
 from jaxcal.read.repeats import fingerprints, repeated_rows
 from jaxcal.read.scores import is_distribution, score, signs_reversed, states_an_end
 from jaxcal.results import Parts, Table, TestResult, recorded
@@ -147,7 +148,7 @@ def observed(
     predictions = checks.predictions(predictions, ys)
     if inputs is None:
         return predictions, None
-    return predictions, checks.finite_rows(inputs, len(ys), "inputs").astype(ys.dtype)
+    return predictions, finite_rows(inputs, len(ys), "inputs").astype(ys.dtype)
 
 
 def _no_signs(null: object) -> TypeError:

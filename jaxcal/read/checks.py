@@ -270,18 +270,6 @@ def rows(value: object, n: int, name: str) -> Array:
     return vectors.reshape(n, -1)
 
 
-def finite_rows(value: object, n: int, name: str) -> Array:
-    """Return `rows`, or ValueError if one holds NaN or infinite values."""
-    vectors = rows(value, n, name)
-    finite = jnp.all(jnp.isfinite(vectors), axis=0)
-    if not isinstance(finite, Tracer) and not jnp.all(finite):
-        raise ValueError(
-            f"{name}: column {int(jnp.argmin(finite))} holds NaN or infinite values: leave these "
-            f"observations out, or say what is missing by a column of 0 and 1"
-        )
-    return vectors
-
-
 def probabilities(value: Any, name: str = "predictions", *, binary: bool = False) -> Array:
     """Return class probabilities [n, m], each row >= 0 with sum 1 up to rounding, or ValueError.
 
