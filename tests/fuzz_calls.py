@@ -148,7 +148,7 @@ def recipes():
         "with_temperature": {"predictions": UNIVARIATE, "temperature": 2.0},
     }
     compared = {
-        "ckce": {**CLASSES, "covariates": INPUTS},
+        "ckce": {**CLASSES, "given": INPUTS},
         "LowRank": {"rank": 3},
         "ckce_test": {"key": 0, **CLASSES},
         "compare": top["compare"],

@@ -80,6 +80,26 @@ class Config:
     seed: int = 20261124
 
 
+# cells that accused in .07 or covered in .93 or less, with more data sets (the first ones included)
+AGAIN: dict[tuple[str, int, str], int] = {
+    ("opposite_3", 400, "probability"): 2000,
+    ("opposite_halves", 400, "probability"): 2000,
+    ("opposite_3", 400, "ckce"): 1000,
+    ("over_confident_20", 400, "ckce"): 1000,
+    ("under_confident", 2000, "ckce"): 500,
+    ("heavy_logits", 400, "probability"): 2000,
+    ("over_confident_20", 100, "ckce"): 1000,
+    ("opposite_halves", 100, "probability"): 2000,
+    ("under_confident", 2000, "skce"): 500,
+    ("under_confident", 400, "ckce"): 1000,
+    ("over_confident_3", 2000, "skce"): 500,
+    ("one_hot", 2000, "ckce"): 500,
+    ("under_confident", 2000, "probability"): 1000,
+    ("one_hot", 2000, "skce"): 500,
+    ("heavy_logits", 100, "ckce"): 1000,
+}
+
+
 QUICK = Config(
     measures=(("probability", 4, (40,)), ("ckce", 4, (40,)), ("streamed", 2, (1024,))),
     laws=("calibrated_3", "base_rate"),
@@ -396,7 +416,7 @@ def rates(results, truth):
 def make(config: Config) -> runner.Study:
     """Rates over data sets, with differences and values of many observations as the truth."""
     cells = [
-        {"law": law, "n": n, "measure": measure, "data_sets": sets}
+        {"law": law, "n": n, "measure": measure, "data_sets": AGAIN.get((law, n, measure), sets)}
         for measures, laws in ((config.measures, config.laws), (config.unseen, UNSEEN))
         for measure, sets, sizes in measures
         for n in sizes

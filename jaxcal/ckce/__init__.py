@@ -7,16 +7,7 @@ from jaxcal.ckce.features import LowRank
 from jaxcal.ckce.kernels import Equal, simplex_kernel
 from jaxcal.ckce.solvers import Exact
 
-__all__ = [
-    "Equal",
-    "Exact",
-    "LowRank",
-    "ckce",
-    "ckce_test",
-    "compare",
-    "simplex_kernel",
-    "skill",
-]
+__all__ = ["Equal", "Exact", "LowRank", "ckce", "ckce_test", "compare", "simplex_kernel", "skill"]
 
 
 def __dir__() -> list[str]:

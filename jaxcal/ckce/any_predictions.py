@@ -20,12 +20,13 @@ from jaxtyping import Array
 from jaxcal.ckce import kernels, solvers
 from jaxcal.ckce.errors import Error, judged
 from jaxcal.ckce.expansion import by_products
-from jaxcal.ckce.inputs import Ridge, ridge_at
+from jaxcal.ckce.inputs import Ridge, ridge_at, standardized
 from jaxcal.ckce.results import CKCE
 from jaxcal.divergences.mmd import MMD
 from jaxcal.divergences.vectors import gram_block
 from jaxcal.fit import Fitted, Specification, stein_specification
 from jaxcal.kernels import points
+from jaxcal.kernels.grams import square_gram
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.numerics import not_finite
 from jaxcal.read import Scores, Unnormalized, checks
@@ -173,6 +174,7 @@ def compared(
     prediction_kernel: KernelLike | None,
     ridge: Ridge,
     bandwidth: ArrayLike | str | None,
+    given: ArrayLike | None,
 ) -> Contents:
     """Return the fields of a `Comparison`, with arguments as in `jaxcal.compare`."""
     for name, value in (("rank", rank), ("similarity", similarity)):
@@ -197,18 +199,17 @@ def compared(
         medians = jnp.stack([_median(fit_key, model, ys, spec) for model, spec in of_each])
         width = kernels.weighted_by_itself(medians)
     keys, specs = (fit_key, draws_key), [_at_bandwidth(spec, width) for spec in specs]
+    z = standardized(given, n, dtype)
     each = [
-        _error(keys, model, ys, spec, used, n_draws)
+        _error(keys, model, ys, spec, used, z, n_draws)
         for model, spec in zip(models, specs, strict=True)
     ]
     errors = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
     return judged(draws_key, errors, level, np.inf) | {
         "skill": log_scores(models, ys),
         "bandwidths": jnp.full(len(models), width),
-        "ridge": jnp.zeros((), dtype) if used is None else used,
-        "left_out": jnp.zeros(len(models), dtype),
-        "nonfinite_kernel": jnp.zeros(len(models), jnp.int32),
         "n": n,
+        **({} if used is None else {"ridge": used}),
     }
 
 
@@ -227,6 +228,7 @@ def _error(
     ys: Array,
     spec: Specification,
     ridge: Scalar | None,
+    variables: Array | None,
     n_draws: int,
 ) -> Error:
     """Return the error of one model: CKCE, or SKCE without a ridge."""
@@ -235,6 +237,8 @@ def _error(
     features = featured.features
     with jax.default_matmul_precision("highest"):
         gram, products = _gram_and_products(prepared, features)
+        if variables is not None:
+            gram = gram * square_gram(kernels.fill(Gaussian(), variables)[0], variables)
         error = by_products((split[2], keys[1]), gram, products, ridge, n_draws)
     return error._replace(nonfinite=not_finite((features.predictions, ys)))
 

@@ -13,7 +13,15 @@ from jaxcal.ckce import kernels
 from jaxcal.ckce.errors import judged
 from jaxcal.ckce.estimator import positive
 from jaxcal.ckce.expansion import ByKernel
-from jaxcal.ckce.inputs import Ridge, checked, class_root, residuals, ridge_at, stacked
+from jaxcal.ckce.inputs import (
+    Ridge,
+    checked,
+    class_root,
+    residuals,
+    ridge_at,
+    stacked,
+    standardized,
+)
 from jaxcal.ckce.probability import Probability, n_components, says
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.engine.batching import one_at_a_time
@@ -29,7 +37,7 @@ Measure = Probability | ByKernel
 
 class Problem(NamedTuple):
     """The models or groups that are compared: names, predictions, weights 0 or 1 of the
-    observations, labels, and the smallest number of observations of a name."""
+    observations, labels, the smallest number of observations of a name, and further variables."""
 
     names: tuple[str, ...]
     stack: Float[Array, "M n m"]
@@ -37,19 +45,21 @@ class Problem(NamedTuple):
     labels: Int[Array, " n"]
     things: str  # "models" or "groups"
     smallest: int
+    variables: Float[Array, "n a"] | None
 
 
-def of_models(models: Any, targets: ArrayLike) -> Problem:
+def of_models(models: Any, targets: ArrayLike, given: ArrayLike | None) -> Problem:
     """Return the checked problem of several models on the same observations."""
     names, stack = stacked(models)
     _, n, m = stack.shape
     if n < 3:
         raise ValueError(f"targets: comparing needs at least 3 observations, got n={n}")
     weights = jnp.ones(stack.shape[:2], stack.dtype)
-    return Problem(names, stack, weights, checks.labels(targets, n, m), "models", n)
+    labels, variables = checks.labels(targets, n, m), standardized(given, n, stack.dtype)
+    return Problem(names, stack, weights, labels, "models", n, variables)
 
 
-def of_groups(predictions: Any, targets: ArrayLike, groups: Any) -> Problem:
+def of_groups(predictions: Any, targets: ArrayLike, groups: Any, given: Any) -> Problem:
     """Return the checked problem of groups of the observations of one model."""
     try:
         q = checks.probabilities(predictions, binary=True)
@@ -60,7 +70,9 @@ def of_groups(predictions: Any, targets: ArrayLike, groups: Any) -> Problem:
     names, weights = grouped(groups, n)
     stack = jnp.broadcast_to(q, (len(names), n, m))
     smallest = int(np.min(np.sum(weights, axis=1)))
-    return Problem(names, stack, jnp.asarray(weights, q.dtype), labels, "groups", smallest)
+    variables = standardized(given, n, q.dtype)
+    weights = jnp.asarray(weights, q.dtype)
+    return Problem(names, stack, weights, labels, "groups", smallest, variables)
 
 
 def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g n"]]:
@@ -89,7 +101,9 @@ def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g 
 
 def by_probability(problem: Problem) -> Probability:
     """Return the measure "probability", with the number of components for the smallest group."""
-    return Probability(n_components(problem.smallest, problem.stack.shape[2]))
+    z = problem.variables
+    columns = problem.stack.shape[2] + (0 if z is None else z.shape[1])
+    return Probability(n_components(problem.smallest, columns), z)
 
 
 def default_rank(n: int, m: int) -> int:
@@ -132,6 +146,7 @@ def by_kernel(
         ridge_at(ridge, n if models else n // count, dtype) if measure == "ckce" else None,
         width,
         default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
+        None if problem.variables is None else (problem.variables, Gaussian()),
     )
 
 
@@ -142,11 +157,8 @@ def pooled(models: Float[Array, "M n m"]) -> Scalar:
     :math:`\gamma = \sum_k m_k^2 / \sum_k m_k` with m_k the median distance of two different
     predictions of model k, 0 if all are equal or one is NaN; if all m_k are 0, the bandwidth is 1.
     With a bandwidth far below a model's distances, its Gram matrix is the identity and its CKCE is
-    noise; one far above treats a model of little spread as constant, which it nearly is. So models
-    count by the spread of their predictions. The mean equals all medians if they agree, and lies
-    between their plain mean and the largest. One more model moves it from :math:`\gamma'` by
-    :math:`m (m - \gamma') / \sum_k m_k`, which vanishes with m. The median over all models would be
-    nearly 0 if one model is nearly constant.
+    noise; one far above treats a model of little spread as constant, which it nearly is. A model
+    of median m moves the mean by an amount that vanishes with m.
     """
 
     def of_one(q: Array) -> Array:
@@ -178,8 +190,9 @@ def compared(
         errors, others = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *each)
     else:
         errors, others = _errors(stack, weights, shared, n_draws)
-    fields = others | {"ridge": others["ridge"][0], "n": n}
-    return judged(draws_key, errors, level, measure.largest) | fields
+    if "ridge" in others:
+        others["ridge"] = others["ridge"][0]
+    return judged(draws_key, errors, level, measure.largest) | others | {"n": n}
 
 
 @eqx.filter_jit

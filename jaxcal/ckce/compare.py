@@ -24,6 +24,7 @@ def compare(
     *,
     measure: str | None = None,
     groups: ArrayLike | None = None,
+    given: ArrayLike | None = None,
     n_draws: int = 999,
     level: float = 0.05,
     rank: int | None = None,
@@ -50,12 +51,11 @@ def compare(
     residuals. Errors of one sign at similar predictions add up, others cancel. For classes the root
     of half of it is at most the root mean square error of the probabilities, if no k(q, q) exceeds
     1. As all models share one bandwidth, a model whose predictions lie within it looks better by
-    "skce": logits divided by 4 and multiplied by 3.3 have errors .19 and .20 by "probability", and
-    .03 and .13 by "skce". CKCE and SKCE have no unit and compare models with the same kernels.
+    "skce". CKCE and SKCE have no unit and compare models with the same kernels.
 
     Intervals of values invert a test of each value and are never negative; intervals of
-    differences have simultaneous coverage (95 % ones in at least .92 of data sets by "probability",
-    .885 by "ckce": `experiments/compare`). Adjusted p-values compare with the largest standardized
+    differences have simultaneous coverage (95 % ones in at least .93 of data sets by "probability",
+    .92 by "ckce": `experiments/compare`). Adjusted p-values compare with the largest standardized
     draw over all pairs; p >= 1 / (n_draws + 1). A model is called worse only if its own test, by
     labels drawn from its predictions, rejects it too. So labels may be rare, and a model fitted to
     these labels does not make others look worse. For predictions other than class probabilities,
@@ -74,6 +74,10 @@ def compare(
             `jaxcal.Scores`, which gives no ranks of targets.
         groups: Names of groups, text or integers, [n], each with at least 3 observations. Compares
             groups of observations of a single model of class probabilities, in place of models.
+        given: Further variables, [n] or [n, a]: errors are those given the prediction and these
+            variables, in units of their standard deviations. They are further columns of the
+            regression; by "ckce" and "skce" kernels are multiplied by a Gaussian one, with their
+            median distance.
         n_draws: Number of draws of the test.
         level: Largest adjusted p-value that shows a difference; intervals have confidence
             1 - level.
@@ -130,17 +134,19 @@ def compare(
             raise ValueError(f'{name}: an option of measure={of}, not of measure="{measure}"')
     if isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
         raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
-    counts = {"measure": measure, "n_draws": n_draws, "level": level}
+    variables = None if given is None else checks.features(given, "given")
+    number = 0 if variables is None else variables[:1].size
+    counts = {"measure": measure, "n_draws": n_draws, "level": level, "given": number}
     if classes and groups is None:
-        problem = of_models(models, targets)
+        problem = of_models(models, targets, variables)
     elif classes:
-        problem = of_groups(models, targets, groups)
+        problem = of_groups(models, targets, groups, variables)
     elif measure == "probability":
-        fields = ranks.compared(key, names, each, targets, n_draws, level)
+        fields = ranks.compared(key, names, each, targets, n_draws, level, variables)
         return Comparison(**fields, names=names, **counts, things="models")
     else:
         shared = (names, each, targets, measure, n_draws, level)
-        fields = any_predictions.compared(key, *shared, **options)
+        fields = any_predictions.compared(key, *shared, **options, given=variables)
         return Comparison(**fields, names=names, **counts, things="models")
     kernels = measure != "probability"
     chosen = by_kernel(problem, measure, **options) if kernels else by_probability(problem)

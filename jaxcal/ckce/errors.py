@@ -81,10 +81,7 @@ def redrawn_residuals(key: Key, q: Float[Array, "n m"]) -> Float[Array, "n m"]:
 
 
 def redrawn_values(
-    key: Key,
-    weighted: Float[Array, "n r"],
-    residuals: Callable[[Key], Array],
-    n_draws: int,
+    key: Key, weighted: Float[Array, "n r"], residuals: Callable[[Key], Array], n_draws: int
 ) -> Float[Array, " b"]:
     r"""Draw :math:`\sum_{i \ne j} w_i^\top w_j d_i^\top d_j` with redrawn residuals d."""
     sizes = jnp.sum(weighted**2, axis=1)
@@ -243,7 +240,8 @@ def order_statistic(
 
 @jax.jit
 def judged(key: Key, each: Error, level: float | Scalar, most: float | Scalar) -> Contents:
-    """Return the fields of a `Comparison` of M errors, whose largest possible value is ``most``."""
+    """Return the fields of a `Comparison` of M errors, whose largest possible value is ``most``;
+    those that only a kernel fills are 0."""
     n_draws, k = each.null.shape[1], each.first.shape[1]
     drawn, normal = pairs(each, signs(key, n_draws, k, each.value.dtype))
     valued = jnp.isfinite(each.value) & jnp.isfinite(each.slope) & (each.nonfinite == 0)
@@ -260,7 +258,10 @@ def judged(key: Key, each: Error, level: float | Scalar, most: float | Scalar) -
     low, high = jax.vmap(interval)(values, each.slope, both, normal.T)
     gaps = differences(values, wrong, drawn, level)
     shown = (gaps.p_adjusted <= level) & (gaps.estimate > 0)
+    none = jnp.zeros_like(values)
     return {
+        **{"bandwidths": none, "ridge": none[0], "left_out": none},
+        "nonfinite_kernel": jnp.zeros_like(each.nonfinite),
         "estimate": jnp.where(valued, each.estimate, jnp.nan),
         "corrected": corrected,
         "low": jnp.where(low < corrected, low, corrected),

@@ -24,6 +24,7 @@ from jaxcal.kernels import grams, points
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls.contract import p_value
 from jaxcal.read import checks
+from jaxcal.read.observations import finite_rows
 from jaxcal.results import TestResult, recorded
 from jaxcal.typing import (
     ArrayLike,
@@ -81,8 +82,8 @@ def ckce(
     targets: ArrayLike,
     *,
     key: KeyLike | None = None,
-    covariates: ArrayLike | None = None,
-    covariate_kernel: KernelLike = Gaussian(),
+    given: ArrayLike | None = None,
+    given_kernel: KernelLike = Gaussian(),
     solver: Solver = Exact(),
     prediction_kernel: KernelLike | None = None,
     similarity: ArrayLike | None = None,
@@ -104,11 +105,11 @@ def ckce(
             takes, with the same residuals.
         targets: Classes 0, .., m - 1, [n]; or values, [n] or [n, d].
         key: Random key of draws and nodes, for predictions other than class probabilities.
-        covariates: Further variables to condition on, [n, a]; kernels are multiplied. For groups
+        given: Further variables to condition on, [n] or [n, a]; kernels are multiplied. For groups
             with the kernel `Equal`, the sum of ``contributions`` over a group of n_g observations
             is the CKCE of the group at the ridge ``ridge`` n / n_g.
-        covariate_kernel: Kernel on covariates; an unset bandwidth is their median distance.
-        solver: `Exact`; for more than some 10,000 observations `LowRank`, without covariates.
+        given_kernel: Kernel on these variables; an unset bandwidth is their median distance.
+        solver: `Exact`; for more than some 10,000 observations `LowRank`.
         prediction_kernel: As in `jaxcal.compare`.
         similarity: Gram matrix of the classes, [m, m]; by default that of equality.
         ridge: A number, a function of n, or None for n^(-1/4). Several numbers [r] give results
@@ -124,7 +125,7 @@ def ckce(
     other predictions than class probabilities.
 
     Source: Moskvichev and Sejdinovic, All Models Are Miscalibrated, But Some Less So, Sections 3.1
-    and, for covariates, 3.3. Residuals of densities up to a constant are ours.
+    and, for further variables, 3.3. Residuals of densities up to a constant are ours.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -138,7 +139,7 @@ def ckce(
     solver, key = check_solver(solver), None if key is None else checks.key(key)
     if not are_classes([predictions]):
         for name, asked in (
-            ("covariates", covariates is not None),
+            ("given", given is not None),
             ("solver", not isinstance(solver, Exact)),
             ("similarity", similarity is not None),
         ):
@@ -152,13 +153,9 @@ def ckce(
     n, dtype = problem.q.shape[0], problem.q.dtype
     strength = ridge_at(ridge, n, dtype, several=True)
     condition = None
-    if covariates is not None:
-        if not isinstance(solver, Exact):
-            raise ValueError("solver: with covariates only jaxcal.ckce.Exact() is served")
-        condition = (
-            checks.rows(covariates, n, "covariates").astype(dtype),
-            points.as_kernel(covariate_kernel, "covariate_kernel"),
-        )
+    if given is not None:
+        variables = finite_rows(given, n, "given").astype(dtype)
+        condition = variables, points.as_kernel(given_kernel, "given_kernel")
     return _ckce(problem._replace(ridge=strength), solver, condition)
 
 
@@ -173,15 +170,8 @@ def _ckce(problem: Problem, solver: Solver, condition: tuple[Points, KernelLike]
 def _solved(problem: Problem, solver: Solver, condition: tuple[Points, KernelLike] | None) -> CKCE:
     kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
     left = residuals(problem.q, problem.labels, problem.root)
-    if condition is None:
-        solution = solver(kernel, problem.q, left, problem.ridge)
-    else:
-        covariates, on_covariates = condition
-        on_covariates, used = kernels.fill(on_covariates, covariates)
-        if used:
-            bandwidths["covariate"] = used["prediction"]
-        gram = grams.square_gram(kernel, problem.q) * grams.square_gram(on_covariates, covariates)
-        solution = Solution(solvers.fit(gram, left, problem.ridge))
+    kernel, rows, widths = kernels.conditioned(kernel, problem.q, condition)
+    solution = solver(kernel, rows, left, problem.ridge)
     if not isinstance(solution, Solution):
         raise TypeError(
             f"solver: wanted a jaxcal.ckce.solvers.Solution for kernel, predictions, residuals and "
@@ -190,7 +180,7 @@ def _solved(problem: Problem, solver: Solver, condition: tuple[Points, KernelLik
     return CKCE.of(
         solution.fit,
         problem.ridge,
-        bandwidths,
+        bandwidths | widths,
         nonfinite=jnp.sum(~jnp.isfinite(problem.q)),
         identical=jnp.all(problem.q == problem.q[:1]),
         approximation=solution.approximation,

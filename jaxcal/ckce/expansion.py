@@ -41,10 +41,10 @@ from jaxcal.ckce.errors import (
     signs,
     without_diagonal,
 )
-from jaxcal.ckce.features import TILE, normal_equations, spread
+from jaxcal.ckce.features import TILE, low_rank, normal_equations
 from jaxcal.ckce.inputs import residuals
 from jaxcal.kernels import grams
-from jaxcal.kernels.grams import NystroemFeatures, pivots
+from jaxcal.kernels.grams import NystroemFeatures
 from jaxcal.numerics import at_least
 from jaxcal.typing import KernelLike, Key, Scalar
 
@@ -70,6 +70,7 @@ class ByKernel(eqx.Module):
         ridge: Ridge of CKCE, []; None for SKCE.
         width: Bandwidth for a kernel without one; None takes the median of each model.
         rank: Largest rank.
+        condition: Further variables, [n, a], and the kernel on them.
 
     Cost 3 n rank^2 and b min(n, 1024) rank m multiplications.
     """
@@ -80,6 +81,7 @@ class ByKernel(eqx.Module):
     ridge: Scalar | None
     width: Scalar | None
     rank: int = eqx.field(static=True)
+    condition: tuple[Float[Array, "n a"], KernelLike] | None = None
 
     def __call__(
         self,
@@ -94,10 +96,8 @@ class ByKernel(eqx.Module):
         deal_key, noise_key = jax.random.split(key)
         (n, m), root = q.shape, self.root
         kernel, bandwidths = kernels.fill(self.kernel, q, self.width)
-        candidates = spread(q)
-        tolerance = 1000 * float(jnp.finfo(q.dtype).eps)
-        chosen, used = pivots(kernel, candidates, min(self.rank, len(candidates)), tolerance)
-        features = NystroemFeatures.at(kernel, candidates[chosen], used)
+        kernel, x, _ = kernels.conditioned(kernel, q, self.condition)
+        features = low_rank(kernel, x, self.rank)
 
         def drawn(key: Key) -> Array:
             plain = redrawn_residuals(key, q)
@@ -107,9 +107,9 @@ class ByKernel(eqx.Module):
         noise = Noise(added if root is None else added @ root, drawn)
         left = residuals(q, labels, root)
         keys = (deal_key, signs_key)
-        error, kept = by_features(keys, features, q, left, noise, self.ridge, weights, n_draws)
-        diagonal = grams.gram_diagonal(kernel, q)
-        first = grams.gram(kernel, q, candidates[chosen][:1])
+        error, kept = by_features(keys, features, x, left, noise, self.ridge, weights, n_draws)
+        diagonal = grams.gram_diagonal(kernel, x)
+        first = grams.gram(kernel, x, features.landmarks[:1])
         lost = jnp.sum(~jnp.isfinite(q).all(axis=1))
         return error._replace(nonfinite=lost), {
             "bandwidths": bandwidths.get("prediction", jnp.ones((), q.dtype)),

@@ -180,11 +180,7 @@ class LowRank(eqx.Module):
     def __call__(
         self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar
     ) -> Solution:
-        candidates = spread(q)
-        eps = float(jnp.finfo(q.dtype).eps)
-        tolerance = 1000 * eps if self.tolerance is None else self.tolerance
-        chosen, used = pivots(kernel, candidates, min(self.rank, len(candidates)), tolerance)
-        features = NystroemFeatures.at(kernel, candidates[chosen], used)
+        features = low_rank(kernel, q, self.rank, self.tolerance)
         diagonal = grams.gram_diagonal(kernel, q)
         height, whole = jnp.max(diagonal), jnp.sum(diagonal)
         fit, kept = primal_fit(
@@ -198,7 +194,18 @@ class LowRank(eqx.Module):
             mesh=self.mesh,
         )
         error = at_least(1 - kept / whole, 0)
-        return Solution(fit, Approximation("incomplete Cholesky", jnp.sum(used), error))
+        return Solution(fit, Approximation("incomplete Cholesky", jnp.sum(features.used), error))
+
+
+def low_rank(
+    kernel: KernelLike, xs: Array, rank: int, tolerance: Array | float | None = None
+) -> NystroemFeatures:
+    """Return features by incomplete Cholesky of at most `CANDIDATES` rows; see `LowRank`."""
+    candidates = spread(xs)
+    if tolerance is None:
+        tolerance = 1000 * float(jnp.finfo(xs.dtype).eps)
+    chosen, used = pivots(kernel, candidates, min(rank, len(candidates)), tolerance)
+    return NystroemFeatures.at(kernel, candidates[chosen], used)
 
 
 def spread(xs: Array) -> Array:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.numerics import psd_root
 from jaxcal.read import checks
+from jaxcal.read.observations import finite_rows
 from jaxcal.typing import ArrayLike, DTypeLike, PredictionsLike
 
 Probabilities = Float[Array, "n m"]
@@ -26,6 +27,16 @@ def checked(predictions: PredictionsLike, targets: ArrayLike) -> tuple[Probabili
     q = checks.probabilities(predictions, binary=True)
     n, m = q.shape
     return q, checks.labels(targets, n, m)
+
+
+def standardized(given: ArrayLike | None, n: int, dtype: DTypeLike) -> Float[Array, "n a"] | None:
+    """Return further variables as columns with mean 0 and standard deviation 1 (0 if constant)."""
+    if given is None:
+        return None
+    z = finite_rows(given, n, "given").astype(dtype)
+    z = z - jnp.mean(z, axis=0, keepdims=True)
+    deviation = jnp.std(z, axis=0, keepdims=True)
+    return z / jnp.where(deviation > 0, deviation, 1)
 
 
 def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[PredictionsLike]]:

@@ -7,6 +7,7 @@ predictions, its Gaussian part any deviation from them.
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -30,6 +31,21 @@ class Equal(points.Kernel):
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return jnp.all(x == y).astype(jnp.result_type(float, x))
+
+
+class Columns(points.Kernel):
+    """A kernel on the entries ``start`` to ``stop`` of points."""
+
+    kernel: KernelLike
+    start: int = eqx.field(static=True)
+    stop: int = eqx.field(static=True)
+
+    def __call__(self, x: Array, y: Array) -> Scalar:
+        return self.kernel(x[self.start : self.stop], y[self.start : self.stop])
+
+    def gram(self, xs: Array, ys: Array) -> Array:
+        """Return all values by the fast products of the kernel."""
+        return points.matrix(self.kernel, *(a[:, self.start : self.stop] for a in (xs, ys)))
 
 
 def simplex_kernel(bandwidth: ArrayLike | None = None) -> Sum:
@@ -66,7 +82,7 @@ def median_bandwidth(xs: Points) -> Scalar:
 
 
 def fill(
-    kernel: KernelLike, xs: Points, bandwidth: Any = None, name: str = "bandwidth"
+    kernel: KernelLike, xs: Points, bandwidth: Any = None
 ) -> tuple[KernelLike, dict[str, Scalar]]:
     """Return the kernel with every unset bandwidth set, by the median of ``xs`` or to
     ``bandwidth``."""
@@ -76,7 +92,7 @@ def fill(
     if bandwidth is None:
         bandwidth = median_bandwidth(xs)
     else:
-        bandwidth = checks.number(bandwidth, name, above=0).astype(xs.dtype)
+        bandwidth = checks.number(bandwidth, "bandwidth", above=0).astype(xs.dtype)
     return points.with_bandwidth(kernel, bandwidth), {"prediction": bandwidth}
 
 
@@ -88,6 +104,21 @@ def check_bandwidth(kernel: KernelLike, q: int) -> None:
                 f"prediction_kernel: a bandwidth of {lengths.size} lengths for predictions of {q} "
                 f"entries"
             )
+
+
+def conditioned(
+    kernel: KernelLike, q: Points, condition: tuple[Float[Array, "n a"], KernelLike] | None
+) -> tuple[KernelLike, Float[Array, "n e"], dict[str, Scalar]]:
+    """Return the kernel times that of further variables, points that hold predictions and these
+    variables, and the bandwidth of the second kernel if it is their median distance."""
+    if condition is None:
+        return kernel, q, {}
+    variables, on_variables = condition
+    on_variables, widths = fill(on_variables, variables)
+    both = jnp.concatenate([q, variables], axis=1)
+    m = q.shape[1]
+    product = Columns(kernel, 0, m) * Columns(on_variables, m, both.shape[1])
+    return product, both, {"given": widths["prediction"]} if widths else {}
 
 
 def weighted_by_itself(medians: Float[Array, " M"]) -> Scalar:

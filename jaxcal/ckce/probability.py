@@ -90,13 +90,15 @@ def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) 
 
 
 class Probability(eqx.Module):
-    """The measure "probability" of class probabilities, by a regression on ``rank`` columns.
+    """The measure "probability" of class probabilities, by a regression on ``rank`` columns of the
+    predictions and of further ``variables``.
 
     Cost O(n m (r + m)) and b min(n, 1024) r m multiplications, memory O(n m).
     """
 
     largest: ClassVar[float] = 1.0
     rank: int = eqx.field(static=True)
+    variables: Float[Array, "n a"] | None = None
 
     def __call__(
         self,
@@ -107,21 +109,16 @@ class Probability(eqx.Module):
         labels: Int[Array, " n"],
         n_draws: int,
     ) -> tuple[Error, dict[str, Array]]:
-        """Return the error of one model, and the fields of a `Comparison` that only a kernel fills.
-
-        Observations count with ``weights`` 0 or 1.
-        """
+        """Return the error of one model; observations count with ``weights`` 0 or 1."""
         deal_key, noise_key, null_key = jax.random.split(key, 3)
         n, m = q.shape
         added = added_residuals(noise_key, n, m, jnp.sum(weights))
         noise = Noise(added, partial(redrawn_residuals, q=q))
         d = jax.nn.one_hot(labels, m, dtype=q.dtype) - q
         keys = (deal_key, null_key, signs_key)
-        error = by_regression(keys, q, weights, d, noise, 1 / m, self.rank, n_draws)
-        lost = jnp.sum(jnp.any(~jnp.isfinite(q), axis=1))
-        names, none = ("bandwidths", "ridge", "left_out"), jnp.zeros((), q.dtype)
-        others = dict.fromkeys(names, none) | {"nonfinite_kernel": jnp.zeros((), jnp.int32)}
-        return error._replace(nonfinite=lost), others
+        x = q if self.variables is None else jnp.concatenate([q, self.variables], axis=1)
+        error = by_regression(keys, x, weights, d, noise, 1 / m, self.rank, n_draws)
+        return error._replace(nonfinite=jnp.sum(jnp.any(~jnp.isfinite(q), axis=1))), {}
 
 
 def by_regression(

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.ckce.any_predictions import log_scores
+from jaxcal.ckce.any_predictions import floating, log_scores
 from jaxcal.ckce.errors import ADDED, Error, judged
 from jaxcal.ckce.expansion import Noise
+from jaxcal.ckce.inputs import standardized
 from jaxcal.ckce.probability import by_regression, n_components
 from jaxcal.ckce.results import Covered
 from jaxcal.entries.moments import features_of
@@ -68,27 +69,21 @@ def compared(
     targets: ArrayLike,
     n_draws: int,
     level: float,
+    given: ArrayLike | None,
 ) -> Contents:
     """Return the fields of a `Comparison` by ranks, with arguments as in `jaxcal.compare`."""
     models, ys = ready(names, models, targets)
     errors_key, draws_key = jax.random.split(key)
-    each = [_error((errors_key, draws_key), model, ys, n_draws) for model in models]
+    keys, z = (errors_key, draws_key), standardized(given, len(ys), floating(ys))
+    each = [_error(keys, model, ys, z, n_draws) for model in models]
     errors, covered = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
-    none = jnp.zeros(len(models), errors.value.dtype)
-    return judged(draws_key, errors, level, 1.0) | {
-        "covered": covered,
-        "skill": log_scores(models, ys),
-        "bandwidths": none,
-        "ridge": none[0],
-        "left_out": none,
-        "nonfinite_kernel": jnp.zeros(len(models), jnp.int32),
-        "n": len(ys),
-    }
+    others = {"covered": covered, "skill": log_scores(models, ys), "n": len(ys)}
+    return judged(draws_key, errors, level, 1.0) | others
 
 
 @partial(jax.jit, static_argnames="n_draws")
 def _error(
-    keys: tuple[Key, Key], predictions: Any, ys: Array, n_draws: int
+    keys: tuple[Key, Key], predictions: Any, ys: Array, variables: Array | None, n_draws: int
 ) -> tuple[Error, Covered]:
     ranks_key, deal_key, noise_key, null_key = jax.random.split(keys[0], 4)
     n = len(ys)
@@ -103,7 +98,8 @@ def _error(
     def signed(key: Key) -> Array:
         return jax.random.rademacher(key, (n, 1), dtype=d.dtype) * d
 
-    features = jnp.concatenate(features_of(near), axis=1)
+    further = [] if variables is None else [variables]
+    features = jnp.concatenate([*features_of(near), *further], axis=1)
     rank = n_components(n, features.shape[1] + 1)
     # along the leading component of uniform ranks, to which most errors belong
     variance = 2 / (np.pi**2 * ranks.shape[1])

@@ -9,6 +9,9 @@ from jaxcal.results import confidence
 COMPARABLE = "comparable only at equal n, ridge and kernel"
 BOUND = "the root of half a value is at most the error in units of probability, if no k(q, q) > 1"
 NARROW = "errors cancel where a model's predictions lie within the bandwidth, so it looks better"
+SKILL = "calibration is not skill: a constant forecast can be calibrated"
+SAYS = "what is said and what comes true, of the class where they differ most:"
+COVERED = "how often targets lie in intervals of 90 % and below medians, where it is furthest off:"
 PAIRS_SHOWN = 28  # all pairs of 8 models; the arrays hold all pairs
 
 
@@ -16,16 +19,12 @@ def lines(comparison: Any) -> list[str]:
     """Return the lines of the report: values, skill, the best models, and pairs."""
     order = comparison.order()
     wide = max(5, *(len(name) for name in comparison.names))
-    words = _says_lines if comparison.says is not None else _covered_lines
     worded = comparison.says is not None or comparison.covered is not None
     return [
         *_values(comparison, order, wide),
-        *(words(comparison, order, wide) if worded else []),
+        *(_words(comparison, order, wide) if worded else []),
         *_pairs(comparison, order),
-        *(
-            ["  calibration is not skill: a constant forecast can be calibrated"]
-            * bool(comparison.skill)
-        ),
+        *([f"  {SKILL}"] * bool(comparison.skill)),
     ]
 
 
@@ -33,6 +32,7 @@ def _values(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
     skill = {name: np.asarray(values) for name, values in comparison.skill.items()}
     values = [np.asarray(a) for a in (comparison.corrected, comparison.low, comparison.high)]
     many = f"{len(comparison.names)} {comparison.things}, n = {comparison.n}"
+    many += f", given {comparison.given} further variable(s)" * bool(comparison.given)
     title, column = f"SKCE of {many}: comparable only with the same kernels", "corrected"
     if comparison.measure == "ckce":
         title = f"CKCE of {many}, ridge {float(comparison.ridge):.4g}: {COMPARABLE}"
@@ -77,58 +77,43 @@ def _pairs(comparison: Any, order: np.ndarray) -> list[str]:
     return said
 
 
-def _says_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
-    """Return a line per model on the class whose probability differs most from its frequency."""
-    assert comparison.says is not None
-    said, true = (np.asarray(a) for a in comparison.says)
-    p = np.asarray(comparison.p_calibrated)
-    text = ["  what is said and what comes true, of the class where they differ most:"]
-    for i in order:
-        name = f"  {comparison.names[i]:{wide}s}   "
-        if not np.isfinite(p[i]):
-            text.append(name + "not a number")
-            continue
-        k = int(np.argmax(np.max(np.abs(said[i] - true[i]), axis=1)))
-        (low, high), (rare, often) = said[i, k], true[i, k]
-        where = f"says {high:.2f} where {often:.2f} comes true"
-        if low < high:
-            where += f", {low:.2f} where {rare:.2f} does"
-        fault = (
-            _fault(float(high - often), float(low - rare))
-            if p[i] <= comparison.level
-            else "not shown wrong"
-        )
-        text.append(f"{name}class {k}: {where}; {fault} (p = {p[i]:.3g})")
-    return text
-
-
-def _fault(above: float, below: float) -> str:
-    """Return the name of an error, from the errors of the high and of the low probability."""
-    if above * below <= 0:
-        return "overconfident" if above > below else "underconfident"
-    return "says too much" if above > 0 else "says too little"
-
-
-def _covered_lines(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
-    """Return a line per model on the coverage of intervals and medians of its worst coordinate."""
-    inside, below = (np.asarray(a) for a in comparison.covered)
-    p = np.asarray(comparison.p_calibrated)
-    lines = [
-        "  how often targets lie in intervals of 90 % and below medians, where it is furthest off:"
-    ]
-    for i in order:
-        name = f"  {comparison.names[i]:{wide}s}   "
-        if not np.isfinite(p[i]):
-            lines.append(name + "not a number")
-            continue
-        k = int(np.argmax(np.abs(inside[i] - 0.9) + np.abs(below[i] - 0.5)))
-        fault = "not shown wrong"
-        if p[i] <= comparison.level:
-            spread, shift = inside[i, k] - 0.9, below[i, k] - 0.5
-            fault = "overconfident" if spread < 0 else "underconfident"
-            if abs(shift) > abs(spread):
-                fault = "says too much" if shift > 0 else "says too little"
-        where = f"coordinate {k}: " if inside.shape[1] > 1 else ""
-        share = f"90 % hold {inside[i, k]:.2f}, {below[i, k]:.2f} below the median"
-        lines.append(f"{name}{where}{share}; {fault} (p = {p[i]:.3g})")
+def _words(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
+    """Return a line per model on what it says and what comes true."""
+    classes = comparison.says is not None
+    one, p = _of_classes if classes else _of_intervals, np.asarray(comparison.p_calibrated)
+    lines = [f"  {SAYS if classes else COVERED}"]
+    for i in order.tolist():
+        where, fault = one(comparison, i)
+        if p[i] > comparison.level:
+            fault = "not shown wrong"
+        elif comparison.given:
+            fault = "shown wrong given the variables"
+        text = f"{where}; {fault} (p = {p[i]:.3g})" if np.isfinite(p[i]) else "not a number"
+        lines.append(f"  {comparison.names[i]:{wide}s}   {text}")
     return lines
+
+
+def _of_classes(comparison: Any, i: int) -> tuple[str, str]:
+    """Return the text and fault of the class whose probability differs most from its frequency."""
+    said, true = (np.asarray(a)[i] for a in comparison.says)
+    k = int(np.argmax(np.max(np.abs(said - true), axis=1)))
+    (low, high), (rare, often) = said[k], true[k]
+    where = f"class {k}: says {high:.2f} where {often:.2f} comes true"
+    if low < high:
+        where += f", {low:.2f} where {rare:.2f} does"
+    above, below = float(high - often), float(low - rare)
+    if above * below <= 0:
+        return where, "overconfident" if above > below else "underconfident"
+    return where, "says too much" if above > 0 else "says too little"
+
+
+def _of_intervals(comparison: Any, i: int) -> tuple[str, str]:
+    """Return the text and fault of the coordinate whose coverage is furthest off."""
+    inside, below = (np.asarray(a)[i] for a in comparison.covered)
+    k = int(np.argmax(np.abs(inside - 0.9) + np.abs(below - 0.5)))
+    spread, shift = inside[k] - 0.9, below[k] - 0.5
+    fault = "overconfident" if spread < 0 else "underconfident"
+    if abs(shift) > abs(spread):
+        fault = "says too much" if shift > 0 else "says too little"
+    where = f"coordinate {k}: " if inside.size > 1 else ""
+    return f"{where}90 % hold {inside[k]:.2f}, {below[k]:.2f} below the median", fault

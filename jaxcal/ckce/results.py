@@ -172,6 +172,7 @@ class Comparison(Result):
         covered: For the measure "probability" and predictions other than class probabilities, the
             coverage of their intervals; see `Covered`.
         says: For class probabilities, claimed probabilities and frequencies; see `Says`.
+        given: Number of further variables that errors are conditional on.
     """
 
     _rows: ClassVar[tuple[str, ...]] = (
@@ -206,6 +207,7 @@ class Comparison(Result):
     things: str = eqx.field(static=True)
     covered: Covered | None = None
     says: Says | None = None
+    given: int = eqx.field(static=True, default=0)
 
     @property
     def error(self) -> Float[Array, " M"]:
@@ -236,23 +238,15 @@ class Comparison(Result):
         ``p_value``, ``p_adjusted`` and ``shown`` (whether the adjusted p-value is at most the
         level; otherwise the two are tied).
         """
-        order = self.order()
+        order, rows = self.order(), []
         fields = [np.asarray(a) for a in self.differences]
-        rows = []
+        keys = ("difference", "low", "high", "p_value", "p_adjusted")
         for position, i in enumerate(order):
             for j in order[position + 1 :]:
                 values = [float(a[i, j]) for a in fields]
-                rows.append(
-                    {"better": self.names[i], "worse": self.names[j]}
-                    | dict(
-                        zip(
-                            ("difference", "low", "high", "p_value", "p_adjusted"),
-                            values,
-                            strict=True,
-                        )
-                    )
-                    | {"shown": values[-1] <= self.level}
-                )
+                pair = {"better": self.names[i], "worse": self.names[j]}
+                pair |= dict(zip(keys, values, strict=True))
+                rows.append(pair | {"shown": values[-1] <= self.level})
         return rows
 
     def _sentences(self) -> Sentences:

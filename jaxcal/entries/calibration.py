@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
 from jaxcal import nulls
@@ -24,6 +23,7 @@ from jaxcal.nulls.contract import p_value
 from jaxcal.nulls.dependence import season
 from jaxcal.numerics import not_finite
 from jaxcal.read import Standardized, Units, Unnormalized, checks
+from jaxcal.read.observations import finite_rows
 from jaxcal.read.repeats import fingerprints, repeated_rows
 from jaxcal.read.scores import is_distribution, score, signs_reversed, states_an_end
 from jaxcal.results import Parts, Table, TestResult, recorded
@@ -146,18 +146,9 @@ def observed(
             f"give; pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
         )
     predictions = checks.predictions(predictions, ys)
-    return predictions, None if inputs is None else _inputs(inputs, ys)
-
-
-def _inputs(inputs: ArrayLike, ys: Array) -> Points:
-    values = checks.rows(inputs, len(ys), "inputs").astype(ys.dtype)
-    finite = jnp.all(jnp.isfinite(values), axis=0)
-    if not isinstance(finite, Tracer) and not jnp.all(finite):
-        raise ValueError(
-            f"inputs: column {int(jnp.argmin(finite))} holds NaN or infinite values: leave these "
-            f"observations out, or say what is missing by a column of 0 and 1"
-        )
-    return values
+    if inputs is None:
+        return predictions, None
+    return predictions, finite_rows(inputs, len(ys), "inputs").astype(ys.dtype)
 
 
 def _no_signs(null: object) -> TypeError:

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array
 
 from jaxcal.read import Draws, Scores, Unnormalized, checks
@@ -93,3 +94,15 @@ def check_parameters(distribution: Any) -> None:
     """Raise ValueError for invalid parameters of a distribution, if values are concrete."""
     if isinstance(distribution, Mixtures):
         checks.probabilities(distribution.weights, "predictions: the weights of the mixture")
+
+
+def finite_rows(value: object, n: int, name: str) -> Array:
+    """Return `checks.rows`, or ValueError if one holds NaN or infinite values."""
+    vectors = checks.rows(value, n, name)
+    finite = jnp.all(jnp.isfinite(vectors), axis=0)
+    if not isinstance(finite, Tracer) and not jnp.all(finite):
+        raise ValueError(
+            f"{name}: column {int(jnp.argmin(finite))} holds NaN or infinite values: leave these "
+            f"observations out, or say what is missing by a column of 0 and 1"
+        )
+    return vectors

@@ -16,11 +16,7 @@ from jaxcal.squared_ce.leave_one_out import LeaveOneOut
 from jaxcal.squared_ce.tuned import Tuned, in_numpy
 from jaxcal.typing import Contents
 
-WORDS = {
-    "kkr": "matrix kernel ridge",
-    "ukkr": "kernel ridge",
-    "kde": "kernel density",
-}
+WORDS = {"kkr": "matrix kernel ridge", "ukkr": "kernel ridge", "kde": "kernel density"}
 
 
 class Report(Result):

@@ -108,11 +108,6 @@ class Tuned(eqx.Module):
         return _mean(self.contributions)
 
     @property
-    def mean_squared(self) -> float:
-        """``squared`` over the number of problems: the class-wise mean over classes."""
-        return self.squared / len(self.chosen)
-
-    @property
     def error(self) -> float:
         """The calibration error: root of ``squared``, clipped to [0, ``largest``] (eq. 21)."""
         return float(np.sqrt(np.clip(self.squared, 0, self.largest)))

@@ -78,11 +78,7 @@ def mean_rows(fold: AtData) -> np.ndarray:
 
 
 def tune(
-    opt: Reduced,
-    final: Reduced,
-    pairs: list[Split],
-    estimators: dict[str, Estimator],
-    keep: bool,
+    opt: Reduced, final: Reduced, pairs: list[Split], estimators: dict[str, Estimator], keep: bool
 ) -> dict[str, Contents]:
     """Tune all estimators on one problem; return the fields of a `Tuned`, by estimator."""
     folds = [Fold(opt.take(train), opt.take(valid), []) for train, valid in pairs]

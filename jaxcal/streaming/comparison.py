@@ -112,14 +112,7 @@ class ComparisonSums(eqx.Module):
             lengths = jnp.sum(sums.groups[:, :, 0, -1], axis=1)
             skill = jnp.concatenate([lengths[:, None], jnp.asarray(state.sums["scores"])], axis=1)
             told = self.kind.told(jnp.asarray(state.sums["moments"]) / n, skill / n)
-            none = jnp.zeros(len(self.names))
-            fields = judged(draws_key, errors, level, 1.0) | {
-                **told,
-                "bandwidths": none,
-                "ridge": none[0],
-                "left_out": none,
-                "nonfinite_kernel": jnp.zeros(len(self.names), jnp.int32),
-            }
+            fields = judged(draws_key, errors, level, 1.0) | told
         # in the caller's floating-point type
         fields = jax.tree.map(lambda part: jnp.asarray(np.asarray(part)), fields)
         counts = {"n": n, "n_draws": self.n_draws, "level": level, "measure": "probability"}

@@ -10,7 +10,7 @@ from reference.conditional_means import cross_validated_ridge, null_mean
 from reference.incomplete import sampled_residuals
 from reference.joint import jkce
 
-from jaxcal.ckce import Equal, LowRank, ckce, ckce_test, solvers
+from jaxcal.ckce import Equal, ckce, ckce_test, solvers
 from jaxcal.ckce.inputs import class_root, residuals
 from jaxcal.ckce.kernels import median_bandwidth
 from jaxcal.ckce.results import CKCE
@@ -277,8 +277,8 @@ def test_bad_input_is_named():
         ckce(Q, Y, ridge="small")
     with pytest.raises(ValueError, match="ridge: wanted one number"):
         ckce_test(0, Q, Y, ridge=jnp.ones(2))
-    with pytest.raises(ValueError, match="solver: with covariates"):
-        ckce(Q, Y, covariates=Y, solver=LowRank(8))
+    with pytest.raises(ValueError, match="given: wanted n="):
+        ckce(Q, Y, given=Y[1:])
     with pytest.raises(ValueError, match="does not sum to 1"):
         ckce(3 * Q, Y)
     with pytest.raises(ValueError, match="predictions: row 1 holds NaN"):

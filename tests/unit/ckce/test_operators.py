@@ -16,7 +16,7 @@ from reference.conditional_means import (
 from reference.joint import jkce
 from reference.ranking import Drawn, Trials, drawn_trials, shift_curves, subsample_trials
 
-from jaxcal.ckce import Equal, ckce, ckce_test
+from jaxcal.ckce import Equal, Exact, LowRank, ckce, ckce_test
 from jaxcal.kernels import Gaussian, Linear
 
 N = problems.N
@@ -60,7 +60,7 @@ def test_two_samples_by_the_trace_formula():
 
 def test_groups_sum_to_the_whole():
     groups = jnp.arange(N) % 3
-    given = {"covariates": groups, "covariate_kernel": Equal()}
+    given = {"given": groups, "given_kernel": Equal()}
     whole = ckce(Q, Y, bandwidth=0.3, ridge=0.1, **given)
     for g in range(3):
         inside = np.asarray(groups) == g
@@ -70,9 +70,14 @@ def test_groups_sum_to_the_whole():
 
 
 def test_a_constant_covariate_changes_nothing():
-    estimate = ckce(Q, Y, covariates=jnp.zeros(N), bandwidth=0.3)
-    assert sorted(estimate.bandwidths) == ["covariate", "prediction"]
+    estimate = ckce(Q, Y, given=jnp.zeros(N), bandwidth=0.3)
+    assert sorted(estimate.bandwidths) == ["given", "prediction"]
     np.testing.assert_allclose(estimate.estimate, ckce(Q, Y, bandwidth=0.3).estimate, rtol=1e-10)
+    exact, low_rank = (
+        ckce(Q, Y, given=Q[:, 0], bandwidth=0.3, solver=solver).estimate
+        for solver in (Exact(), LowRank(N))
+    )
+    np.testing.assert_allclose(low_rank, exact, rtol=1e-6)
 
 
 TOY = jnp.asarray([[0.7, 0.3], [0.4, 0.6]])

@@ -231,7 +231,6 @@ def test_class_wise_adds_up_the_problems_of_the_classes():
         for options in [on_the_same_rows(p[:, k], y == k)]
     ]
     assert result.best.squared == pytest.approx(sum(part.best.squared for part in parts))
-    assert result.best.mean_squared == pytest.approx(result.best.squared / 3)
     assert result.best.risk == pytest.approx(sum(part.best.risk for part in parts))
     assert result.brier == pytest.approx(sum(part.brier for part in parts))
     assert len(result.best.chosen) == 3

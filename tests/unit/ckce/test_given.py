@@ -1,0 +1,106 @@
+"""Errors of models given their predictions and further variables."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import problems
+import pytest
+import scipy.stats
+from test_probability import off_diagonal
+
+from jaxcal.ckce import ckce, compare
+
+N = 150
+
+
+def seen_in_part(key, n):
+    """A model that knows x, one of the same accuracy that does not (both of two classes), x, y."""
+    keys = jax.random.split(key, 3)
+    x = jax.random.bernoulli(keys[0], 0.5, (n,)).astype(float)
+    u = jax.random.uniform(keys[1], (n,))
+    right = 0.15 + 0.2 * u + 0.5 * x
+    blind = 0.4 + 0.2 * u  # the mean over x
+    y = (jax.random.uniform(keys[2], (n,)) < right).astype(int)
+    models = jnp.stack([right, blind])
+    return jnp.stack([1 - models, models], axis=-1), x, y
+
+
+MODELS, X, Y = seen_in_part(jax.random.key(0), N)
+Z = (X - X.mean()) / X.std()
+
+
+def test_variables_are_columns_of_the_regression():
+    result = compare(0, MODELS, Y, given=3 * X + 5, n_draws=19)
+    for i, q in enumerate(np.asarray(MODELS)):
+        columns = np.column_stack([q[:, 1] - q[:, 1].mean(), Z])
+        w, _ = np.linalg.qr(columns)
+        h = w @ w.T + 1 / N
+        d = problems.one_hot(Y, 2) - q
+        scale = np.sqrt(1 - np.diag(h))
+        products = h / scale[:, None] / scale[None] / (2 * N) * (d @ d.T)
+        value = max(products.sum() - np.trace(products), 0)
+        np.testing.assert_allclose(result.corrected[i], value, rtol=1e-9)
+    plain = compare(0, MODELS, Y, n_draws=19)
+    value = off_diagonal(np.asarray(MODELS[1]), problems.one_hot(Y, 2) - np.asarray(MODELS[1]), 2)
+    np.testing.assert_allclose(plain.corrected[1], max(value, 0), atol=1e-12)
+    assert result.given == 1
+    assert "given 1 further variable(s)" in str(result)
+    assert "shown wrong given the variables" in str(result)
+
+
+def test_kernels_are_multiplied_as_in_ckce():
+    options = {"given": Z, "bandwidth": 0.3, "ridge": 0.1}
+    result = compare(0, MODELS, Y, measure="ckce", n_draws=19, **options)
+    for value, q in zip(result.estimate, MODELS, strict=True):
+        np.testing.assert_allclose(value, ckce(q, Y, **options).estimate, rtol=1e-6)
+
+
+@pytest.mark.parametrize("measure", ["probability", "ckce", "skce"])
+def test_what_depends_on_x_is_found_given_x_at_the_level(measure):
+    sets = 200
+
+    def one(key):
+        key, test_key = jax.random.split(key)
+        models, x, y = seen_in_part(key, N)
+        return [
+            compare(test_key, models, y, given=z, measure=measure, n_draws=99) for z in (x, None)
+        ]
+
+    given, plain = jax.lax.map(one, jax.random.split(jax.random.key(1), sets))
+    most = int(scipy.stats.binom.ppf(0.999, sets, 0.05))
+    assert jnp.sum(given.p_calibrated[:, 0] <= 0.05) <= most
+    assert jnp.sum(~given.may_be_best[:, 0]) <= most
+    assert jnp.mean(given.differences.p_adjusted[:, 0, 1] <= 0.05) > 0.6
+    assert jnp.mean(plain.differences.p_adjusted[:, 0, 1] <= 0.05) < 0.1
+
+
+@pytest.mark.parametrize("measure", ["probability", "ckce", "skce"])
+def test_a_forecast_without_x_is_wrong_given_x(measure):
+    keys = jax.random.split(jax.random.key(3))
+    x = jax.random.normal(keys[0], (200,))
+    y = x + 0.6 * jax.random.normal(keys[1], (200,))
+    models = {"all": dist.Normal(x, 0.6), "none": dist.Normal(0 * x, np.sqrt(1.36))}
+    options = {"measure": measure, "n_draws": 99}
+    assert compare(0, models, y, given=x, **options).best() == ["all"]
+    assert len(compare(0, models, y, **options).best()) == 2
+
+
+def test_bad_variables_are_named():
+    with pytest.raises(ValueError, match=f"given: wanted n={N} rows"):
+        compare(0, MODELS, Y, given=X[1:])
+    with pytest.raises(ValueError, match="given: column 0 holds NaN"):
+        compare(0, MODELS, Y, given=X.at[3].set(jnp.nan))
+    with pytest.raises(TypeError, match="given: wanted an array of numbers"):
+        compare(0, MODELS, Y, given=["a"] * N)
+
+
+def test_a_constant_variable_and_groups():
+    same = compare(0, MODELS, Y, given=jnp.ones(N), n_draws=19)
+    plain = compare(0, MODELS, Y, n_draws=19)
+    np.testing.assert_allclose(same.corrected, plain.corrected, rtol=1e-9)
+    odd = np.arange(N) % 2 == 1
+    groups = np.where(odd, "odd", "even")
+    result = compare(0, MODELS[1], Y, groups=groups, given=X, n_draws=19)
+    alone = compare(0, MODELS[:, odd], Y[odd], given=X[odd], n_draws=19)
+    np.testing.assert_allclose(result.corrected[1], alone.corrected[1], rtol=1e-9)
