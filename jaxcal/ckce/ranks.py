@@ -26,7 +26,7 @@ from jaxcal.ckce.probability import by_regression, n_components
 from jaxcal.ckce.results import Covered
 from jaxcal.entries.moments import features_of
 from jaxcal.entries.ranks import Ranked, seen
-from jaxcal.read import Scores, Standardized, Units, Unnormalized, checks
+from jaxcal.read import Draws, Scores, Standardized, Units, Unnormalized, checks
 from jaxcal.read.observations import observations
 from jaxcal.typing import ArrayLike, Contents, Key, PredictionsLike
 
@@ -108,7 +108,9 @@ def _error(
     keys_of_draws = (deal_key, null_key, keys[1])
     error = by_regression(keys_of_draws, features, ones, d, noise, variance, rank, n_draws)
     shares = (jnp.mean(extrapolated(event, near.ranks), axis=0) for event in (inside, below))
-    covered = Covered(*(jnp.clip(share, 0, 1) for share in shares))
+    lag = predictions.correlation() if isinstance(predictions, Draws) else jnp.zeros((), d.dtype)
+    hit, lower = (jnp.clip(share, 0, 1) for share in shares)
+    covered = Covered(hit, lower, lag)
     return error._replace(nonfinite=jnp.sum(lost)), covered
 
 

@@ -109,7 +109,7 @@ def _of_classes(comparison: Any, i: int) -> tuple[str, str]:
 
 def _of_intervals(comparison: Any, i: int) -> tuple[str, str]:
     """Return the text and fault of the coordinate whose coverage is furthest off."""
-    inside, below = (np.asarray(a)[i] for a in comparison.covered)
+    inside, below = (np.asarray(a)[i] for a in comparison.covered[:2])
     k = int(np.argmax(np.abs(inside - 0.9) + np.abs(below - 0.5)))
     spread, shift = inside[k] - 0.9, below[k] - 0.5
     fault = "overconfident" if spread < 0 else "underconfident"

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxcal.ckce import report
 from jaxcal.ckce.solvers import Approximation, Fit
 from jaxcal.results import Notes, Result, Sentences, largest_share
-from jaxcal.results.notes import sentences
+from jaxcal.results.notes import CORRELATED, sentences
 from jaxcal.typing import Contents, Scalar
 
 COMPARABLE = report.COMPARABLE
@@ -134,10 +134,13 @@ class Covered(NamedTuple):
     Attributes:
         inside: Share of targets in the central 90 % interval of each coordinate, [M, d].
         below: Share of targets below the median of each coordinate, [M, d].
+        correlation: Lag-one correlation of the draws of a prediction in their order, [M]; 0 for
+            other predictions, and in one pass.
     """
 
     inside: Float[Array, "*M d"]
     below: Float[Array, "*M d"]
+    correlation: Float[Array, "*M"]
 
 
 class Comparison(Result):
@@ -268,6 +271,16 @@ class Comparison(Result):
                 f"with {pairs} pairs to look at: take more [too-few-draws]",
                 self.n_draws < 99,
             ),
+        ]
+        lags = [] if self.covered is None else np.asarray(self.covered.correlation)
+        said = said + [
+            (
+                f"successive draws of {name} have correlation {lag:.2g}, so they count as fewer "
+                "than they are, and the model looks too sure: thin chains to independent draws"
+                " [correlated-draws]",
+                lag > CORRELATED,
+            )
+            for name, lag in zip(self.names, lags, strict=False)
         ]
         without_value = np.flatnonzero(~np.isfinite(np.asarray(self.corrected))).tolist()
         return said + [(self._why(k), True) for k in without_value]

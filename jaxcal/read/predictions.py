@@ -174,13 +174,15 @@ class Draws(eqx.Module):
         """Return the lag-one correlation of draws in their order, [], the largest of coordinates.
 
         The mean over predictions. It is 0 on average for independent draws, exactly: deviations
-        from the mean of m draws have correlation -1 / m. It is 0 for sorted draws, too.
+        from the mean of m draws have correlation -1 / m. It counts as 0 for sorted draws, and up
+        to five standard errors.
         """
         x = self._columns()
         x = x - jnp.mean(x, axis=1, keepdims=True)
         of_each = jnp.sum(x[:, 1:] * x[:, :-1], axis=1) / jnp.sum(x**2, axis=1)
         lag = jnp.mean(jnp.nan_to_num(of_each), axis=0) + 1 / x.shape[1]
-        return jnp.max(jnp.where(self._sorted(), 0, lag))
+        noise = 5 / (x.shape[0] * x.shape[1]) ** 0.5
+        return jnp.max(jnp.where(self._sorted() | (lag < noise), 0, lag))
 
     def unsorted(self) -> "Draws":
         """Return the draws, those of each prediction in random order if a coordinate is sorted.

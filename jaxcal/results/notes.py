@@ -19,6 +19,7 @@ from jaxcal.results.parts import FEW
 Notes: TypeAlias = dict[str, Array]  # counts, shares or flags, of shape []
 
 
+CORRELATED = 0.1  # lag-one correlation of draws from which on they are called dependent
 LOST = 3.0  # rounding, in units of what the mean of a statistic resolves, that leaves no verdict
 
 

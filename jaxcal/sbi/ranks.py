@@ -26,6 +26,7 @@ from jaxcal.entries.table import unblurred
 from jaxcal.nulls.contract import holm
 from jaxcal.read import Draws, Units, checks
 from jaxcal.results import Means, Result, Sentences, Table, recorded
+from jaxcal.results.notes import CORRELATED
 from jaxcal.sbi.adapters import paired
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 MOST_FEATURES = 50  # most features for which trends are tested
 LEVEL = 0.05  # up to which p-values are followed by sentences
-CORRELATED = 0.1  # lag-one correlation of draws from which on they are called dependent
 LEAST = 1e-6  # least distance of ranks from 0 and 1, which keeps normal scores finite
 
 
@@ -74,7 +74,7 @@ class PosteriorRanks(Result):
 
     def _sentences(self) -> Sentences:
         lost = bool(np.any(np.isnan(np.asarray(self.p_values))))
-        lag, n = float(np.max(np.asarray(self.correlation))), self.ranks.shape[-2]
+        lag = float(np.max(np.asarray(self.correlation)))
         worth = self.size * (1 - lag) / (1 + lag)
         return [
             (
@@ -85,7 +85,7 @@ class PosteriorRanks(Result):
                 f"successive draws of a posterior have correlation {lag:.2g}, so its {self.size} "
                 f"draws count as about {worth:.0f}, and a right posterior may look too narrow: "
                 "thin chains to independent draws [correlated-draws]",
-                lag > max(CORRELATED, 5 / (n * self.size) ** 0.5),
+                lag > CORRELATED,
             ),
         ]
 

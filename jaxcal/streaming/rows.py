@@ -282,7 +282,7 @@ class RankRows(eqx.Module):
         log = skill[:, -1]
         some = bool(jnp.any(~jnp.isnan(log)))
         return {
-            "covered": Covered(*jnp.clip(moments, 0, 1).swapaxes(0, 1)),
+            "covered": Covered(*jnp.clip(moments, 0, 1).swapaxes(0, 1), jnp.zeros(len(moments))),
             "skill": {"log": log} if some else {},
         }
 
