@@ -116,7 +116,10 @@ def repair(
         moved = move_all(predictions, move)
         return calibration_test(keys[1], moved, ys, inputs=inputs, names=called, level=level)
 
-    before, after = tested(no_move(maps.moves)), tested(maps.moves)
+    before = tested(no_move(maps.moves))
+    # always true: under jit the second test waits for the first (`tests/laws/test_lapack.py`)
+    finished = ~(before.p_value < -1)
+    after = tested(jax.tree.map(lambda leaf: jnp.where(finished, leaf, jnp.nan), maps.moves))
     along = tuple(f"input {k}" for k in range(columns.shape[1]))
     whole = jnp.all(ys == jnp.round(ys)) & jnp.any(ys != ys[:1])
     parts = before, after, maps.fitted, maps.features, (called, along), folds
