@@ -226,13 +226,10 @@ class RepairedPosterior:
 @partial(jax.jit, static_argnames="one")
 def _logs(predictions: Any, thetas: Float[Array, "b d"], *, one: bool) -> Float[Array, " b"]:
     """Return log densities of b posteriors at their thetas, or of ``one`` at all thetas."""
+    at = lambda log_density, theta: log_density(theta)  # noqa: E731
     if not one:
-        return each_density(predictions, _at, thetas)
-    return jax.vmap(lambda theta: each_density(predictions, _at, theta[None])[0])(thetas)
-
-
-def _at(log_density: Any, theta: Array) -> Array:
-    return log_density(theta)
+        return each_density(predictions, at, thetas)
+    return jax.vmap(lambda theta: each_density(predictions, at, theta[None])[0])(thetas)
 
 
 def _like(inputs: tuple[Any, ...], values: Array) -> Any:
