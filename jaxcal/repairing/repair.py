@@ -74,7 +74,7 @@ def repair(
         TypeError: There are no log densities, draws or probabilities, or densities have bounds.
 
     Cost: per fold and observation 24 (k + 10) log densities for k parameters (29 for d = 2); per
-    prediction about 900 to find its centre and scale; and two `calibration_test`.
+    prediction about 130 + 384 max(2, d) to find its centre and scale; and two `calibration_test`.
 
     Source: MacKay (1992) for the priors; Bayle et al. (2020), Cross-validation confidence intervals
     for test error, for limits across folds.

@@ -17,6 +17,7 @@ from jaxcal import Unnormalized
 from jaxcal.repairing.certificate import certificate
 from jaxcal.repairing.cross_fitted import cross_fitted
 from jaxcal.repairing.drawn import energy_scores
+from jaxcal.repairing.features import Features
 from jaxcal.repairing.move import Move, move_all, no_move
 
 
@@ -275,6 +276,16 @@ def test_a_repair_is_saved_printed_compiled_and_mapped(tmp_path, key):
     np.testing.assert_allclose(both.gain, [repaired.gain] * 2, rtol=1e-3)
     assert any("60 pairs are too few" in text for text in both.warnings())
     assert any("60 pairs are too few" in text for text in repaired.warnings())
+
+
+@pytest.mark.slow
+def test_predictions_in_five_dimensions_are_met_by_points(key):
+    """Of 300; by as many points as in two dimensions .82 of such predictions were, the others stay
+    as they are. At .97 the standard error is .01."""
+    predictions, targets = quartic_pairs(key, 300, d=5)
+    of = jax.jit(lambda params, ys: Features.of(Unnormalized(quartic, params), ys, ys[:, :0]))
+    _, frame = of(predictions.params, targets)
+    assert float(jnp.mean(frame.reliable)) > 0.92
 
 
 def test_one_distribution_for_all_targets_is_repaired(key):
