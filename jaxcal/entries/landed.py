@@ -215,7 +215,7 @@ def located(
     """Return centres and scales of n predictions, and whether enough points met the mass, [n].
 
     From known moments or moments of weighted points, drawn in rounds. Equal predictions get equal
-    values. Cost: 10 times the log densities of `landed`.
+    values. Cost: 5 max(2, d) times the log densities of `landed`.
     """
     offered = offered_moments(predictions)
     if offered is not None:
@@ -223,7 +223,7 @@ def located(
         covariances = jnp.broadcast_to(offered.cov, (n, d, d)).astype(dtype)
         return *_usable(centers, psd_root(covariances)), jnp.ones(n, bool)
     keys = jax.random.split(key, 2 + ROUNDS)
-    near, rounds = _Near.of(keys, predictions, (n, d), dtype, 1, (2 * N_POINTS,) * ROUNDS)
+    near, rounds = _Near.of(keys, predictions, (n, d), dtype, 1, (max(2, d) * N_POINTS,) * ROUNDS)
     *two, (_, center, scale) = near.three
 
     def again(

@@ -79,8 +79,9 @@ def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> 
 
 def say_gain(repair: Any) -> list[str]:
     """Return the lines of a report on n, folds, gain and limits."""
-    n = repair.gains.shape[-1]
-    return [f"repair, n = {n}, {repair.n_folds} folds", f"  gain    {gain_in_words(repair)}"]
+    n, used = repair.gains.shape[-1], int(jnp.sum(~jnp.isnan(repair.gains)))
+    n_pairs = f"{n}" if used == n else f"{n} ({used} used)"
+    return [f"repair, n = {n_pairs}, {repair.n_folds} folds", f"  gain    {gain_in_words(repair)}"]
 
 
 def gain_in_words(repair: Any) -> str:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jaxcal.engine.batching import one_at_a_time
 from jaxcal.read import Standardized, Units
 from jaxcal.repairing.certificate import folds_of
 from jaxcal.repairing.features import Features
@@ -38,6 +39,12 @@ def cross_fitted(
     key: Key, predictions: Predictions, ys: Array, inputs: Float[Array, "n q"], folds: int
 ) -> CrossFitted:
     """Fit maps without each fold and to all pairs, and apply them to each pair."""
+    return one_at_a_time(partial(_cross_fitted, folds))(key, predictions, ys, inputs)
+
+
+def _cross_fitted(
+    folds: int, key: Key, predictions: Predictions, ys: Array, inputs: Float[Array, "n q"]
+) -> CrossFitted:
     n = len(ys)
     features, frame = Features.of(predictions, ys, inputs)
     seen = Standardized(predictions, features.units, ys.shape[1:])

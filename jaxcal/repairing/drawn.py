@@ -60,12 +60,9 @@ def energy_scores(draws: Draws, targets: Array) -> Vector:
 
     def one(row: tuple[Float[Array, "m d"], Float[Array, " d"]]) -> Array:
         xs, y = row
-        between = jax.lax.map(lambda x: jnp.sum(_lengths(xs - x[None])), xs)
-        return jnp.mean(_lengths(xs - y[None])) - jnp.sum(between) / (2 * m * (m - 1))
+        lengths = lambda gaps: jnp.linalg.norm(gaps, axis=1)  # noqa: E731
+        between = jax.lax.map(lambda x: jnp.sum(lengths(xs - x[None])), xs)
+        return jnp.mean(lengths(xs - y[None])) - jnp.sum(between) / (2 * m * (m - 1))
 
     rows = samples.reshape(n, m, -1), targets.reshape(n, -1)
     return jax.lax.map(one, rows, batch_size=min(n, 256))
-
-
-def _lengths(gaps: Float[Array, "m d"]) -> Float[Array, " m"]:
-    return jnp.sqrt(jnp.sum(gaps**2, axis=1))

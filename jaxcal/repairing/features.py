@@ -81,7 +81,7 @@ class Features(eqx.Module):
         center, scale, _ = place
         (n, d), q = center.shape, inputs.shape[1]
         left_out = too_many(n, d, q)
-        parts = center, _log_deviations(scale)
+        parts = center, jnp.log(jnp.linalg.norm(scale, axis=2))
         both = jnp.concatenate(parts, axis=1)
         alone = [Columns.of(columns).unless(OWN in left_out) for columns in parts]
         # with one coordinate, the claims of all equal its own
@@ -100,7 +100,7 @@ class Features(eqx.Module):
         return self._frame(*_located(predictions, self.units, (n, *self.event)), inputs)
 
     def _frame(self, center: Points, scale: Array, reliable: Array, inputs: Array) -> Frame:
-        parts = center, _log_deviations(scale)
+        parts = center, jnp.log(jnp.linalg.norm(scale, axis=2))
         both = jnp.concatenate(parts, axis=1)[:, : len(self.claims.mix)]
         return Frame(
             reliable,
@@ -123,7 +123,3 @@ def _located(predictions: Any, units: Units, shape: tuple[int, ...]) -> tuple[Po
         jnp.where(reliable[:, None, None], scale, eyes),
         reliable,
     )
-
-
-def _log_deviations(scale: Float[Array, "n d d"]) -> Points:
-    return jnp.log(jnp.linalg.norm(scale, axis=2))

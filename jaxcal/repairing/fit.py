@@ -166,9 +166,8 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
     group = np.repeat(np.arange(len(leaves)), [leaf.size for leaf in leaves])
     sizes = jnp.asarray([leaf.size for leaf in leaves], flat.dtype)
     eye = jnp.eye(len(flat), dtype=flat.dtype)
-    common = np.flatnonzero(
-        np.isin(group, [k for k, (path, _) in enumerate(paths) if _is_common(path)])
-    )
+    is_common = np.asarray(["common" in str(path[-1]) for path, _ in paths])
+    common = np.flatnonzero(is_common[group])
 
     def logs(theta: Array) -> Array:
         values = log_likelihoods(unravel(theta), frame, predictions, ys)
@@ -210,8 +209,7 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
         best = jnp.argmax(jax.lax.map(height, candidates))
         return (jnp.where(last, theta, candidates[best]), deviations, amount), None
 
-    wide = [MOST if _is_common(path) else NARROW for path, _ in paths]
-    first = flat, jnp.asarray(wide, flat.dtype), eye
+    first = flat, jnp.asarray(np.where(is_common, MOST, NARROW), flat.dtype), eye
     (theta, deviations, amount), _ = jax.lax.scan(step, first, jnp.arange(STEPS + 1))
     lost = jnp.sum(logs(theta)) < jnp.sum(logs(flat))  # the identity is likelier: the search failed
     theta = jnp.where(lost, flat, theta)
@@ -219,10 +217,6 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
     inverse = jnp.linalg.inv(each[:, None] * amount * each[None] + eye)
     errors = each * jnp.sqrt(jnp.diagonal(inverse))
     return Fitted(unravel(theta), jax.tree.unflatten(tree, list(deviations)), unravel(errors))
-
-
-def _is_common(path: tuple[Any, ...]) -> bool:
-    return "common" in str(path[-1])
 
 
 def _deviations(

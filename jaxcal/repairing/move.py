@@ -4,9 +4,8 @@ A prediction p with centre c and scale M becomes the distribution of
 
 .. math:: Y = c + M (a + B M^{-1} (Y_0 - c)), \quad Y_0 \sim p.
 
-A change of variables keeps the constant of the density:
-:math:`\log p'(y) = \log p(y_0) - \log |B|`. So maps can be fitted by maximum likelihood even if the
-constants are unknown.
+:math:`\log p'(y) = \log p(y_0) - \log |B|` keeps the constant of the density, so maps can be fitted
+by maximum likelihood even if constants are unknown.
 """
 
 from collections.abc import Callable
@@ -54,12 +53,7 @@ class MovedDensity:
 
     def __call__(self, params: tuple[Any, Move], y: Array) -> Scalar:
         inner, move = params
-        return moved(lambda z: self.log_density(inner, z), move, y)
-
-
-def moved(log_density: Callable[[Array], Scalar], move: Move, y: Array) -> Scalar:
-    """Return the log density of one moved prediction at a target of any shape."""
-    return log_density(move.back(y.reshape(-1)).reshape(y.shape)) - move.log_size
+        return self.log_density(inner, move.back(y.reshape(-1)).reshape(y.shape)) - move.log_size
 
 
 class MovedDistribution(eqx.Module):

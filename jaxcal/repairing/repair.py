@@ -74,7 +74,7 @@ def repair(
         TypeError: There are no log densities, draws or probabilities, or densities have bounds.
 
     Cost: per fold and observation 24 (k + 10) log densities for k parameters (29 for d = 2); per
-    prediction about 900 to find its centre and scale; and two `calibration_test`.
+    prediction about 130 + 384 max(2, d) to find its centre and scale; and two `calibration_test`.
 
     Source: MacKay (1992) for the priors; Bayle et al. (2020), Cross-validation confidence intervals
     for test error, for limits across folds.
@@ -116,7 +116,10 @@ def repair(
         moved = move_all(predictions, move)
         return calibration_test(keys[1], moved, ys, inputs=inputs, names=called, level=level)
 
-    before, after = tested(no_move(maps.moves)), tested(maps.moves)
+    before = tested(no_move(maps.moves))
+    # always true: under jit the second test waits for the first (`tests/laws/test_lapack.py`)
+    finished = ~(before.p_value < -1)
+    after = tested(jax.tree.map(lambda leaf: jnp.where(finished, leaf, jnp.nan), maps.moves))
     along = tuple(f"input {k}" for k in range(columns.shape[1]))
     whole = jnp.all(ys == jnp.round(ys)) & jnp.any(ys != ys[:1])
     parts = before, after, maps.fitted, maps.features, (called, along), folds

@@ -22,6 +22,7 @@ from jaxcal.repairing.move import Move, move_all
 from jaxcal.results import Result, Sentences, TestResult, counted
 from jaxcal.typing import ArrayLike, Predictions, Scalar, Vector
 
+NARROWEST = 5.0  # most times that predictions are made as narrow without a warning
 CLEAR = 2.0  # least change that is printed, in standard errors
 
 
@@ -81,12 +82,8 @@ class Repair(Result):
         Raises:
             ValueError: Inputs are missing, or do not match those of the fit.
         """
-        move = self._move(predictions, inputs)
-        return (
-            moved_draws(predictions, move)
-            if isinstance(predictions, Draws)
-            else (move_all(predictions, move))
-        )
+        moved: Any = moved_draws if isinstance(predictions, Draws) else move_all
+        return moved(predictions, self._move(predictions, inputs))
 
     def draws(
         self, draws: ArrayLike, predictions: Predictions, inputs: ArrayLike | None = None
@@ -98,12 +95,21 @@ class Repair(Result):
             raise ValueError(
                 f"draws: wanted shape [n, m, ..], n = {len(move.log_size)}, got {values.shape}"
             )
-        rows = values.reshape(*values.shape[:2], -1)
-        return jax.vmap(move.of, in_axes=1, out_axes=1)(rows).reshape(values.shape)
+        return moved_draws(Draws(values), move).samples
 
     def changes(self) -> list[str]:
         """Return a sentence per parameter beyond 2 standard errors, the clearest first."""
         return [text for _, text in sorted(self._changes(), key=lambda one: -one[0])]
+
+    def remainder(self) -> list[str]:
+        """Return a sentence per cell of the table that is off after the repair and, if the test
+        after it rejects, one on the alternative with most evidence."""
+        table, parts = self.after.table, self.after.parts
+        left = [] if table is None else table.sentences(float(self.level))
+        if parts is None or self.after.verdict != "rejected":
+            return left
+        name = parts.names[int(np.argmax(np.asarray(parts.statistics)))]
+        return [*left, f"most of the evidence after the repair: {BEYOND.get(name, name)}"]
 
     def _move(self, predictions: Predictions, inputs: ArrayLike | None) -> Move:
         q = len(self.features.inputs.mix)
@@ -123,12 +129,10 @@ class Repair(Result):
         values, errors = self.fitted.parameters, self.fitted.errors
         for kind, words in (("shift", _shift), ("stretch", _stretch)):
             value, error = getattr(values, kind), getattr(errors, kind)
-            for group, along in ALONG.items():
-                for size, change, (k,) in _clear(value[group], error[group]):
-                    said.append((size, f"{kind} of {coordinates[k]}: {words(change)}{along}"))
-            if len(inputs) <= MOST:  # combinations have no names
-                for size, change, (k, q) in _clear(value["inputs"], error["inputs"]):
-                    along = f" for each deviation of {inputs[q]}"
+            # combinations of more inputs have no names
+            for group in (*ALONG, "inputs")[: 4 if len(inputs) <= MOST else 3]:
+                for size, change, (k, *q) in _clear(value[group], error[group]):
+                    along = ALONG[group] if not q else f" for each deviation of {inputs[q[0]]}"
                     said.append((size, f"{kind} of {coordinates[k]}: {words(change)}{along}"))
         pairs = list(combinations(coordinates, 2))
         for size, change, (k,) in _clear(values.correlation, errors.correlation):
@@ -159,30 +163,36 @@ class Repair(Result):
             "targets are whole numbers: the gain is that of densities of real numbers, not a log "
             "score of counts or classes [whole-targets]"
         )
-        said = [(text, True) for text in self.before.warnings()]
+        times = float(np.exp(-np.min(np.asarray(self.fitted.parameters.stretch["common"]))))
+        narrow = (
+            f"the map makes predictions {times:.2g} times as narrow: if the model has seen these "
+            f"targets, or predictions are computed from them, the gain is arbitrary [narrow-map]"
+        )
         return [
-            *said,
+            *((text, True) for text in self.before.warnings()),
             (whole, bool(np.any(np.asarray(self.whole)))),
+            (narrow, times > NARROWEST),
             (moved, beyond > 0),
             (few, bool(left_out)),
             (still, unmoved > 0),
         ]
 
     def _lines(self) -> list[str]:
-        level = float(self.level)
         lines = say_gain(self)
         for name, test in (("before", self.before), ("after", self.after)):
             what = "calibration test" if self.unit == NATS else "skce test"
             lines.append(f"  {name:<7} {what}: {test.verdict}, p = {test.p_value:.2g}")
         changes = self.changes() or ["nothing by more than two errors"]
         lines += ["  what the map of all pairs changes:", *(f"    {text}" for text in changes)]
-        table = self.after.table
-        left = [] if table is None else table.sentences(level)
-        if left:
-            lines += ["  what it leaves:", *(f"    {text}" for text in left)]
-        return lines
+        left = self.remainder()
+        return lines + ["  what it leaves:", *(f"    {text}" for text in left)] * bool(left)
 
 
+BEYOND = {  # alternatives that an affine map does not repair
+    "varying": "errors along a learned function of the features; the map repairs linear ones only",
+    "tails": "tails or the form of the densities, which no affine map repairs",
+    "skewness": "skewness, which no affine map repairs",
+}
 ALONG = {
     "common": "",
     "center": " for each deviation of its claimed centre",

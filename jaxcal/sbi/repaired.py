@@ -125,7 +125,7 @@ class RepairedPosterior:
         Returns:
             [b] or []; -infinity beyond the bounds. A tensor if theta or x is one.
 
-        Cost: about 900 log densities per observation, to find its map.
+        Cost: about 130 + 384 max(2, d) log densities per observation, to find its map.
         """
         thetas = checks.floats(theta, "theta")
         d = len(self.repaired.space.low)
@@ -226,13 +226,10 @@ class RepairedPosterior:
 @partial(jax.jit, static_argnames="one")
 def _logs(predictions: Any, thetas: Float[Array, "b d"], *, one: bool) -> Float[Array, " b"]:
     """Return log densities of b posteriors at their thetas, or of ``one`` at all thetas."""
+    at = lambda log_density, theta: log_density(theta)  # noqa: E731
     if not one:
-        return each_density(predictions, _at, thetas)
-    return jax.vmap(lambda theta: each_density(predictions, _at, theta[None])[0])(thetas)
-
-
-def _at(log_density: Any, theta: Array) -> Array:
-    return log_density(theta)
+        return each_density(predictions, at, thetas)
+    return jax.vmap(lambda theta: each_density(predictions, at, theta[None])[0])(thetas)
 
 
 def _like(inputs: tuple[Any, ...], values: Array) -> Any:

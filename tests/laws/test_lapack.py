@@ -69,7 +69,7 @@ def log_density(center, y):
     return -jnp.sum((y - center) ** 4)
 
 
-@pytest.mark.parametrize("test", [jaxcal.calibration_test, jaxcal.kccsd_test])
+@pytest.mark.parametrize("test", [jaxcal.calibration_test, jaxcal.kccsd_test, jaxcal.repair])
 @pytest.mark.parametrize("models", [1, 3])
 @pytest.mark.parametrize("normal", [False, True])
 def test_tests_of_densities_call_lapack_in_turn(key, test, models, normal):
