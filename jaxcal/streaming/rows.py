@@ -281,8 +281,9 @@ class RankRows(eqx.Module):
         """Return fields of a `Comparison` from means over all rows, as `ClassRows.told` does."""
         log = skill[:, -1]
         some = bool(jnp.any(~jnp.isnan(log)))
+        inside, below = jnp.clip(moments, 0, 1).swapaxes(0, 1)
         return {
-            "covered": Covered(*jnp.clip(moments, 0, 1).swapaxes(0, 1), jnp.zeros(len(moments))),
+            "covered": Covered(inside, below, jnp.zeros(len(moments))),
             "skill": {"log": log} if some else {},
         }
 
