@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxcal.typing import DTypeLike
 
 TURN = 2 * math.pi
+PANEL = 20  # rows of a large matrix that are eliminated together
 # coefficients in x^2 of cos(pi x / 2) and sin(pi x / 2) / x, from Chebyshev nodes of [0, 1]
 COSINE = (0.9999999998, -1.233700534, 0.2536693222, -0.02086268671, 9.177229238e-4, -2.38241523e-5)
 SINE = (1.570796327, -0.6459640956, 0.07969260369, -4.681657707e-3, 1.602545899e-4, -3.431788893e-6)
@@ -111,30 +112,30 @@ class Eliminated(NamedTuple):
 def eliminated(
     matrices: Float[Array, "*batch k k"], columns: Float[Array, "*batch k b"]
 ) -> Eliminated:
-    """Solve by Gauss-Jordan elimination, one row per step; pivots are at least rounding.
-
-    For many small matrices: on a CPU with few threads, independent batched factorizations of LAPACK
-    can deadlock.
-    """
-    k, sizes = matrices.shape[-1], jnp.diagonal(matrices, axis1=-2, axis2=-1)
+    """Solve by Gauss-Jordan elimination, one row per step, of large matrices up to `PANEL` rows;
+    pivots are at least rounding. LAPACK can deadlock on a CPU with few threads."""
+    k = matrices.shape[-1]
+    width = max(w for w in range(1, PANEL + 1 if k > 2 * PANEL else 2) if k % w == 0)
     both = jnp.concatenate([matrices, columns], axis=-1)
-    least = jnp.finfo(both.dtype).eps * sizes
+    least = jnp.finfo(both.dtype).eps * jnp.diagonal(matrices, axis1=-2, axis2=-1)[..., None]
 
     def step(carry: tuple[Array, Array, Array], j: Array) -> tuple[PyTree, None]:
-        both, forms, log_det = carry
-        row = jax.lax.dynamic_index_in_dim(both, j, axis=-2)
-        pivot = jax.lax.dynamic_index_in_dim(row, j, axis=-1)
-        pivot = at_least(pivot, jax.lax.dynamic_index_in_dim(least, j, axis=-1)[..., None])
-        factors = jax.lax.dynamic_index_in_dim(both, j, axis=-1) / pivot
-        other = jnp.expand_dims(jnp.arange(k) != j, (*range(both.ndim - 2), -1))
-        forms = forms + (row[..., k:] ** 2 / pivot)[..., 0, :]
-        both = both - jnp.where(other, factors, 0) * row
-        return (both, forms, log_det + jnp.log(pivot)[..., 0, 0]), None
+        (both, forms, log_det), cut = carry, jax.lax.dynamic_slice_in_dim
+        rows, before = cut(both, j, width, -2), cut(both, j, width, -1)
+        if width > 1:
+            more, logs, solved = eliminated(cut(rows, j, width, -1), rows)
+        else:
+            pivots = at_least(cut(rows, j, 1, -1), cut(least, j, 1, -2))
+            logs, solved = jnp.log(pivots)[..., 0, 0], rows / pivots
+            more = (solved * rows)[..., 0, :]
+        both = both - (before @ solved if width > 1 else before * solved)
+        both = jax.lax.dynamic_update_slice_in_dim(both, solved, j, -2)
+        return (both, forms + more[..., k:], log_det + logs), None
 
     start = (both, jnp.zeros_like(columns[..., 0, :]), jnp.zeros_like(matrices[..., 0, 0]))
-    (both, forms, log_det), _ = jax.lax.scan(step, start, jnp.arange(k))
-    pivots = at_least(jnp.diagonal(both, axis1=-2, axis2=-1), least)
-    return Eliminated(forms, log_det, both[..., k:] / pivots[..., None])
+    with jax.default_matmul_precision("highest"):
+        (both, forms, log_det), _ = jax.lax.scan(step, start, jnp.arange(0, k, width))
+    return Eliminated(forms, log_det, both[..., k:])
 
 
 def uniforms(

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.entries.moments import Frame, Group, whole
 from jaxcal.entries.ranks import Seen
-from jaxcal.numerics import normal_of, uniforms
+from jaxcal.numerics import eliminated, normal_of, uniforms
 from jaxcal.typing import Key, Points
 
 PARTS = 5
@@ -49,12 +49,11 @@ def learned(
     latter are not used for learning. Constant errors are learned but left out of the entries."""
     centered = features - jnp.mean(features, axis=0, keepdims=True)
     regressors = jnp.concatenate([jnp.ones_like(centered[:, :1]), centered], axis=1)
-    penalties = jnp.full(regressors.shape[1], PENALTY, features.dtype).at[0].set(1)
+    ridge = jnp.diag(jnp.full(regressors.shape[1], PENALTY, features.dtype).at[0].set(1))
 
     def of_part(k: Array) -> Float[Array, " n"]:
         earlier = jnp.where((part < k)[:, None], regressors, 0)
-        products = earlier.T @ regressors + jnp.diag(penalties)
-        slopes = jax.scipy.linalg.solve(products, earlier.T @ moments, assume_a="pos")
+        slopes = eliminated(earlier.T @ regressors + ridge, earlier.T @ moments).solutions
         return jnp.where(part == k, jnp.sum((centered @ slopes[1:]) * moments, axis=1), 0)
 
     with jax.default_matmul_precision("highest"):

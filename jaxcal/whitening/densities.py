@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
-from jaxcal.numerics import at_least
+from jaxcal.numerics import at_least, eliminated
 from jaxcal.read import Standardized, convert
 from jaxcal.read.scores import climbable, log_densities, to_second_order
 from jaxcal.read.standardized import in_units_of_data
@@ -167,7 +167,7 @@ def _newton(scores: Points, precisions: Float[Array, "n d d"]) -> Points:
     units = jnp.where(diagonal > 0, diagonal, 1) ** -0.5
     unitless = safe * units[:, :, None] * units[:, None]
     bounded, _ = bounded_spectrum(unitless, lambda v: at_least(jnp.abs(v), LEAST))
-    along = units * jnp.linalg.solve(bounded, (units * scores)[..., None])[..., 0]
+    along = units * eliminated(bounded, (units * scores)[..., None]).solutions[..., 0]
     return jnp.where(finite[:, None], along, 0)
 
 

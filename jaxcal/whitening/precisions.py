@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxcal.numerics import at_least, at_most, psd_root
+from jaxcal.numerics import at_least, at_most, eliminated, psd_root
 from jaxcal.typing import Nodes, Precondition
 
 # A scale that is too large gives scores that dominate the statistic; one too small does no harm.
@@ -163,8 +163,8 @@ def _inverse(bounded: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
     finite = jnp.all(jnp.isfinite(bounded), axis=(1, 2))[:, None, None]
     units = jnp.diagonal(jnp.where(finite, bounded, eyes(bounded)), axis1=1, axis2=2) ** -0.5
     square = units[:, :, None] * units[:, None]
-    root = jnp.linalg.cholesky(jnp.where(finite, bounded * square, eyes(bounded)))
-    inverse = jax.scipy.linalg.cho_solve((root, True), eyes(bounded))
+    inverse = eliminated(jnp.where(finite, bounded * square, eyes(bounded)), eyes(bounded))
+    inverse = inverse.solutions
     return jnp.where(finite, (inverse + jnp.swapaxes(inverse, 1, 2)) / 2 * square, jnp.nan)
 
 
