@@ -4,6 +4,8 @@ All models are evaluated on the same observations with the same bootstrap draws,
 two models are far more certain than their values.
 """
 
+import math
+
 from jaxcal.ckce import any_predictions, ranks
 from jaxcal.ckce.any_predictions import are_classes
 from jaxcal.ckce.class_comparison import by_kernel, by_probability, compared, of_groups, of_models
@@ -135,7 +137,7 @@ def compare(
     if isinstance(bandwidth, str) and bandwidth not in ("own", "pooled"):
         raise ValueError(f"bandwidth: wanted 'pooled', 'own' or a number, got {bandwidth!r}")
     variables = None if given is None else checks.features(given, "given")
-    number = 0 if variables is None else variables[:1].size
+    number = 0 if variables is None else math.prod(variables.shape[1:])
     counts = {"measure": measure, "n_draws": n_draws, "level": level, "given": number}
     if classes and groups is None:
         problem = of_models(models, targets, variables)
