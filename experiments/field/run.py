@@ -18,6 +18,7 @@ from jaxcal.coverage import coverage
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "power"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))
 import field_statistics as statistics
 import network
 import runner

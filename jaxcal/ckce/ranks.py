@@ -75,8 +75,11 @@ def compared(
     models, ys = ready(names, models, targets)
     errors_key, draws_key = jax.random.split(key)
     keys, z = (errors_key, draws_key), standardized(given, len(ys), floating(ys))
-    each = [_error(keys, model, ys, z, n_draws) for model in models]
+    lags = [m.correlation() if isinstance(m, Draws) else jnp.zeros(()) for m in models]
+    independent = [model.thinned() if isinstance(model, Draws) else model for model in models]
+    each = [_error(keys, model, ys, z, n_draws) for model in independent]
     errors, covered = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    covered = covered._replace(correlation=jnp.stack([lag.astype(ys.dtype) for lag in lags]))
     others = {"covered": covered, "skill": log_scores(models, ys), "n": len(ys)}
     return judged(draws_key, errors, level, 1.0) | others
 
@@ -108,9 +111,8 @@ def _error(
     keys_of_draws = (deal_key, null_key, keys[1])
     error = by_regression(keys_of_draws, features, ones, d, noise, variance, rank, n_draws)
     shares = (jnp.mean(extrapolated(event, near.ranks), axis=0) for event in (inside, below))
-    lag = predictions.correlation() if isinstance(predictions, Draws) else jnp.zeros((), d.dtype)
     hit, lower = (jnp.clip(share, 0, 1) for share in shares)
-    covered = Covered(hit, lower, lag)
+    covered = Covered(hit, lower, jnp.zeros((), d.dtype))
     return error._replace(nonfinite=jnp.sum(lost)), covered
 
 

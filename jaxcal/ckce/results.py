@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxcal.ckce import report
 from jaxcal.ckce.solvers import Approximation, Fit
 from jaxcal.results import Notes, Result, Sentences, largest_share
-from jaxcal.results.notes import CORRELATED, sentences
+from jaxcal.results.notes import of_a_chain, sentences
 from jaxcal.typing import Contents, Scalar
 
 COMPARABLE = report.COMPARABLE
@@ -273,15 +273,7 @@ class Comparison(Result):
             ),
         ]
         lags = [] if self.covered is None else np.asarray(self.covered.correlation)
-        said = said + [
-            (
-                f"successive draws of {name} have correlation {lag:.2g}, so they count as fewer "
-                "than they are, and the model looks too sure: thin chains to independent draws"
-                " [correlated-draws]",
-                lag > CORRELATED,
-            )
-            for name, lag in zip(self.names, lags, strict=False)
-        ]
+        said = said + [of_a_chain(*one) for one in zip(self.names, lags, strict=False)]
         without_value = np.flatnonzero(~np.isfinite(np.asarray(self.corrected))).tolist()
         return said + [(self._why(k), True) for k in without_value]
 

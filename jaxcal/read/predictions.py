@@ -11,6 +11,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal.read import convert
+from jaxcal.results.notes import CORRELATED, apart
 from jaxcal.typing import ArrayLike, LogDensity
 
 
@@ -183,6 +184,13 @@ class Draws(eqx.Module):
         lag = jnp.mean(jnp.nan_to_num(of_each), axis=0) + 1 / x.shape[1]
         noise = 5 / (x.shape[0] * x.shape[1]) ** 0.5
         return jnp.max(jnp.where(self._sorted() | (lag < noise), 0, lag))
+
+    def thinned(self) -> "Draws":
+        """Return the draws; if they are correlated, one per autocorrelation time, two at least."""
+        lag, m = self.correlation(), self.samples.shape[1]
+        if isinstance(lag, Tracer) or not lag > CORRELATED:
+            return self
+        return Draws(self.samples[:, :: min(apart(float(lag)), m // 2)], self.rhat)
 
     def unsorted(self) -> "Draws":
         """Return the draws, those of each prediction in random order if a coordinate is sorted.

@@ -5,6 +5,7 @@ problem adds one entry to the dict. The table here defines its sentence, how num
 combined and, if the problem prevents a verdict, the reason.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
@@ -307,3 +308,17 @@ def memory(contributions: Any) -> Any:
     total, n = np.sum(gaps**2, axis=-1), gaps.shape[-1]
     lag = np.sum(gaps[..., 1:] * gaps[..., :-1], axis=-1) / np.where(total > 0, total, 1)
     return np.where(lag > 5 / n**0.5, lag, 0)
+
+
+def apart(lag: float) -> int:
+    """Return the autocorrelation time of draws, in steps, if correlations fall like lag^t."""
+    return math.ceil((1 + lag) / max(1 - lag, 1e-6))
+
+
+def of_a_chain(whose: str, lag: float) -> tuple[str, bool]:
+    """Return the sentence on draws that are correlated in their order, and whether it applies."""
+    text = (
+        f"successive draws of {whose} have correlation {lag:.2g}, as those of a chain have, so "
+        f"only one of {apart(lag)} is used: pass more steps, thinned to independent draws"
+    )
+    return f"{text} [correlated-draws]", bool(lag > CORRELATED)

@@ -26,7 +26,7 @@ from jaxcal.entries.table import unblurred
 from jaxcal.nulls.contract import holm
 from jaxcal.read import Draws, Units, checks
 from jaxcal.results import Means, Result, Sentences, Table, recorded
-from jaxcal.results.notes import CORRELATED
+from jaxcal.results.notes import of_a_chain
 from jaxcal.sbi.adapters import paired
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.pairs import ScoredPairs
@@ -75,18 +75,12 @@ class PosteriorRanks(Result):
     def _sentences(self) -> Sentences:
         lost = bool(np.any(np.isnan(np.asarray(self.p_values))))
         lag = float(np.max(np.asarray(self.correlation)))
-        worth = self.size * (1 - lag) / (1 + lag)
         return [
             (
                 "draws or thetas are NaN or infinite, so the p-value is NaN [nonfinite-draws]",
                 lost,
             ),
-            (
-                f"successive draws of a posterior have correlation {lag:.2g}, so its {self.size} "
-                f"draws count as about {worth:.0f}, and a right posterior may look too narrow: "
-                "thin chains to independent draws [correlated-draws]",
-                lag > CORRELATED,
-            ),
+            of_a_chain("a posterior", lag),
         ]
 
     def figure(self) -> "Figure":
@@ -170,7 +164,7 @@ def ranks_of(
                 f"draws: wanted m >= 2 draws of each of the n={n} posteriors tested, shape "
                 f"({n}, m, {d}), got {array.shape} (without prior= some pairs are base points)"
             )
-        free = pairs.space.free(Draws(array).unsorted().samples.astype(pairs.thetas.dtype))
+        free = pairs.space.free(array.astype(pairs.thetas.dtype))
     elif pairs.sampler is not None:
         free = pairs.sample(draw_key, n_draws)
     else:
@@ -208,6 +202,10 @@ def rank_densities(
 ) -> PosteriorRanks:
     """Return ranks among the candidates of a proposal, with their exchangeability test."""
     test_key, fold_key = jax.random.split(key)
+    drawn, lag = isinstance(proposal, Drawn), jnp.zeros(())
+    if drawn:
+        draws, lag = _independent(proposal.draws)
+        proposal = Drawn(draws)
     result = exchangeability_test(
         test_key,
         predictions,
@@ -216,7 +214,6 @@ def rank_densities(
         divergence=Fisher(zero_outside=True),
         level=level,
     )
-    drawn = isinstance(proposal, Drawn)
     size = proposal.draws.shape[1] if drawn else int(getattr(proposal, "n_candidates", 0))
     return PosteriorRanks(
         result.ranks,
@@ -226,7 +223,7 @@ def rank_densities(
         ("density", *names),
         DRAWS if drawn else CHAINS,
         size,
-        Draws(proposal.draws).correlation() if drawn else jnp.zeros(()),
+        lag,
     )
 
 
@@ -241,6 +238,7 @@ def rank_draws(
 ) -> PosteriorRanks:
     """Return `PosteriorRanks` among draws."""
     fold_key, rank_key = jax.random.split(key)
+    draws, lag = _independent(draws)
     standing, m = ranks_among_draws(rank_key, draws, thetas), draws.shape[1] - 1
     return PosteriorRanks(
         standing,
@@ -250,8 +248,14 @@ def rank_draws(
         ("distance", *names),
         DRAWS,
         m,
-        Draws(draws).correlation(),
+        lag,
     )
+
+
+def _independent(draws: Float[Array, "n m d"]) -> tuple[Float[Array, "n k d"], Scalar]:
+    """Return draws among which ranks are uniform, and the lag-one correlation of all."""
+    unsorted = Draws(draws).unsorted()
+    return unsorted.thinned().samples, unsorted.correlation()
 
 
 @jax.jit
@@ -391,5 +395,5 @@ def check_draws(
     words = checks.names(words, d) or tuple(f"theta_{k + 1}" for k in range(d))
     features = None if xs is None else checks.rows(xs, n, "xs").astype(values.dtype)
     units = Units.of(values)  # distances are in units of the parameters' spread
-    among = units.points(Draws(jnp.asarray(array, values.dtype)).unsorted().samples)
+    among = units.points(jnp.asarray(array, values.dtype))
     return rank_draws(key, among, units.points(values), features, words, level=level)

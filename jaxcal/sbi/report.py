@@ -273,8 +273,8 @@ class PosteriorReport(Result):
 
     def _sentences(self) -> Sentences:
         said = self.calibration.warnings() + self.conditional.warnings()
-        if self.ranks is not None and self.ranks.exchangeability is not None:
-            said += self.ranks.exchangeability.warnings()
+        ranked = [] if self.ranks is None else [self.ranks, self.ranks.exchangeability]
+        said += [text for part in ranked if part is not None for text in part.warnings()]
         said += [text for parameter in self.discrete for text in parameter.warnings()]
         # both tests may report one code with different counts: keep the first
         once = {" ".join(codes([text])) or text: text for text in reversed(said)}

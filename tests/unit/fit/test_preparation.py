@@ -81,7 +81,7 @@ LAWS = {
         ).to_event(1),
     ),
     "draws": lambda mean, deviation: Draws(
-        mean[:, None] + deviation[:, None] * jnp.linspace(-1, 1, 8)[None, :, None]
+        mean[:, None] + deviation[:, None] * jnp.cos(2 * jnp.arange(8.0))[None, :, None]
     ),
 }
 

@@ -385,8 +385,10 @@ def test_chains_that_are_not_thinned_are_said(key):
     lag = float(jaxcal.Draws(chains).correlation())
     assert abs(lag - memory) < 0.1  # below it by O(1 / m)
     thetas = jax.random.normal(jax.random.fold_in(key, 1), (n, 2))
-    said = sbi.check_draws(0, chains, thetas).warnings()
-    assert "correlated-draws" in said[0]
+    result = sbi.check_draws(0, chains, thetas)
+    assert "correlated-draws" in result.warnings()[0]
+    step = int(np.ceil((1 + lag) / (1 - lag)))
+    assert result.size + 1 == len(range(0, m, step))
     independent = jax.random.normal(key, (n, m, 2))
     assert float(jaxcal.Draws(independent).correlation()) == 0
     assert not sbi.check_draws(0, independent, thetas).warnings()
