@@ -39,9 +39,10 @@ Events: TypeAlias = tuple[Float[Array, "n p"], Float[Array, " p"]]
 
 def ready(
     names: tuple[str, ...], models: list[PredictionsLike], targets: ArrayLike, *, least: int = 3
-) -> tuple[list[PredictionsLike], Array]:
-    """Return checked models and at least ``least`` targets; an error names the model."""
-    checked, ys = [], jnp.zeros(0)
+) -> tuple[list[PredictionsLike], Array, list[Array]]:
+    """Return checked models, at least ``least`` targets, and the correlation of each model's draws,
+    which are thinned; an error names the model."""
+    checked, ys, lags = [], jnp.zeros(0), []
     for name, model in zip(names, models, strict=True):
         try:
             if isinstance(model, Scores):
@@ -56,10 +57,12 @@ def ready(
                 model, ys = observations(model, targets, least=min(least, 2))
         except (TypeError, ValueError) as error:
             raise type(error)(f"models[{name}]: {error}") from None
-        checked.append(model)
+        drawn = isinstance(model, Draws)
+        lags.append(model.correlation() if drawn else jnp.zeros(()))
+        checked.append(model.thinned() if drawn else model)
     if len(ys) < least:
         raise ValueError(f"targets: comparing needs at least {least} observations, got n={len(ys)}")
-    return checked, ys
+    return checked, ys, lags
 
 
 def compared(
@@ -72,12 +75,10 @@ def compared(
     given: ArrayLike | None,
 ) -> Contents:
     """Return the fields of a `Comparison` by ranks, with arguments as in `jaxcal.compare`."""
-    models, ys = ready(names, models, targets)
+    models, ys, lags = ready(names, models, targets)
     errors_key, draws_key = jax.random.split(key)
     keys, z = (errors_key, draws_key), standardized(given, len(ys), floating(ys))
-    lags = [m.correlation() if isinstance(m, Draws) else jnp.zeros(()) for m in models]
-    independent = [model.thinned() if isinstance(model, Draws) else model for model in models]
-    each = [_error(keys, model, ys, z, n_draws) for model in independent]
+    each = [_error(keys, model, ys, z, n_draws) for model in models]
     errors, covered = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
     covered = covered._replace(correlation=jnp.stack([lag.astype(ys.dtype) for lag in lags]))
     others = {"covered": covered, "skill": log_scores(models, ys), "n": len(ys)}

@@ -147,7 +147,7 @@ class LogDensities(eqx.Module):
 
 
 class Draws(eqx.Module):
-    """m draws from each of n predictions, in the units of the targets.
+    """m draws from each of n predictions, in the units of the targets and in any order.
 
     Args:
         samples: Draws, [n, m, d], or [n, m] for targets of shape [n].

@@ -221,7 +221,8 @@ def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outc
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
-        _in_one_order(inspect.signature(function).bind(*args, **kwargs).arguments)
+        names = inspect.signature(function).parameters
+        _in_one_order(dict(zip(names, args, strict=False)) | kwargs)
         result: Any = function(*args, **kwargs)
         if not result.traced:
             object.__setattr__(result, SOURCE, _described(function, args, kwargs))

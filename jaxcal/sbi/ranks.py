@@ -354,14 +354,14 @@ def check_draws(
 
     Args:
         key: Random key: typed, legacy or an integer.
-        draws: Independent draws of each posterior. One of these.
+        draws: Independent draws of each posterior, in any order; of those of a chain, one per
+            autocorrelation time is used. One of these.
 
             - An array or tensor [n, m, d], or [n, m] for one parameter. sbi's ``sample_batched``
               gives [m, n, d]: transpose the first two axes.
             - A dict of arrays [n, m] or [n, m, k], as BayesFlow samples.
             - A list of n dicts of columns [m] or [m, ..], or n data frames, one per observation:
-              ``fit.stan_variables()`` or ``fit.draws_pd()`` of cmdstanpy. Columns do not identify
-              chains: thin them to independent draws first.
+              ``fit.stan_variables()`` or ``fit.draws_pd()`` of cmdstanpy.
             - A list of n ``InferenceData`` of ArviZ (since ArviZ 1 ``DataTree``), one per
               observation, whose chains are thinned to their effective size.
         thetas: [n, d] parameters from the prior; a dict of [n] or [n, k] for draws with names.

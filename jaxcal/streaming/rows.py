@@ -22,6 +22,7 @@ from jaxcal.entries.ranks import seen
 from jaxcal.entries.sums import row_keys
 from jaxcal.read import Standardized, Units, checks
 from jaxcal.read.scores import is_distribution
+from jaxcal.results.notes import of_a_chain
 from jaxcal.typing import ArrayLike, Contents, Key, Models, Points
 
 
@@ -226,7 +227,11 @@ class RankRows(eqx.Module):
     def of(cls, key: Key, models: Models, targets: ArrayLike) -> tuple["RankRows", tuple[str, ...]]:
         """Fit to checked predictions of a first sample; also return the names of the models."""
         names, each = named(models)
-        checked, ys = ranks.ready(names, each, targets)
+        checked, ys, lags = ranks.ready(names, each, targets)
+        for name, lag in zip(names, lags, strict=True):
+            text, chained = of_a_chain(name, float(lag))
+            if chained:
+                raise ValueError(f"models[{name}]: {text.partition(', so')[0]}: thin them first")
         units = Units.of(ys.reshape(len(ys), -1))
         numbers = _numbers(0, len(ys))
         scalings = tuple(
@@ -249,7 +254,7 @@ class RankRows(eqx.Module):
     def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
         """Return names, predictions and targets of a batch, or an error."""
         names, each = named(models)
-        checked, ys = ranks.ready(names, each, targets, least=1)
+        checked, ys, _ = ranks.ready(names, each, targets, least=1)
         if ys.shape[1:] != self.event:
             raise ValueError(
                 f"targets: those of the first sample have shape {self.event}, those of the batch "

@@ -16,6 +16,7 @@ from jaxcal.coverage import coverage
 from jaxcal.entries.table import blur
 from jaxcal.sbi.adapters import as_draws
 from jaxcal.sbi.ranks import rank_draws
+from jaxcal.streaming import StreamedTest
 
 N, M, D = 40, 9, 2
 KEY = jax.random.key(0)
@@ -396,3 +397,5 @@ def test_chains_that_are_not_thinned_are_said(key):
     said = "".join(jaxcal.compare(0, models, thetas).warnings())
     assert "draws of a have" in said
     assert "draws of b have" not in said
+    with pytest.raises(ValueError, match=r"models\[a\]: successive draws .*: thin them first"):
+        StreamedTest.comparison(0, models, thetas)
