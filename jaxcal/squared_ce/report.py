@@ -60,8 +60,8 @@ class Report(Result):
         """Interval of the calibration error, from every row.
 
         Coverage, nominal 95 %: 94 to 100 % for eight populations of confidences, with 60 to 10,000
-        rows, and 91 to 99 % for nineteen populations of vectors with 300 rows
-        (experiments/squared_ce_intervals).
+        rows, and 89 to 99 % for nineteen populations of vectors with 300 rows: errors that no
+        combination of its functions makes are missed (experiments/squared_ce_intervals).
         """
         return self.every_row.interval
 
@@ -155,6 +155,9 @@ class Report(Result):
             f"  error {self.error:.4f}, every one of {n} rows tested by a fit to the others",
             f"  {confidence(self.interval.level)} interval {low:.4f} to {high:.4f}",
         ]
+        if self.notion == "canonical":
+            count = self.every_row.functions
+            lines.append(f"  of what {count} functions of the probabilities follow: no sharp waves")
         if not self.estimators:
             return lines
         best, width = self.best, max(len(words(name)) for name in self.estimators)
