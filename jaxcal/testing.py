@@ -324,9 +324,9 @@ def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:
     if statistic is None or hasattr(statistic.means.formulas, "residual"):
         return {}
     y, n = features.residual.ys[:1], outcome.contributions.shape[1]
-    own = n * outcome.biased[0] - (n - 1) * outcome.estimate[0]
-    size = statistic.means.gram(y, y)[0, 0] * jnp.finfo(own.dtype).eps
-    return {"small-residuals": jnp.where(own == 0, 0, n * size / jnp.abs(own))}
+    diagonal = jnp.abs(n * outcome.biased[0] - (n - 1) * outcome.estimate[0])  # mean of h(i, i)
+    size = statistic.means.gram(y, y)[0, 0] * jnp.finfo(diagonal.dtype).eps
+    return {"small-residuals": jnp.where(diagonal == 0, 0, n * size / diagonal)}
 
 
 def _first_row(outcome: Outcome) -> dict[str, Any]:

@@ -57,9 +57,9 @@ def ready(
                 model, ys = observations(model, targets, least=min(least, 2))
         except (TypeError, ValueError) as error:
             raise type(error)(f"models[{name}]: {error}") from None
-        drawn = isinstance(model, Draws)
-        lags.append(model.correlation() if drawn else jnp.zeros(()))
-        checked.append(model.thinned() if drawn else model)
+        one, lag = model.thinned() if isinstance(model, Draws) else (model, jnp.zeros(()))
+        checked.append(one)
+        lags.append(lag)
     if len(ys) < least:
         raise ValueError(f"targets: comparing needs at least {least} observations, got n={len(ys)}")
     return checked, ys, lags
@@ -79,8 +79,8 @@ def compared(
     errors_key, draws_key = jax.random.split(key)
     keys, z = (errors_key, draws_key), standardized(given, len(ys), floating(ys))
     each = [_error(keys, model, ys, z, n_draws) for model in models]
-    errors, covered = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
-    covered = covered._replace(correlation=jnp.stack([lag.astype(ys.dtype) for lag in lags]))
+    errors, (hit, lower) = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    covered = Covered(hit, lower, jnp.stack([lag.astype(hit.dtype) for lag in lags]))
     others = {"covered": covered, "skill": log_scores(models, ys), "n": len(ys)}
     return judged(draws_key, errors, level, 1.0) | others
 
@@ -88,7 +88,7 @@ def compared(
 @partial(jax.jit, static_argnames="n_draws")
 def _error(
     keys: tuple[Key, Key], predictions: Any, ys: Array, variables: Array | None, n_draws: int
-) -> tuple[Error, Covered]:
+) -> tuple[Error, tuple[Array, Array]]:
     ranks_key, deal_key, noise_key, null_key = jax.random.split(keys[0], 4)
     n = len(ys)
     raw = ys.reshape(n, -1)
@@ -111,10 +111,9 @@ def _error(
     ones = jnp.ones(n, d.dtype)
     keys_of_draws = (deal_key, null_key, keys[1])
     error = by_regression(keys_of_draws, features, ones, d, noise, variance, rank, n_draws)
-    shares = (jnp.mean(extrapolated(event, near.ranks), axis=0) for event in (inside, below))
-    hit, lower = (jnp.clip(share, 0, 1) for share in shares)
-    covered = Covered(hit, lower, jnp.zeros((), d.dtype))
-    return error._replace(nonfinite=jnp.sum(lost)), covered
+    hit, lower = (jnp.mean(extrapolated(event, near.ranks), axis=0) for event in (inside, below))
+    shares = jnp.clip(hit, 0, 1), jnp.clip(lower, 0, 1)
+    return error._replace(nonfinite=jnp.sum(lost)), shares
 
 
 def extrapolated(at: Callable[[Array], Events], ranks: Ranked) -> Float[Array, "n p"]:

@@ -272,8 +272,9 @@ class Comparison(Result):
                 self.n_draws < 99,
             ),
         ]
-        lags = [] if self.covered is None else np.asarray(self.covered.correlation)
-        said = said + [of_a_chain(*one) for one in zip(self.names, lags, strict=False)]
+        lags = np.zeros(1) if self.covered is None else np.asarray(self.covered.correlation)
+        lags = np.broadcast_to(lags.reshape(-1, lags.shape[-1]).max(axis=0), (len(self.names),))
+        said = said + [of_a_chain(*one) for one in zip(self.names, lags, strict=True)]
         without_value = np.flatnonzero(~np.isfinite(np.asarray(self.corrected))).tolist()
         return said + [(self._why(k), True) for k in without_value]
 

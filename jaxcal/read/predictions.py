@@ -185,12 +185,13 @@ class Draws(eqx.Module):
         noise = 5 / (x.shape[0] * x.shape[1]) ** 0.5
         return jnp.max(jnp.where(self._sorted() | (lag < noise), 0, lag))
 
-    def thinned(self) -> "Draws":
-        """Return the draws; if they are correlated, one per autocorrelation time, two at least."""
+    def thinned(self) -> tuple["Draws", Float[Array, ""]]:
+        """Return the draws, and the correlation of successive ones; if it is high, one draw per
+        autocorrelation time, two at least (all of them under jit, which cannot decide)."""
         lag, m = self.correlation(), self.samples.shape[1]
         if isinstance(lag, Tracer) or not lag > CORRELATED:
-            return self
-        return Draws(self.samples[:, :: min(apart(float(lag)), m // 2)], self.rhat)
+            return self, lag
+        return Draws(self.samples[:, :: min(apart(float(lag)), m // 2)], self.rhat), lag
 
     def unsorted(self) -> "Draws":
         """Return the draws, those of each prediction in random order if a coordinate is sorted.

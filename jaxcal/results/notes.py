@@ -319,6 +319,7 @@ def of_a_chain(whose: str, lag: float) -> tuple[str, bool]:
     """Return the sentence on draws that are correlated in their order, and whether it applies."""
     text = (
         f"successive draws of {whose} have correlation {lag:.2g}, as those of a chain have, so "
-        f"only one of {apart(lag)} is used: pass more steps, thinned to independent draws"
+        f"only one of {apart(lag)} is used (under jit all): pass more steps, thinned to "
+        f"independent draws"
     )
     return f"{text} [correlated-draws]", bool(lag > CORRELATED)

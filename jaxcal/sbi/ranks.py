@@ -204,8 +204,8 @@ def rank_densities(
     test_key, fold_key = jax.random.split(key)
     drawn, lag = isinstance(proposal, Drawn), jnp.zeros(())
     if drawn:
-        draws, lag = _independent(proposal.draws)
-        proposal = Drawn(draws)
+        draws, lag = Draws(proposal.draws).unsorted().thinned()
+        proposal = Drawn(draws.samples)
     result = exchangeability_test(
         test_key,
         predictions,
@@ -238,8 +238,9 @@ def rank_draws(
 ) -> PosteriorRanks:
     """Return `PosteriorRanks` among draws."""
     fold_key, rank_key = jax.random.split(key)
-    draws, lag = _independent(draws)
-    standing, m = ranks_among_draws(rank_key, draws, thetas), draws.shape[1] - 1
+    independent, lag = Draws(draws).unsorted().thinned()
+    points, m = independent.samples, independent.samples.shape[1] - 1
+    standing = ranks_among_draws(rank_key, points, thetas)
     return PosteriorRanks(
         standing,
         jax.vmap(uniformity, in_axes=1)(standing),
@@ -250,12 +251,6 @@ def rank_draws(
         m,
         lag,
     )
-
-
-def _independent(draws: Float[Array, "n m d"]) -> tuple[Float[Array, "n k d"], Scalar]:
-    """Return draws among which ranks are uniform, and the lag-one correlation of all."""
-    unsorted = Draws(draws).unsorted()
-    return unsorted.thinned().samples, unsorted.correlation()
 
 
 @jax.jit
