@@ -174,20 +174,21 @@ class Draws(eqx.Module):
     def correlation(self) -> Float[Array, ""]:
         """Return the lag-one correlation of draws in their order, [], the largest of coordinates.
 
-        The mean over predictions. It is 0 on average for independent draws, exactly: deviations
-        from the mean of m draws have correlation -1 / m. It counts as 0 for sorted draws, and up
+        The mean over predictions, without its bias up to O(m^-2): among m draws it is
+        r - (1 + 3 r) / m for a correlation r of a chain. It counts as 0 for sorted draws, and up
         to five standard errors.
         """
         x = self._columns()
         x = x - jnp.mean(x, axis=1, keepdims=True)
         of_each = jnp.sum(x[:, 1:] * x[:, :-1], axis=1) / jnp.sum(x**2, axis=1)
-        lag = jnp.mean(jnp.nan_to_num(of_each), axis=0) + 1 / x.shape[1]
-        noise = 5 / (x.shape[0] * x.shape[1]) ** 0.5
+        m = max(x.shape[1], 4)
+        lag = jnp.clip((jnp.mean(jnp.nan_to_num(of_each), axis=0) + 1 / m) / (1 - 3 / m), max=1)
+        noise = 5 / (x.shape[0] * m) ** 0.5
         return jnp.max(jnp.where(self._sorted() | (lag < noise), 0, lag))
 
     def thinned(self) -> tuple["Draws", Float[Array, ""]]:
-        """Return the draws, and the correlation of successive ones; if it is high, one draw per
-        autocorrelation time, two at least (all of them under jit, which cannot decide)."""
+        """Return the draws, and the correlation of successive ones; if it is high, draws so far
+        apart that it is below `CORRELATED`, two at least (all under jit, which cannot decide)."""
         lag, m = self.correlation(), self.samples.shape[1]
         if isinstance(lag, Tracer) or not lag > CORRELATED:
             return self, lag

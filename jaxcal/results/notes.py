@@ -21,7 +21,7 @@ Notes: TypeAlias = dict[str, Array]  # counts, shares or flags, of shape []
 
 
 CORRELATED = 0.1  # lag-one correlation of draws from which on they are called dependent
-LOST = 3.0  # rounding, in units of what the mean of a statistic resolves, that leaves no verdict
+LOST = 1.0  # rounding, in units of what the mean of a statistic resolves, that leaves no verdict
 
 
 class Note(NamedTuple):
@@ -302,17 +302,17 @@ def explanations() -> dict[str, str]:
 
 
 def memory(contributions: Any) -> Any:
-    """Return the lag-one correlation of rows [.., n] where it is more than five errors, else 0."""
+    """Return the lag-one correlation of rows [.., n] where it is more than three errors, else 0."""
     gaps = np.asarray(contributions, float)
     gaps = gaps - gaps.mean(-1, keepdims=True)
     total, n = np.sum(gaps**2, axis=-1), gaps.shape[-1]
     lag = np.sum(gaps[..., 1:] * gaps[..., :-1], axis=-1) / np.where(total > 0, total, 1)
-    return np.where(lag > 5 / n**0.5, lag, 0)
+    return np.where(lag > 3 / n**0.5, lag, 0)
 
 
 def apart(lag: float) -> int:
-    """Return the autocorrelation time of draws, in steps, if correlations fall like lag^t."""
-    return math.ceil((1 + lag) / max(1 - lag, 1e-6))
+    """Return the steps after which correlations that fall like lag^t are below `CORRELATED`."""
+    return math.ceil(math.log(CORRELATED) / math.log(min(max(lag, 1e-6), 1 - 1e-6)))
 
 
 def of_a_chain(whose: str, lag: float) -> tuple[str, bool]:

@@ -349,8 +349,8 @@ def check_draws(
 
     Args:
         key: Random key: typed, legacy or an integer.
-        draws: Independent draws of each posterior, in any order; of those of a chain, one per
-            autocorrelation time is used. One of these.
+        draws: Independent draws of each posterior, in any order; those of a chain are
+            thinned until their correlation is below .1. One of these.
 
             - An array or tensor [n, m, d], or [n, m] for one parameter. sbi's ``sample_batched``
               gives [m, n, d]: transpose the first two axes.
