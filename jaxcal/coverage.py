@@ -2,12 +2,13 @@ r"""Coverage of highest-density regions, for unnormalized densities.
 
 The region of level q of a prediction is :math:`\{y : f(y) \ge c\}` with probability q. A target
 lies in it if :math:`P(f(Z) > f(y)) \le q` for a draw Z of the prediction, so densities up to their
-constant and draws are sufficient.
+constant and draws are sufficient. Where draws have the density of the target (counts, a plateau),
+no region has exactly the probability q, and the target is placed at random among them.
 """
 
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import equinox as eqx
 import jax
@@ -24,6 +25,9 @@ from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 __all__ = ["coverage"]
 
+TIES = 0x7165  # seed of the places among equal values
+Count: TypeAlias = int | Int[Array, ""]
+
 
 def __dir__() -> list[str]:
     return sorted(__all__)
@@ -37,8 +41,9 @@ class Coverage(Result):
     Attributes:
         levels: Probabilities of the regions, [q].
         observed: Share of targets inside, [q].
-        counts: Number of targets for each number 0, .., m of ``draws`` with a higher density,
-            [m + 1]. Counts of data sets with the same number of draws can be added.
+        counts: Number of targets for each number 0, .., m of ``draws`` with a higher density, plus
+            a random part of those of equal density, [m + 1]. Counts of data sets with the same
+            number of draws can be added.
         p_uniform: P-value [] of "the share inside equals each level", which calibration implies;
             valid for every n.
         p_conservative: P-value [] of "the share inside is at least each level"; valid for every n.
@@ -123,9 +128,9 @@ def coverage(
     """Return how many targets lie in each prediction's highest-density region of every level.
 
     If r of m draws have a higher density than the target, the target is in the region of level
-    k / (m + 1) for r < k. Under calibration r is uniform on 0, .., m, so each share is unbiased for
-    every m. Conservative regions do not imply calibration: if all draws have the same density (a
-    plateau), every target is inside.
+    k / (m + 1) for r < k. Among draws of the same density, as for counts, it is placed at random
+    (by its row number: repeated calls agree). Under calibration r is uniform on 0, .., m, so each
+    share is unbiased for every m. Conservative regions do not imply calibration.
 
     The p-values are from the largest gap between share and level by the inequality of Massart
     (1990), which needs no approximation: p = 2 exp(-2 n gap^2), one-sided exp(-2 n gap^2).
@@ -163,17 +168,21 @@ def coverage(
 
 
 def ranks_of(
-    predictions: PredictionsLike, targets: ArrayLike | None, draws: ArrayLike | None
+    predictions: PredictionsLike,
+    targets: ArrayLike | None,
+    draws: ArrayLike | None,
+    first: int = 0,
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"], int]:
     """Return the number of draws with a higher density than each target, [n], a mask of NaN
-    densities, [n], and the number of draws; arguments as in `coverage`."""
+    densities, [n], and the number of draws; ``first`` is the number of the first row, and the other
+    arguments are as in `coverage`."""
     if isinstance(predictions, LogDensities):
         if targets is not None or draws is not None:
             raise TypeError(
                 "targets and draws: LogDensities are already those at targets and draws"
             )
         here, there = _precomputed(predictions)
-        return *_above(here, there), len(there)
+        return *_above(here, there, first), len(there)
     ys = checks.targets(targets)
     if isinstance(predictions, Unnormalized):
         predictions = predictions.arrays_only()
@@ -190,7 +199,7 @@ def ranks_of(
         )
     if array.shape[1] < 1:
         raise ValueError("draws: wanted at least 1 draw of each prediction, got none")
-    return *_ranks(predictions, ys, array), array.shape[1]
+    return *_ranks(predictions, ys, array, first), array.shape[1]
 
 
 def _precomputed(logs: LogDensities) -> tuple[Array, Array]:
@@ -209,20 +218,40 @@ def _precomputed(logs: LogDensities) -> tuple[Array, Array]:
 
 @jax.jit
 def _ranks(
-    predictions: PredictionsLike, ys: Array, draws: Array
+    predictions: PredictionsLike, ys: Array, draws: Array, first: Count
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"]]:
     here = log_densities_at(predictions, ys)
     there = jax.lax.map(lambda z: log_densities_at(predictions, z), jnp.moveaxis(draws, 1, 0))
-    return _above(here.astype(ys.dtype), there)
+    return _above(here.astype(ys.dtype), there, first)
 
 
 @jax.jit
 def _above(
-    here: Float[Array, " n"], there: Float[Array, "m n"]
+    here: Float[Array, " n"], there: Float[Array, "m n"], first: Count
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"]]:
     """Return ranks, and a mask of NaN, from log densities at the targets and at the draws."""
     unknown = jnp.isnan(here) | jnp.any(jnp.isnan(there), axis=0)
-    return jnp.sum(there > here[None], axis=0), unknown
+    higher, equal = (jnp.sum(f(there, here[None]), axis=0) for f in (jnp.greater, jnp.equal))
+    return higher + among(equal, here, first), unknown
+
+
+def among(
+    equal: Int[Array, " n"], values: Float[Array, " n"], first: Count = 0
+) -> Int[Array, " n"]:
+    """Return a random whole number from 0 to ``equal`` for each row; see `by_row`."""
+    places = by_row(values, first) * (equal + 1).astype(values.dtype)
+    return jnp.minimum(jnp.floor(places).astype(equal.dtype), equal)
+
+
+def by_row(values: Float[Array, " n"], first: Count = 0) -> Float[Array, " n"]:
+    """Return a uniform random number for each row, which the number of the row, counted from
+    ``first``, and its value determine."""
+    bits = jax.lax.bitcast_convert_type(values.astype(jnp.float32), jnp.uint32)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(
+        jax.random.key(TIES), first + jnp.arange(len(bits))
+    )
+    keys = jax.vmap(jax.random.fold_in)(keys, bits)
+    return jax.vmap(lambda key: jax.random.uniform(key, (), values.dtype))(keys)
 
 
 @partial(jax.jit, static_argnames="m")

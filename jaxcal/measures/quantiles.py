@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.coverage import massart
+from jaxcal.coverage import among, by_row, massart
 from jaxcal.mcmc.results import McmcDraws
 from jaxcal.numerics import largest
 from jaxcal.read import Draws, checks
@@ -85,7 +85,9 @@ class QuantileCalibration(JudgedResult):
 def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
     """Return the probability integral transforms F_i(y_i), one per target.
 
-    For targets with atoms (counts) the transforms of correct predictions are not uniform.
+    Where a prediction gives a value a probability (counts, equal draws), the transform is drawn
+    uniformly between the cdf below and at the target (by its row number: repeated calls agree), so
+    that transforms of correct predictions are uniform.
 
     Args:
         predictions: A numpyro distribution of numbers with batch shape [n] that has a ``cdf``
@@ -95,6 +97,8 @@ def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
 
     Returns:
         Transforms, [n], in [0, 1]; NaN for a target that is NaN or infinite.
+
+    Source: Czado, Gneiting and Held (2009), Section 2.1, for counts.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -106,10 +110,15 @@ def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
     ys = jnp.where(jnp.isfinite(ys), ys, jnp.nan)
     samples = _samples(predictions, ys)
     if samples is not None:
-        below = jnp.sum(samples < ys[:, None], axis=1)
+        below, equal = (jnp.sum(f(samples, ys[:, None]), axis=1) for f in (jnp.less, jnp.equal))
+        below = below + among(equal, ys)
         shares = (below.astype(ys.dtype) + 0.5) / (samples.shape[1] + 1)
         return jnp.where(jnp.isnan(ys) | jnp.any(jnp.isnan(samples), axis=1), jnp.nan, shares)
-    return _cdf(_single(predictions, ys.shape[0]), ys)
+    single = _single(predictions, ys.shape[0])
+    at = _cdf(single, ys)
+    if not predictions.is_discrete:
+        return at
+    return at - jnp.exp(single.log_prob(ys)) * by_row(at)
 
 
 @recorded

@@ -69,6 +69,21 @@ def test_shares_are_counts_by_hand():
     np.testing.assert_allclose(shares_of.observed, [0, 1 / 3, 2 / 3])
 
 
+@pytest.mark.parametrize("kind", ["counts", "plateau", "one point"])
+def test_equal_densities_are_split_as_calibration_implies(kind):
+    """Ranks of right predictions are uniform: counts, uniform densities, draws that are all one."""
+    n, m = 6000, 7
+    rng = np.random.default_rng(31)
+    rate = rng.gamma(2.0, 0.5, (1 + m, n))[0]
+    predictions, (ys, *zs) = {
+        "counts": (dist.Poisson(rate), rng.poisson(rate, (1 + m, n)) * 1.0),
+        "plateau": (dist.Uniform(rate, rate + 2), rng.uniform(rate, rate + 2, (1 + m, n))),
+        "one point": (dist.Poisson(0 * rate + 1e-6), np.zeros((1 + m, n))),
+    }[kind]
+    counts = np.asarray(coverage(predictions, ys, np.stack(zs, axis=1)).counts)
+    assert scipy.stats.chisquare(counts).pvalue > 1e-3
+
+
 def test_only_an_underconfident_model_is_conservative():
     calibrated, narrow, wide = (
         coverage(MODEL, targets_with(s), own_draws()) for s in (1, 1.4, 0.7)

@@ -126,6 +126,28 @@ def test_calibrated_shares_and_the_level_of_the_p_value():
     assert 0.01 * sets < rejected <= scipy.stats.binom.ppf(0.9999, sets, 0.05)
 
 
+@pytest.mark.parametrize("kind", ["counts", "draws", "wrapped"])
+def test_transforms_of_right_predictions_of_counts_are_uniform(kind):
+    n, m = 6000, 9
+    rng = np.random.default_rng(17)
+    rate = rng.gamma(2.0, 0.5, n)
+    ys, zs = rng.poisson(rate) * 1.0, rng.poisson(rate[:, None], (n, m)) * 1.0
+    predictions = {
+        "counts": dist.Poisson(rate),
+        "draws": Draws(zs),
+        "wrapped": dist.Poisson(rate[:, None]).to_event(1),
+    }[kind]
+    u = np.asarray(pit(predictions, ys))
+    if kind == "draws":
+        counts = np.bincount(np.rint(u * (m + 1) - 0.5).astype(int), minlength=m + 1)
+        assert scipy.stats.chisquare(counts).pvalue > 1e-3
+    else:
+        assert scipy.stats.kstest(u, "uniform").pvalue > 1e-3
+        below, at = (scipy.stats.poisson(rate).cdf(ys - 1 + k) for k in (0, 1))
+        assert np.all((below - 1e-6 <= u) & (u <= at + 1e-6))
+    assert float(quantile_calibration(predictions, ys).p_value) > 1e-3
+
+
 def test_the_gap_is_that_of_kolmogorov():
     report = quantile_calibration(NORMAL, YS)
     distance = scipy.stats.kstest(np.asarray(pit(NORMAL, YS)), "uniform").statistic

@@ -7,6 +7,7 @@ import pytest
 
 from jaxcal import dce
 from jaxcal.coverage import coverage
+from jaxcal.read import LogDensities
 from jaxcal.streaming import Shards, StreamedTest, StreamState, array_batches
 
 RANDOM = np.random.default_rng(0)
@@ -47,6 +48,15 @@ def test_coverage_of_batches_is_that_of_all(tmp_path):
         other.update(other.empty(), *next(batches(10)))
     with pytest.raises(ValueError, match="a state of another test"):
         other.result(merged)
+
+
+def test_equal_densities_are_split_alike_in_one_pass():
+    flat = [LogDensities(np.zeros(n), np.zeros((n, M))) for n in (N, 120, N - 120)]
+    test = StreamedTest.coverage(M)
+    state = test.run([(part, None, None) for part in flat[1:]])
+    counts = coverage(flat[0]).counts
+    np.testing.assert_array_equal(test.result(state).counts, counts)
+    assert np.count_nonzero(counts) > M / 2
 
 
 def test_what_is_unknown_is_counted():
