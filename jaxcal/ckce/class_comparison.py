@@ -29,6 +29,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Gaussian
 from jaxcal.read import checks
+from jaxcal.results.notes import memory
 from jaxcal.typing import ArrayLike, Contents, KernelLike, Key, Scalar
 
 LONG = 3e10  # multiplications above which a progress bar is shown, a few seconds of a processor
@@ -192,7 +193,9 @@ def compared(
         errors, others = _errors(stack, weights, shared, n_draws)
     if "ridge" in others:
         others["ridge"] = others["ridge"][0]
-    return judged(draws_key, errors, level, measure.largest) | others | {"n": n}
+    lags = jax.vmap(lambda q: memory(residuals(q, labels), labels[:, None]))(stack)
+    counts = {"n": n, "memory": lags}
+    return judged(draws_key, errors, level, measure.largest) | others | counts
 
 
 @eqx.filter_jit

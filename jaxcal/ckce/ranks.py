@@ -28,6 +28,7 @@ from jaxcal.entries.moments import features_of
 from jaxcal.entries.ranks import Ranked, seen
 from jaxcal.read import Draws, Scores, Standardized, Units, Unnormalized, checks
 from jaxcal.read.observations import observations
+from jaxcal.results.notes import memory
 from jaxcal.typing import ArrayLike, Contents, Key, PredictionsLike
 
 LEVELS = np.arange(0.05, 1, 0.1)
@@ -79,16 +80,16 @@ def compared(
     errors_key, draws_key = jax.random.split(key)
     keys, z = (errors_key, draws_key), standardized(given, len(ys), floating(ys))
     each = [_error(keys, model, ys, z, n_draws) for model in models]
-    errors, (hit, lower) = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    errors, (hit, lower, memories) = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
     covered = Covered(hit, lower, jnp.stack([lag.astype(hit.dtype) for lag in lags]))
     others = {"covered": covered, "skill": log_scores(models, ys), "n": len(ys)}
-    return judged(draws_key, errors, level, 1.0) | others
+    return judged(draws_key, errors, level, 1.0) | others | {"memory": memories}
 
 
 @partial(jax.jit, static_argnames="n_draws")
 def _error(
     keys: tuple[Key, Key], predictions: Any, ys: Array, variables: Array | None, n_draws: int
-) -> tuple[Error, tuple[Array, Array]]:
+) -> tuple[Error, tuple[Array, Array, Array]]:
     ranks_key, deal_key, noise_key, null_key = jax.random.split(keys[0], 4)
     n = len(ys)
     raw = ys.reshape(n, -1)
@@ -112,7 +113,7 @@ def _error(
     keys_of_draws = (deal_key, null_key, keys[1])
     error = by_regression(keys_of_draws, features, ones, d, noise, variance, rank, n_draws)
     hit, lower = (jnp.mean(extrapolated(event, near.ranks), axis=0) for event in (inside, below))
-    shares = jnp.clip(hit, 0, 1), jnp.clip(lower, 0, 1)
+    shares = jnp.clip(hit, 0, 1), jnp.clip(lower, 0, 1), memory(d, raw)
     return error._replace(nonfinite=jnp.sum(lost)), shares
 
 

@@ -175,6 +175,9 @@ class Comparison(Result):
         covered: For the measure "probability" and predictions other than class probabilities, the
             coverage of their intervals; see `Covered`.
         says: For class probabilities, claimed probabilities and frequencies; see `Says`.
+        memory: Correlation of what neighbouring rows contribute, [M], where it is more than chance
+            and rows are not sorted by targets, else 0; None where it is not computed: in one pass,
+            and by "ckce" and "skce" for predictions other than class probabilities.
         given: Number of further variables that errors are conditional on.
     """
 
@@ -210,6 +213,7 @@ class Comparison(Result):
     things: str = eqx.field(static=True)
     covered: Covered | None = None
     says: Says | None = None
+    memory: Float[Array, " M"] | None = None
     given: int = eqx.field(static=True, default=0)
 
     @property
@@ -275,6 +279,8 @@ class Comparison(Result):
         lags = np.zeros(1) if self.covered is None else np.asarray(self.covered.correlation)
         lags = np.broadcast_to(lags.reshape(-1, lags.shape[-1]).max(axis=0), (len(self.names),))
         said = said + [of_a_chain(*one) for one in zip(self.names, lags, strict=True)]
+        if self.memory is not None:
+            said += sentences({"dependent-rows": self.memory})
         without_value = np.flatnonzero(~np.isfinite(np.asarray(self.corrected))).tolist()
         return said + [(self._why(k), True) for k in without_value]
 

@@ -33,6 +33,7 @@ from jaxcal.results import (
     recorded,
     sentences,
 )
+from jaxcal.results.notes import memory
 from jaxcal.squared_ce.reductions import reduce
 from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar, Vector
 
@@ -129,7 +130,13 @@ class DistanceResult(JudgedResult):
             "identical-predictions": n > 1 and np.unique(v).size == 1,
             "one-class": n > 1 and np.all(y == y[0]) and (self.counts is None or y[0] in (0, 1)),
             "uneven-weights": effective if effective < n / 2 else 0,
+            "dependent-rows": self._memory(),
         }
+
+    def _memory(self) -> Array | float:
+        if self.counts is not None or not float(self._decides) <= self.level:
+            return 0.0
+        return memory((self.targets - self.predictions)[:, None], self.targets[:, None])
 
     def _no_verdict(self) -> Sentences:
         return no_verdict(self)

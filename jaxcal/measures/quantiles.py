@@ -21,8 +21,10 @@ from jaxcal.results import (
     count_verdicts,
     in_words,
     recorded,
+    sentences,
     too_few,
 )
+from jaxcal.results.notes import memory
 from jaxcal.typing import ArrayLike, DTypeLike, PredictionsLike, Scalar
 
 LEVELS = tuple(k / 20 for k in range(1, 20))  # .05, .10, .., .95
@@ -61,9 +63,10 @@ class QuantileCalibration(JudgedResult):
 
     def _sentences(self) -> Sentences:
         unknown = int(np.sum(np.isnan(np.asarray(self.pit))))
-        return [
-            (f"{unknown} transforms are NaN, so it cannot tell [nonfinite-transforms]", unknown > 0)
-        ]
+        nans = f"{unknown} transforms are NaN, so it cannot tell [nonfinite-transforms]"
+        rejected = np.asarray(self.p_value) <= self.level
+        lag = {"dependent-rows": np.where(rejected, memory(self.pit[..., None]), 0)}
+        return [(nans, unknown > 0), *sentences(lag)]
 
     def _batch_lines(self) -> list[str]:
         size, n = np.size(self.p_value), self.pit.shape[-1]
@@ -116,7 +119,7 @@ def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
         return jnp.where(jnp.isnan(ys) | jnp.any(jnp.isnan(samples), axis=1), jnp.nan, shares)
     single = _single(predictions, ys.shape[0])
     at = _cdf(single, ys)
-    if not predictions.is_discrete:
+    if not getattr(predictions, "is_discrete", False):
         return at
     return at - jnp.exp(single.log_prob(ys)) * by_row(at)
 

@@ -115,8 +115,9 @@ TABLE = {
     ),
     "dependent-rows": Note(
         "what neighbouring rows contribute has correlation {:.2g}: if rows are in the order of "
-        "time or place, the level is not assured: use null=jaxcal.nulls.DependentWild(); if rows "
-        "are sorted by targets, this is no sign of dependence",
+        "time or place, levels and intervals are not assured: tests with "
+        "null=jaxcal.nulls.DependentWild() allow for it; if rows are sorted by targets, this is no "
+        "sign of dependence",
         above=0.25,
         together=_largest,
     ),
@@ -301,13 +302,16 @@ def explanations() -> dict[str, str]:
     return {head: body.strip() for depth, head, body in sections if depth == "###"}
 
 
-def memory(contributions: Any) -> Any:
-    """Return the lag-one correlation of rows [.., n] where it is more than three errors, else 0."""
-    gaps = np.asarray(contributions, float)
-    gaps = gaps - gaps.mean(-1, keepdims=True)
-    total, n = np.sum(gaps**2, axis=-1), gaps.shape[-1]
-    lag = np.sum(gaps[..., 1:] * gaps[..., :-1], axis=-1) / np.where(total > 0, total, 1)
-    return np.where(lag > 3 / n**0.5, lag, 0)
+def memory(rows: Any, order: Any = None) -> Array:
+    """Return the lag-one correlation of rows [.., n, p] where it exceeds three errors, else 0; also
+    0 where a column of ``order`` [n, q], as of the targets, is sorted: that explains it."""
+    gaps = jnp.asarray(rows) - jnp.mean(rows, axis=-2, keepdims=True)
+    total = jnp.sum(gaps**2, axis=(-2, -1))
+    next_to = jnp.sum(gaps[..., 1:, :] * gaps[..., :-1, :], axis=(-2, -1))
+    lag = next_to / jnp.where(total > 0, total, 1)
+    steps = jnp.diff(jnp.asarray([[0], [1], [0]] if order is None else order), axis=0)
+    is_sorted = jnp.any(jnp.all(steps >= 0, axis=0) | jnp.all(steps <= 0, axis=0))
+    return jnp.where((lag > 3 / gaps.shape[-2] ** 0.5) & ~is_sorted, lag, 0)
 
 
 def apart(lag: float) -> int:

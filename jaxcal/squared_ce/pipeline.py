@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxcal.read import checks
 from jaxcal.results import recorded
+from jaxcal.results.notes import memory
 from jaxcal.squared_ce import reductions, splits
 from jaxcal.squared_ce.binning import Bins
 from jaxcal.squared_ce.estimators import Estimator, Estimators
@@ -145,6 +146,11 @@ def calibration_error(
             name: join(name, [part[name] for part in parts], level, keep, most) for name in chosen
         }
         risks = {name: np.nan_to_num(each.risk, nan=np.inf) for name, each in tuned.items()}
+        every_row = leave_one_out(problem, level=level)
+        notes = _notes(problem, classes, tuning, pairs, len(tested) if chosen else None)
+        if every_row.interval.low > 0:
+            gaps = np.moveaxis(np.asarray(problem.residuals), -2, 0).reshape(problem.n, -1)
+            notes["dependent-rows"] = memory(gaps, classes[:, None])
         return Report(
             notion=problem.notion,
             estimators=tuned,
@@ -153,8 +159,8 @@ def calibration_error(
             n_tuning=len(tuning),
             n_test=len(tested),
             n_folds=len(pairs),
-            notes=_notes(problem, classes, tuning, pairs, len(tested) if chosen else None),
-            every_row=leave_one_out(problem, level=level),
+            notes=notes,
+            every_row=every_row,
         )
 
 

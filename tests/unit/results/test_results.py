@@ -13,6 +13,7 @@ from reference.nulls import Gamma
 
 import jaxcal
 from jaxcal import kccsd_test
+from jaxcal.measures import quantile_calibration
 from jaxcal.nulls import Wild
 from jaxcal.read import checks
 from jaxcal.results import largest_share
@@ -215,16 +216,21 @@ def test_one_observation_that_carries_the_result_is_named(key):
     assert "one observation carries" in str(result)
 
 
-@pytest.mark.parametrize("memory", [0.0, 0.8])
-def test_rejections_by_dependent_rows_are_said(key, memory):
-    """Calibrated predictions 0 of a series of correlation ``memory``; shifted ones have none."""
-    noise = jax.random.normal(key, (200,))
+def with_memory(key, memory, n):
+    """Return n standard normal numbers of correlation ``memory``."""
 
     def step(state, noise):
         state = memory * state + (1 - memory**2) ** 0.5 * noise
         return state, state
 
-    ys = jax.lax.scan(step, noise[0], noise)[1]
+    noise = jax.random.normal(key, (n,))
+    return jax.lax.scan(step, noise[0], noise)[1]
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.8])
+def test_rejections_by_dependent_rows_are_said(key, memory):
+    """Calibrated predictions 0 of a series of correlation ``memory``; shifted ones have none."""
+    ys = with_memory(key, memory, 200)
     centers = jax.random.normal(jax.random.fold_in(key, 1), (200,))
 
     def result_of(shift, **options):
@@ -237,3 +243,32 @@ def test_rejections_by_dependent_rows_are_said(key, memory):
         assert ("dependent-rows" in str(result)) == wanted
     assert result.verdict == "rejected"
     assert "dependent-rows" not in str(result_of(0.5, null=jaxcal.nulls.DependentWild()))
+
+
+@pytest.mark.parametrize("memory", [0.0, 0.9])
+def test_other_results_say_where_rows_are_dependent(key, memory):
+    """Too sure predictions, which all reject; rows sorted by targets are no sign."""
+    n = 400
+    errors = with_memory(key, memory, n)
+    chances = jax.scipy.stats.norm.cdf(jax.random.normal(jax.random.fold_in(key, 1), (n,)))
+    labels = jax.scipy.stats.norm.cdf(errors) < chances
+    sure = jnp.where(chances < 0.5, chances / 4, 1 - (1 - chances) / 4)
+    both = jnp.stack([1 - sure, sure], axis=1)
+    models = {"one": both, "other": both[:, ::-1]}
+    narrow = dist.Normal(jnp.zeros(n), 0.4)
+
+    def results(order):
+        y, q = labels[order].astype(int), sure[order]
+        two = {name: model[order] for name, model in models.items()}
+        yield jaxcal.distance_from_calibration(key, q, y)
+        yield jaxcal.calibration_error(key, two["one"], y, notion="binary")
+        yield jaxcal.compare(key, two, y)
+        yield quantile_calibration(narrow, errors[order])
+        yield jaxcal.compare(key, {"one": narrow, "other": narrow}, errors[order])
+
+    for result in results(jnp.arange(n)):
+        assert ("dependent-rows" in str(result.warnings())) == (memory > 0), result
+    for result in list(results(jnp.argsort(labels)))[:3]:
+        assert "dependent-rows" not in str(result.warnings()), result
+    in_order = jaxcal.compare(key, {"one": narrow, "other": narrow}, jnp.sort(errors))
+    assert "dependent-rows" not in str(in_order.warnings())
