@@ -33,7 +33,7 @@ from jaxcal.kernels import (
 )
 from jaxcal.nulls import DependentWild, Eigenvalues, Wild
 from jaxcal.read.families import Laplaces, Mixtures, Normals, Particles
-from jaxcal.skce.specification import mean_specification
+from jaxcal.skce.calibration import mean_specification
 from jaxcal.statistics.finite_rank import FiniteRank
 from jaxcal.statistics.skce import class_directions
 
