@@ -300,7 +300,7 @@ def by_label(data: Ordered) -> Ordered:
 
 
 def ordered(data: Binary) -> Ordered:
-    """Return sorted data for all measures; see `sorting.order`."""
+    """Return sorted data for all measures; see `order`."""
     return _taken(data, order(data.v))
 
 
