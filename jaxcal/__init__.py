@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ucme,
         whitening,
     )
-    from jaxcal.calibration import kccsd, kccsd_test
+    from jaxcal.calibration import kccsd, kccsd_test, moment_test
     from jaxcal.checking import check, streamed_check
     from jaxcal.ckce import compare
     from jaxcal.dce import distance_from_calibration
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from jaxcal.fit.explanation import explain
     from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
     from jaxcal.mcmc import mcmc_draws
-    from jaxcal.moment_tests import moment_test
     from jaxcal.read import Draws, LogDensities, Scores, Unnormalized
     from jaxcal.repairing import repair
     from jaxcal.results import TestResult, load
@@ -70,7 +69,7 @@ _HOMES = {  # modules of functions and classes
     "ksd_test": "goodness_of_fit",
     "load": "results",
     "mcmc_draws": "mcmc",
-    "moment_test": "moment_tests",
+    "moment_test": "calibration",
     "repair": "repairing",
     "skce_interval": "skce",
     "skce_test": "skce",

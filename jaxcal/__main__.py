@@ -233,7 +233,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _check_shards(options: argparse.Namespace) -> int:
-    from jaxcal.checking import passes
+    from jaxcal.checking import streamed
     from jaxcal.streaming import Shards
 
     if options.dependent:
@@ -246,7 +246,7 @@ def _check_shards(options: argparse.Namespace) -> int:
         skip_bad=options.skip_bad,
     )
     with command_line.naming(options.state or options.file):
-        passed = passes.run(
+        passed = streamed.run(
             shards,
             seed=options.seed,
             level=options.level,
@@ -262,13 +262,13 @@ def _check_shards(options: argparse.Namespace) -> int:
 
 
 def _merge(options: argparse.Namespace) -> int:
-    from jaxcal.checking import passes
+    from jaxcal.checking import streamed
     from jaxcal.streaming.arrays_file import BadFile
 
     if fault := command_line.overwritten(*options.files, options.json):
         return _fail(fault)
     try:
-        passed = passes.merged(options.files, level=options.level)
+        passed = streamed.merged(options.files, level=options.level)
     except BadFile as error:
         return _fail(str(error))
     files = [str(path) for path in options.files]

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
 from jaxcal import nulls
-from jaxcal.engine.batching import one_at_a_time
+from jaxcal.engine import one_at_a_time
 from jaxcal.engine.linear import OfVectors, linear_sums
 from jaxcal.engine.quadratic import (
     TILE,
@@ -38,9 +38,9 @@ from jaxcal.fit import (
 from jaxcal.fit.residuals import errors
 from jaxcal.moments import attribution
 from jaxcal.nulls import Needs, Null, Outcome, contract
-from jaxcal.nulls.dependence import season
+from jaxcal.nulls.resampling import season
 from jaxcal.read import checks
-from jaxcal.read.repeats import fingerprints, repeated_rows
+from jaxcal.read.observations import fingerprints, repeated_rows
 from jaxcal.results import Coordinates, Estimate, TestResult
 from jaxcal.results.notes import Notes, all_finite
 from jaxcal.typing import Features, Key, Pairwise, Points, PredictionsLike, Scalar

@@ -28,9 +28,9 @@ from jaxcal.nulls import Redrawn, contract
 from jaxcal.nulls.locations import F, Judgement, LocationNull, Signs
 from jaxcal.read import Draws, checks
 from jaxcal.read.families import Classes, distribution_of
-from jaxcal.read.repeats import drawn_order, fingerprints, repeated_rows
+from jaxcal.read.observations import drawn_order, fingerprints, repeated_rows
 from jaxcal.results import Estimate, TestResult, recorded
-from jaxcal.skce.specification import (
+from jaxcal.skce.calibration import (
     MeanOptions,
     default_null,
     mean_specification,

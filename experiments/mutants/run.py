@@ -175,7 +175,7 @@ MUTANTS = [
     ),
     Mutant(
         "the pinball loss has its levels swapped",
-        "measures/losses.py",
+        "measures/quantiles.py",
         "jnp.where(gap < 0, (at - 1)[None] * gap, at[None] * gap)",
         "jnp.where(gap < 0, -at[None] * gap, (1 - at)[None] * gap)",
         "unit/measures/test_quantiles.py",

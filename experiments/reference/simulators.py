@@ -7,9 +7,9 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from jaxcal.read import convert
-from jaxcal.simulators import Simulator
-from jaxcal.simulators.problems import (
+from jaxcal.simulators import (
     VARIANCE,
+    Simulator,
     _draw_linear,
     _linear_log_likelihood,
     box,

@@ -15,8 +15,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.dce.intervals import boxcars
-from jaxcal.dce.predictions import binary, ordered
-from jaxcal.dce.sorting import sums
+from jaxcal.dce.predictions import binary, ordered, sums
 from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar, Vector
 

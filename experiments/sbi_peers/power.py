@@ -24,7 +24,7 @@ import sbi_methods
 
 from jaxcal import simulators
 from jaxcal.sbi import check_posterior
-from jaxcal.simulators.problems import VARIANCE, box
+from jaxcal.simulators import VARIANCE, box
 
 FOLDER = Path(__file__).parent
 METHODS = ("check", "SBC", "coverage", "TARP", "TARP ranks", "LC2ST")

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxcal import simulators
 from jaxcal.sbi import check_posterior
-from jaxcal.simulators.problems import VARIANCE
+from jaxcal.simulators import VARIANCE
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sbi"))
 sys.path.insert(0, str(Path(__file__).parents[1]))

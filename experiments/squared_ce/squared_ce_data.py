@@ -4,8 +4,7 @@ from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
-
-from jaxcal.squared_ce import softmax
+from scipy.special import softmax
 
 CIFAR_NETWORKS = (
     "densenet121",
@@ -47,7 +46,9 @@ def logits(folder: Path, model: str) -> tuple[np.ndarray, np.ndarray]:
     path = folder / f"{model}.npz"
     try:
         with np.load(path) as value:
-            return softmax(value["logits"]), np.asarray(value["labels"]).astype(int)
+            return softmax(value["logits"].astype(float), axis=1), np.asarray(
+                value["labels"]
+            ).astype(int)
     except (BadZipFile, KeyError, OSError, ValueError) as error:
         raise ValueError(
             f"{path}: wanted arrays 'logits' [n, m] and 'labels' [n]: {error}"

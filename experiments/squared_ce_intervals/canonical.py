@@ -9,8 +9,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy.special import softmax
 
-from jaxcal.squared_ce import leave_one_out, softmax
+from jaxcal.squared_ce import leave_one_out
 from jaxcal.squared_ce.reductions import Reduced
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -41,7 +42,7 @@ def tempered(m: int, a: float, power: float) -> Population:
 
     def draw(rng, n):
         logs = logs_of_dirichlet(rng, n, m, a)
-        return softmax(power * logs), np.exp(logs)
+        return softmax(power * logs, axis=1), np.exp(logs)
 
     return draw
 
@@ -51,7 +52,7 @@ def logits(m: int, power: float, bias: float = 0.0) -> Population:
 
     def draw(rng, n):
         z = rng.normal(size=(n, m))
-        return softmax(power * z + bias * np.linspace(-1, 1, m)), softmax(z)
+        return softmax(power * z + bias * np.linspace(-1, 1, m), axis=1), softmax(z, axis=1)
 
     return draw
 
@@ -78,7 +79,7 @@ def flattened(p: np.ndarray) -> np.ndarray:
 
 def of_logs(p: np.ndarray) -> np.ndarray:
     logs = np.log(p)
-    return softmax(logs + 0.5 * np.roll(logs, 1, axis=1))
+    return softmax(logs + 0.5 * np.roll(logs, 1, axis=1), axis=1)
 
 
 def confused_and_tempered(p: np.ndarray) -> np.ndarray:

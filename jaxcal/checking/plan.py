@@ -21,7 +21,7 @@ from jaxcal.results import Result
 from jaxcal.sbi import check_draws, check_posterior
 from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.skce import skce_test
-from jaxcal.skce.specification import default_null
+from jaxcal.skce.calibration import default_null
 from jaxcal.squared_ce import Bins, calibration_error
 from jaxcal.typing import ArrayLike, Key, PredictionsLike
 

@@ -32,7 +32,7 @@ from jaxcal.numerics import not_finite
 from jaxcal.read import Scores, Unnormalized, checks
 from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.scores import is_distribution
-from jaxcal.skce.specification import mean_specification
+from jaxcal.skce.calibration import mean_specification
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import ArrayLike, Contents, DTypeLike, KernelLike, Key, PredictionsLike, Scalar
 from jaxcal.whitening import Regression

@@ -24,7 +24,7 @@ from jaxcal.ckce.inputs import (
 )
 from jaxcal.ckce.probability import Probability, n_components, says
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.engine.batching import one_at_a_time
+from jaxcal.engine import one_at_a_time
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Gaussian

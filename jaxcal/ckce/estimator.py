@@ -19,7 +19,7 @@ from jaxcal.ckce.inputs import Ridge, checked, class_root, residuals, ridge_at
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.results import CKCE
 from jaxcal.ckce.solvers import Exact, Solution, Solver, check_solver
-from jaxcal.engine.batching import one_at_a_time
+from jaxcal.engine import one_at_a_time
 from jaxcal.kernels import grams, points
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls.contract import p_value

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal.ckce import solvers
 from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
-from jaxcal.engine.batching import over_rows
+from jaxcal.engine import over_rows
 from jaxcal.kernels import grams
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.kernels.grams import NystroemFeatures, pivots

@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal.dce.predictions import Binary, Ordered, atoms, binary
-from jaxcal.dce.sorting import ascending
+from jaxcal.dce.predictions import Binary, Ordered, ascending, atoms, binary
 from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, DTypeLike, Scalar, Vector
 

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from jaxcal.dce.predictions import Atoms, Ordered, atoms, binary, merged, ordered
-from jaxcal.dce.sorting import sums
+from jaxcal.dce.predictions import Atoms, Ordered, atoms, binary, merged, ordered, sums
 from jaxcal.numerics import at_least, at_most, smallest
 from jaxcal.read import checks
 from jaxcal.results import Result, recorded

@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal.dce.predictions import Ordered, binary, ordered
-from jaxcal.dce.sorting import prefixes
+from jaxcal.dce.predictions import Ordered, binary, ordered, prefixes
 from jaxcal.numerics import safe_sqrt
 from jaxcal.read import checks
 from jaxcal.results import Result, recorded

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.dce.interior_point import ChainProgram, solve_chain
-from jaxcal.dce.predictions import Ordered, binary, ordered
-from jaxcal.dce.sorting import sums
+from jaxcal.dce.predictions import Ordered, binary, ordered, sums
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, Scalar, Vector

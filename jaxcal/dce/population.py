@@ -34,8 +34,7 @@ from jaxtyping import Array, Float, Int
 from jaxcal.dce.interior_point import ChainProgram, solve_chain
 from jaxcal.dce.intervals import least_partition
 from jaxcal.dce.lower import between, cell, feasible, places, shared
-from jaxcal.dce.predictions import Binary, Ordered, by_label, squares
-from jaxcal.dce.sorting import sums
+from jaxcal.dce.predictions import Binary, Ordered, by_label, squares, sums
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.typing import Key, Scalar, Vector
 

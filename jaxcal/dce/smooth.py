@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from jaxcal.dce.predictions import Ordered, binary, ordered
-from jaxcal.dce.sorting import least, order, sums
+from jaxcal.dce.predictions import Ordered, binary, least, order, ordered, sums
 from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike, Scalar, Vector
 

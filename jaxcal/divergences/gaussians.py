@@ -14,8 +14,8 @@ from jaxcal.kernels.bandwidths import spread_of_gaussians
 from jaxcal.numerics import psd_root, safe_sqrt
 from jaxcal.read import Standardized, convert, gaussian_moments
 from jaxcal.read.families import Laplaces, distribution_of
+from jaxcal.read.predictions import in_units_of_data
 from jaxcal.read.sampling import check_batch
-from jaxcal.read.standardized import in_units_of_data
 from jaxcal.typing import ArrayLike, Features, Key, Point, Points, PredictionsLike
 
 Cov = Float[Array, "n d"] | Float[Array, "n d d"]  # variances, or covariance matrices

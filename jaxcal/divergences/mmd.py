@@ -13,8 +13,8 @@ from jaxcal.kernel_means.dispatch import kernel_means, own_by_second
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import second_order_heuristic, spread_of_draws
 from jaxcal.numerics import at_least
+from jaxcal.read.predictions import in_units_of_data
 from jaxcal.read.sampling import check_batch, check_n_draws, drawn
-from jaxcal.read.standardized import in_units_of_data
 from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
 
 

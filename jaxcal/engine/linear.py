@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.engine.batching import one_at_a_time, over_rows
+from jaxcal.engine import one_at_a_time, over_rows
 from jaxcal.engine.quadratic import QuadraticSums, count
 from jaxcal.typing import Features, OfVectors
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float
 
-from jaxcal.engine.batching import one_at_a_time
+from jaxcal.engine import one_at_a_time
 from jaxcal.engine.signs import HadamardSigns, fold
 from jaxcal.numerics import sketched_eigenvalues
 from jaxcal.results import Estimate

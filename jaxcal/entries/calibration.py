@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxcal import nulls
-from jaxcal.engine.batching import one_at_a_time
+from jaxcal.engine import one_at_a_time
 from jaxcal.engine.quadratic import ordered_pairs
 from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.evidence import Entries, log_evidence
@@ -20,11 +20,10 @@ from jaxcal.entries.table import sharpened, table
 from jaxcal.fit.specification import range_over_iqr
 from jaxcal.nulls import DependentWild, HadamardWild, Null, Wild
 from jaxcal.nulls.contract import p_value
-from jaxcal.nulls.dependence import season
+from jaxcal.nulls.resampling import season
 from jaxcal.numerics import not_finite
 from jaxcal.read import Standardized, Units, Unnormalized, checks
-from jaxcal.read.observations import finite_rows
-from jaxcal.read.repeats import fingerprints, repeated_rows
+from jaxcal.read.observations import fingerprints, finite_rows, repeated_rows
 from jaxcal.read.scores import is_distribution, score, signs_reversed, states_an_end
 from jaxcal.results import Parts, Table, TestResult, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Keys, Points, Predictions, Scalar

@@ -10,7 +10,6 @@ from jaxcal.fit.options import (
     vector_kernel,
     with_random_features,
 )
-from jaxcal.fit.random_features import RandomFeatures
 from jaxcal.fit.redraws import as_forms, kernel_residual, rare_targets, refitted, samplable
 from jaxcal.fit.residuals import (
     Featured,
@@ -18,7 +17,7 @@ from jaxcal.fit.residuals import (
     Residual,
     SteinResidual,
 )
-from jaxcal.fit.specification import Keys, Specification
+from jaxcal.fit.specification import Keys, RandomFeatures, Specification
 from jaxcal.fit.views import ClassFrame, Frame, View
 from jaxcal.numerics import not_finite
 

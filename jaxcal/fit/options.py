@@ -10,9 +10,8 @@ from jax.core import Tracer
 from jaxtyping import Array, PyTree
 
 from jaxcal.divergences.fisher import Fisher
-from jaxcal.fit.random_features import RandomFeatures
 from jaxcal.fit.residuals import SteinResidual
-from jaxcal.fit.specification import Specification
+from jaxcal.fit.specification import RandomFeatures, Specification
 from jaxcal.kernels import points
 from jaxcal.kernels.classes import of_vectors
 from jaxcal.kernels.points import Gaussian

@@ -19,7 +19,7 @@ from jaxcal.kernels.points import Constant
 from jaxcal.moments import attribution
 from jaxcal.moments.attribution import Claims
 from jaxcal.moments.support import edges
-from jaxcal.nulls.dependence import series_of
+from jaxcal.nulls.resampling import series_of
 from jaxcal.numerics import not_finite
 from jaxcal.read import Draws, Standardized
 from jaxcal.read.families import Classes, offered_moments

@@ -17,8 +17,8 @@ from jaxtyping import Array, Float, PyTree
 from jaxcal.kernels import points
 from jaxcal.read import Draws, OwnUnits, Standardized, convert, sampling
 from jaxcal.read.families import Particles, distribution_of
+from jaxcal.read.predictions import in_units_of_data
 from jaxcal.read.sampling import drawn, stratified
-from jaxcal.read.standardized import in_units_of_data
 from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike, Scalar
 
 

@@ -27,7 +27,7 @@ from jaxcal.kernel_means.dispatch import (
 from jaxcal.kernels.points import Gaussian, Product, by_rows
 from jaxcal.numerics import at_most
 from jaxcal.read.families import Normals
-from jaxcal.read.standardized import along_last
+from jaxcal.read.predictions import along_last
 from jaxcal.typing import Point, Points, Scalar
 
 UNROLLED = 16  # largest number of coordinates for which loops are unrolled

@@ -20,7 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.numerics import at_least, at_most, normals, not_finite, psd_root, safe_sqrt
 from jaxcal.read import Draws, draws, gaussian_moments
-from jaxcal.read.standardized import in_units_of_data
+from jaxcal.read.predictions import in_units_of_data
 from jaxcal.typing import Divergence, Features, Key, Predictions, Scalar
 
 MAX_OBSERVATIONS = 512  # observations of which all distances are computed

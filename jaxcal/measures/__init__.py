@@ -5,14 +5,15 @@ from jaxcal.measures.classes import (
     ece,
     reliability,
 )
-from jaxcal.measures.losses import nll, pinball_loss
 from jaxcal.measures.quantiles import (
+    pinball_loss,
     pit,
     quantile_calibration,
     quantiles,
 )
 from jaxcal.measures.temperature import (
     fit_temperature,
+    nll,
     with_temperature,
 )
 

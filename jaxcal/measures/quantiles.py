@@ -1,4 +1,4 @@
-"""Probability integral transforms and quantiles of predictions of numbers."""
+"""Probability integral transforms, quantiles and their loss, for predictions of numbers."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -355,3 +355,36 @@ def _levels(levels: ArrayLike, dtype: DTypeLike) -> Float[Array, " q"]:
     if not isinstance(at, Tracer) and not bool(jnp.all((at > 0) & (at < 1))):
         raise ValueError(f"levels: wanted probabilities between 0 and 1, got {levels}")
     return at
+
+
+def pinball_loss(
+    predictions: PredictionsLike, targets: ArrayLike, *, levels: ArrayLike = LEVELS
+) -> Scalar:
+    r"""Return the mean of :math:`(1-\tau)(q-y)_+ + \tau(y-q)_+` at the predicted quantiles q.
+
+    Args:
+        predictions: Predictions of numbers, as in `quantiles`.
+        targets: Targets, [n].
+        levels: Levels tau; by default the 19 levels .05, .10, .., .95.
+
+    Returns:
+        The loss, [], in units of the targets.
+
+    Source: Widmann et al. (2021), App. A.3.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions = dist.Normal(jnp.zeros(2), 1.0)
+        >>> targets = jnp.array([1.0, -3.0])
+        >>> round(float(jaxcal.measures.pinball_loss(predictions, targets, levels=(0.5,))), 3)
+        1.0
+    """
+    ys = checks.targets(targets)
+    ys = ys[:, 0] if ys.ndim == 2 and ys.shape[1] == 1 else ys
+    q = quantiles(predictions, levels)
+    if ys.shape != q.shape[:1]:
+        raise ValueError(f"targets: wanted one number a prediction, {q.shape[:1]}, got {ys.shape}")
+    at = checks.floats(levels, "levels").astype(q.dtype).reshape(-1)
+    gap = ys[:, None] - q
+    return jnp.mean(jnp.where(gap < 0, (at - 1)[None] * gap, at[None] * gap))

@@ -1,6 +1,6 @@
-r"""Temperature scaling of any density: :math:`q \propto p^{1/T}` with respect to a base measure.
+r"""Negative log likelihood, and its minimum over temperatures: :math:`q \propto p^{1/T}`.
 
-One number makes all predictions wider (T > 1) or narrower (T < 1); their means do not change. The
+A temperature makes predictions wider (T > 1) or narrower (T < 1); their means do not change. The
 base measure is the Lebesgue measure for densities on space, the counting measure for classes,
 :math:`dx / (x (1 - x))` for Beta and :math:`\prod_i dx_i / x_i` for Dirichlet predictions.
 Source: Widmann et al. (2021), Appendix F.
@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxcal.measures.losses import nll
 from jaxcal.read import checks
+from jaxcal.read.scores import is_distribution, log_densities_at
 from jaxcal.results import Result, Sentences, counted, recorded
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
@@ -88,6 +88,42 @@ class TemperatureFit(Result):
             f"  negative log likelihood {float(self.before):.4g} before, {float(self.after):.4g} "
             f"after",
         ]
+
+
+def nll(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
+    """Return the mean negative log likelihood (NLL) of n targets.
+
+    Args:
+        predictions: A numpyro distribution with batch shape [n], or anything with ``log_prob``.
+            Unnormalized densities have no likelihood.
+        targets: Targets, [n] or [n, ...]; classes for distributions of classes.
+
+    Returns:
+        The mean, []; infinite if a target has density 0.
+
+    Example:
+        >>> import jax.numpy as jnp, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> predictions = dist.Normal(jnp.zeros(3), 1.0)
+        >>> round(float(jaxcal.measures.nll(predictions, jnp.zeros(3))), 3)
+        0.919
+    """
+    checks.of_jax(predictions)
+    if not is_distribution(predictions):
+        raise TypeError(
+            f"predictions: a likelihood needs a normalized density such as a numpyro distribution, "
+            f"got {type(predictions).__name__}"
+        )
+    return -jnp.mean(log_densities_at(predictions, _matching(predictions, targets)))
+
+
+def _matching(predictions: Any, targets: ArrayLike) -> Array:
+    """Return targets in the shape of the distribution."""
+    ys = checks.numbers(targets, "targets")
+    shape = (*predictions.batch_shape, *predictions.event_shape)
+    if ys.shape != shape and not (predictions.batch_shape == () and ys.shape[1:] == shape):
+        raise ValueError(f"targets: wanted shape {shape} to match the predictions, got {ys.shape}")
+    return ys
 
 
 def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> Any:

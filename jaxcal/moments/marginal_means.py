@@ -22,7 +22,7 @@ from jax.scipy.special import betainc, ndtri
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.nulls.contract import holm
-from jaxcal.nulls.dependence import dependence
+from jaxcal.nulls.resampling import dependence
 from jaxcal.numerics import at_least
 from jaxcal.read.families import distribution_of, mean_and_covariance
 from jaxcal.results import Means
@@ -92,7 +92,7 @@ def means(
     Confidence limits have confidence 1 - level. The level is exact for independent normal values,
     and close for others from some tens of observations. In a ``series`` n observations count as
     n / inflation, with one degree of freedom less than blocks of twice the block length
-    (`jaxcal.nulls.dependence`): close to the level for weak dependence, too high for strong
+    (`jaxcal.nulls.resampling`): close to the level for weak dependence, too high for strong
     (`experiments/dependence`).
     """
     n, q = values.shape

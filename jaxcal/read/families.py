@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.read.standardized import OwnUnits, Standardized, Units, along_last, in_units_of_data
+from jaxcal.read.predictions import OwnUnits, Standardized, Units, along_last, in_units_of_data
 from jaxcal.typing import Distribution, PredictionsLike
 
 

@@ -12,8 +12,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.read import convert
 from jaxcal.read.families import Lattice, Stratified, bare
-from jaxcal.read.predictions import Draws
-from jaxcal.read.standardized import Standardized
+from jaxcal.read.predictions import Draws, Standardized
 from jaxcal.typing import Key, KeyLike, PredictionsLike
 
 

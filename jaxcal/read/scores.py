@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
-from jaxcal.read.predictions import Scores, Unnormalized
-from jaxcal.read.standardized import Standardized, Units, in_units_of_data
+from jaxcal.read.predictions import Scores, Standardized, Units, Unnormalized, in_units_of_data
 from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
 
 

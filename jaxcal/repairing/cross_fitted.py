@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxcal.engine.batching import one_at_a_time
+from jaxcal.engine import one_at_a_time
 from jaxcal.read import Standardized, Units
 from jaxcal.repairing.certificate import folds_of
 from jaxcal.repairing.features import Features

@@ -29,6 +29,10 @@ from jax.core import Tracer
 from jaxcal.typing import Contents, DTypeLike
 
 FORMAT, HEADER = 1, "header.json"
+MOVED = {  # modules of classes in files that an earlier version wrote
+    "jaxcal.read.standardized": "jaxcal.read.predictions",
+    "jaxcal.squared_ce.tuned": "jaxcal.squared_ce.tuning",
+}
 UNREADABLE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -184,6 +188,7 @@ def _names(kind: Any) -> list[str]:
 def _class(name: str) -> Any:
     """Return a module or named tuple of jaxcal by name; other classes are never imported."""
     home, _, word = name.rpartition(".")
+    home = MOVED.get(home, home)
     try:
         if not home.startswith("jaxcal."):
             raise ImportError

@@ -18,8 +18,8 @@ from jaxcal.goodness_of_fit import kcsd_test
 from jaxcal.moments import attribution
 from jaxcal.moments.attribution import Claims
 from jaxcal.read import Scores, checks
+from jaxcal.read.predictions import Units
 from jaxcal.read.scores import is_distribution
-from jaxcal.read.standardized import Units
 from jaxcal.results import TestResult, recorded
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose
 from jaxcal.sbi.mixed import split

@@ -22,7 +22,7 @@ from jaxcal.kernels.bandwidths import by_values
 from jaxcal.moments import attribution, marginal_means
 from jaxcal.numerics import at_least
 from jaxcal.read import convert
-from jaxcal.read.repeats import drawn_order
+from jaxcal.read.observations import drawn_order
 from jaxcal.results import Means
 from jaxcal.typing import Key, KeyLike, Scalar
 

@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.read import Scores, Units, Unnormalized, checks, convert
+from jaxcal.read.predictions import Standardized
 from jaxcal.read.scores import scores_at
-from jaxcal.read.standardized import Standardized
 from jaxcal.sbi.adapters import as_posterior
 from jaxcal.sbi.discrete import DiscreteParameter, of_probabilities
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, summarized

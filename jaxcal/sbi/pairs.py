@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.read import Scores, checks
-from jaxcal.read.repeats import drawn_order
+from jaxcal.read.observations import drawn_order
 from jaxcal.results import counted
 from jaxcal.sbi import suspicions
 from jaxcal.sbi.adapters import as_posterior

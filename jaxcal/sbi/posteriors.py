@@ -13,9 +13,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.read import Scores, Unnormalized, checks
+from jaxcal.read.predictions import Standardized, Units
 from jaxcal.read.sampling import draws
 from jaxcal.read.scores import score, scores_at
-from jaxcal.read.standardized import Standardized, Units
 from jaxcal.sbi.space import Space
 from jaxcal.typing import DTypeLike, Key
 

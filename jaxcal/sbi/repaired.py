@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.read import Scores, checks
+from jaxcal.read.predictions import along_last
 from jaxcal.read.scores import each_density, scores_at
-from jaxcal.read.standardized import along_last
 from jaxcal.repairing import Repair
 from jaxcal.sbi.posteriors import Densities, is_tensor
 from jaxcal.sbi.space import Space, bound_again, freed

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.read import Unnormalized, checks
-from jaxcal.read.standardized import along_last
+from jaxcal.read.predictions import along_last
 from jaxcal.typing import ArrayLike, DTypeLike, Key, LogDensity, PriorLike, Scalar
 
 Rows = Float[Array, "*batch d"]

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.read import Scores
-from jaxcal.read.repeats import fingerprints, repeated_rows
+from jaxcal.read.observations import fingerprints, repeated_rows
 from jaxcal.read.scores import log_densities_at
 from jaxcal.results import counted
 from jaxcal.sbi.space import Space, evenly_filled

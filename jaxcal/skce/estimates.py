@@ -15,7 +15,7 @@ from jaxcal.fit import Specification
 from jaxcal.numerics import at_least
 from jaxcal.read import checks
 from jaxcal.results import Interval, Result, Sentences, TestResult, recorded
-from jaxcal.skce.specification import MeanOptions, mean_specification
+from jaxcal.skce.calibration import MeanOptions, mean_specification
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike, Scalar
 
 

@@ -10,7 +10,7 @@ from jaxcal.squared_ce.kde import KernelDensity
 from jaxcal.squared_ce.kernel_ridge import KernelRidge
 from jaxcal.squared_ce.leave_one_out import leave_one_out
 from jaxcal.squared_ce.pipeline import calibration_error
-from jaxcal.squared_ce.reductions import reduce, softmax
+from jaxcal.squared_ce.reductions import reduce
 
 __all__ = [
     "Bins",
@@ -20,7 +20,6 @@ __all__ = [
     "empirical_risk",
     "leave_one_out",
     "reduce",
-    "softmax",
 ]
 
 

@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from jaxcal.read import checks
 from jaxcal.results import Interval
 from jaxcal.squared_ce.intervals import root
-from jaxcal.squared_ce.reductions import Reduced, softmax
+from jaxcal.squared_ce.reductions import Reduced
 
 POWER, MOST, ALTOGETHER = 0.4, 32, 2048  # n^0.4 functions; most per class; most of all classes
 STORED = 2**26  # most stored values of all functions at all rows
@@ -144,10 +144,12 @@ def _cosines(
 
 def _of_vectors(p: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m k"]:
     """Return orthonormal functions of probability vectors for each of their classes."""
+    from scipy.special import softmax
+
     n, m = p.shape
     most = max(min(n // 4, ALTOGETHER // m, STORED // (n * m)), 1)
-    logs = np.log(np.maximum(p, 1e-300))
-    tempered = np.stack([softmax(power * logs) for power in POWERS], axis=-1)
+    logs = np.log(np.maximum(p, 1e-300)).astype(float)
+    tempered = np.stack([softmax(power * logs, axis=1) for power in POWERS], axis=-1)
     waves = np.arange(1, max(int(n**POWER) // 2, 2))
     cosines = [_cosines(c, waves) for c in p.T[: most + 1]]
     functions = []

@@ -110,7 +110,7 @@ def calibration_error(
         >>> import jax, jax.numpy as jnp, jaxcal
         >>> logits = jax.random.normal(jax.random.key(0), (100, 3))
         >>> targets = jax.random.categorical(jax.random.key(1), logits)
-        >>> predictions = jaxcal.squared_ce.softmax(3 * logits)  # overconfident
+        >>> predictions = jax.nn.softmax(3 * logits)  # overconfident
         >>> report = jaxcal.calibration_error(2, predictions, targets)
         >>> bool(report.error <= report.interval.high)
         True

@@ -73,31 +73,6 @@ def _rows(arrays: tuple[Array, Array], rows: Array) -> tuple[Array, Array]:
     return jax.tree.map(lambda leaf: leaf[..., rows, :], arrays)
 
 
-def softmax(logits: ArrayLike) -> np.ndarray:
-    """Return class probabilities from logits, in float64 for any input and any setting of JAX.
-
-    In float32 about half of the confidences of a good network round to exactly 1.
-
-    Args:
-        logits: Logits, [n, m].
-
-    Returns:
-        NumPy array of probabilities, [n, m].
-
-    Example:
-        >>> import numpy as np, jaxcal
-        >>> jaxcal.squared_ce.softmax(np.zeros((1, 4), np.float32)).tolist()
-        [[0.25, 0.25, 0.25, 0.25]]
-    """
-    values = np.asarray(checks.array(logits, "logits"), np.float64)
-    if values.ndim != 2 or values.shape[1] < 2:
-        raise ValueError(f"logits: wanted one row an observation, [n, m], got {values.shape}")
-    if not np.all(np.isfinite(values)):
-        raise ValueError("logits: hold NaN or infinite values")
-    powers = np.exp(values - values.max(axis=1, keepdims=True))
-    return powers / powers.sum(axis=1, keepdims=True)
-
-
 def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
     """Return the problem of a notion of calibration, by its name.
 

@@ -13,7 +13,7 @@ from jaxcal.results import Interval, Result, Sentences, confidence, sentences
 from jaxcal.squared_ce.estimators import Setting
 from jaxcal.squared_ce.intervals import RiskDifference, compare_risks
 from jaxcal.squared_ce.leave_one_out import LeaveOneOut
-from jaxcal.squared_ce.tuned import Tuned, in_numpy
+from jaxcal.squared_ce.tuning import Tuned, in_numpy
 from jaxcal.typing import Contents
 
 WORDS = {"kkr": "matrix kernel ridge", "ukkr": "kernel ridge", "kde": "kernel density"}

@@ -23,7 +23,7 @@ from jaxcal.fit import (
 )
 from jaxcal.read import checks
 from jaxcal.results import Result
-from jaxcal.skce.specification import mean_specification
+from jaxcal.skce.calibration import mean_specification
 from jaxcal.streaming.batches import remaining
 from jaxcal.streaming.comparison import ComparisonSums
 from jaxcal.streaming.counts import RankCounts, TableSums

@@ -11,8 +11,7 @@ Source of this root: Kessy, Lewin and Strimmer (2018), "ZCA-cor".
 """
 
 from jaxcal.whitening.contract import Whitener
-from jaxcal.whitening.densities import Landing, LocationScale, Regression
-from jaxcal.whitening.moments import Moments
+from jaxcal.whitening.whiteners import Landing, LocationScale, Moments, Regression
 
 __all__ = ["Landing", "LocationScale", "Moments", "Regression", "Whitener"]
 

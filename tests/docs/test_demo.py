@@ -13,8 +13,8 @@ import pytest
 import jaxcal
 from jaxcal import demo
 from jaxcal.__main__ import main
+from jaxcal.demo import forecasts, seattle_weather
 from jaxcal.demo.forecasters import Energy, Regression, score_matching_loss, train
-from jaxcal.demo.story import forecasts, seattle_weather
 from jaxcal.read.scores import score
 
 create = eqx.filter_jit(Energy.create)

@@ -78,15 +78,12 @@ EXCEPTIONS = {"explain": {"result"}, "load": {"path"}, "skce_interval": {"result
 def test_one_name_for_one_thing_and_one_order():
     """What is predicted and what came true have one name; a key by position is the first."""
     other = {"probabilities", "labels", "probs", "logits", "y_true", "distance"}
-    exceptions = {
-        "jaxcal.squared_ce.softmax": {"logits"},
-    }
     for name, value in public().items():
         if inspect.isclass(value):
             continue
         kinds = inspect.signature(value).parameters
         parameters = [one for one in kinds if kinds[one].kind is not inspect.Parameter.KEYWORD_ONLY]
-        assert not other & set(kinds) - exceptions.get(name, set()), name
+        assert not other & set(kinds), name
         order = [one for one in ("key", "predictions", "targets") if one in parameters]
         assert [one for one in parameters if one in order] == order, name
         assert "key" not in parameters[1:], name

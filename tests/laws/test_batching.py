@@ -6,7 +6,7 @@ import many_devices
 import numpy as np
 import pytest
 
-from jaxcal.engine.batching import one_at_a_time
+from jaxcal.engine import one_at_a_time
 
 
 def f(key, x, k):

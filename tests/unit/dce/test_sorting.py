@@ -8,7 +8,7 @@ from scipy.stats import wasserstein_distance
 
 from jaxcal import dce
 from jaxcal.dce.lower import _carried
-from jaxcal.dce.sorting import LEAST, ascending, host_order, order
+from jaxcal.dce.predictions import LEAST, ascending, host_order, order
 
 
 def numbers(kind, n):

@@ -29,12 +29,11 @@ from jaxcal.kernels import (
     Linear,
     Matern52,
     RationalQuadratic,
-    frequencies,
 )
 from jaxcal.nulls import DependentWild, Eigenvalues, Wild
 from jaxcal.read.families import Laplaces, Mixtures, Normals, Particles
-from jaxcal.skce.specification import mean_specification
-from jaxcal.statistics.finite_rank import FiniteRank
+from jaxcal.skce.calibration import mean_specification
+from jaxcal.statistics.finite_rank import FiniteRank, orthogonal_normals, precisions
 from jaxcal.statistics.skce import class_directions
 
 close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
@@ -97,14 +96,14 @@ def _normals(orthogonal, draws):
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _orthogonal(draws, d):
-    return frequencies.orthogonal_normals(jax.random.key(2), draws, d, jnp.float64)
+    return orthogonal_normals(jax.random.key(2), draws, d, jnp.float64)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize("orthogonal", [True, False])
 def test_frequencies_have_the_kernel_as_their_mean_wave(kernel, orthogonal):
     draws, gap = 40_000, np.array([0.7, -0.4])
-    draw = jax.jit(lambda key: frequencies.precisions(kernel, key, draws, 2))(jax.random.key(1))
+    draw = jax.jit(lambda key: precisions(kernel, key, draws, 2))(jax.random.key(1))
     values = draw.height * np.cos((_normals(orthogonal, draws) * np.sqrt(draw.values)) @ gap)
     exact = kernel(jnp.asarray(gap), jnp.zeros(2))
     assert abs(np.mean(values) - exact) < 4.5 * np.std(values) / draws**0.5 + 1e-12

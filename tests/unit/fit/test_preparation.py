@@ -12,7 +12,7 @@ from jaxcal import Draws, Scores, divergences
 from jaxcal.fit import stein_specification
 from jaxcal.fit.specification import range_over_iqr
 from jaxcal.read.families import Classes
-from jaxcal.skce.specification import mean_specification
+from jaxcal.skce.calibration import mean_specification
 from jaxcal.statistics.weighted import Weighted
 
 N = 12

@@ -13,8 +13,8 @@ from reference.moments import Jumps, Linear
 from reference.nulls import Gamma, Multinomial, Spectrum
 
 from jaxcal import Unnormalized, calibration_test, nulls
+from jaxcal.calibration import moment_test
 from jaxcal.kernels import Constant
-from jaxcal.moment_tests import moment_test
 from jaxcal.moments import Balance, Curvature, Exchangeable, Score, evaluation
 from jaxcal.moments.balance import symmetric_moves
 from jaxcal.whitening import Regression

@@ -14,7 +14,7 @@ import scipy.stats
 from jaxcal import testing
 from jaxcal.engine.quadratic import quadratic_sums
 from jaxcal.nulls import Eigenvalues, Wild
-from jaxcal.nulls.weighted_chi_square import tail
+from jaxcal.nulls.limits import tail
 
 run = jax.jit(tail)
 

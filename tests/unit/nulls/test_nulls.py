@@ -22,7 +22,7 @@ from jaxcal import nulls, testing
 from jaxcal.engine.quadratic import quadratic_sums
 from jaxcal.engine.signs import independent_signs
 from jaxcal.nulls import BlockNormal, DependentWild, HadamardWild, Wild, contract
-from jaxcal.nulls.dependence import dependence
+from jaxcal.nulls.resampling import dependence
 from jaxcal.read import checks
 from jaxcal.statistics.weighted import Inner
 from jaxcal.ucme import F

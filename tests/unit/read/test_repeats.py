@@ -10,7 +10,7 @@ import pytest
 
 import jaxcal
 from jaxcal.nulls import Wild
-from jaxcal.read.repeats import fingerprints, repeated_rows
+from jaxcal.read.observations import fingerprints, repeated_rows
 from jaxcal.ucme import ucme_test
 
 NULL = Wild(20)

@@ -306,6 +306,23 @@ def test_a_header_that_is_not_ours_is_refused(name, tmp_path):
     assert "result.npz" in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "new", "old"),
+    [
+        ("Report", "squared_ce.tuning.Tuned", "squared_ce.tuned.Tuned"),
+        ("Repair", "read.predictions.Units", "read.standardized.Units"),
+    ],
+)
+def test_a_class_is_found_where_it_was_when_saved(name, new, old, tmp_path):
+    file = tmp_path / "result.npz"
+    result(name).save(file)
+    same(Result.load(file), result(name))
+    rewritten(file, lambda text: text.replace(f"jaxcal.{new}", f"jaxcal.{old}"))
+    with zipfile.ZipFile(file) as archive:
+        assert old in archive.read("header.json").decode()
+    same(Result.load(file), result(name))
+
+
 def test_a_damaged_file_is_named(tmp_path):
     file = tmp_path / "result.npz"
     result("SmoothCE").save(file)

@@ -10,7 +10,6 @@ from reference import simulators as more
 from scipy.integrate import solve_ivp
 
 from jaxcal import simulators
-from jaxcal.simulators import problems
 
 SHAPES = {
     "bernoulli_glm": (10, 10),
@@ -135,7 +134,7 @@ def test_predators_and_prey_solve_their_equations(key):
 
     solved = solve_ivp(slope, (0, 20), [30, 1], t_eval=2.1 * np.arange(10), rtol=1e-9, atol=1e-9)
     center = np.log(solved.y).reshape(-1)
-    np.testing.assert_allclose(problems._log_populations(theta), center, atol=1e-4)
+    np.testing.assert_allclose(simulators._log_populations(theta), center, atol=1e-4)
     x = simulator.draw(key, theta)
     wanted = scipy.stats.lognorm.logpdf(np.asarray(x), 0.1, scale=np.exp(center)).sum()
     assert float(simulator.log_likelihood(theta, x)) == pytest.approx(wanted, abs=0.05)

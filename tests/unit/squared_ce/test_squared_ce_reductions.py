@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcal.squared_ce import reduce, softmax
+from jaxcal.squared_ce import reduce
 from jaxcal.squared_ce.reductions import binary, canonical, class_wise, top_label
 
 P = np.array([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3], [0.25, 0.25, 0.5], [0.4, 0.4, 0.2]])
@@ -75,18 +75,6 @@ def test_noninteger_labels_and_half_precision_are_refused():
         canonical(P, [0.0, 1.0, 2.0, 1.0])
     with pytest.raises(TypeError, match="float16"):
         canonical(P.astype(np.float16), Y)
-
-
-def test_logits_become_probabilities_in_double_precision():
-    logits = np.array([[30.0, 0.0, -5.0], [800.0, 801.0, -800.0]], np.float32)
-    probabilities = softmax(logits)
-    assert probabilities.dtype == np.float64
-    assert 0 < 1 - probabilities[0, 0] < 1e-12  # float32 has 1 here
-    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-15)
-    np.testing.assert_allclose(probabilities[1, 1], 1 / (1 + np.exp(-1)), rtol=1e-12)
-    for wrong in (logits[0], logits * np.nan):
-        with pytest.raises(ValueError, match="logits"):
-            softmax(wrong)
 
 
 def test_single_precision_sums_are_measured_in_single_precision():

@@ -37,7 +37,7 @@ def checked(folder, tmp_path, *options):
 
 
 KILLED = {  # before which call of what: the state is saved every ten batches, and the pass has 12
-    "fit": ("jaxcal.checking.passes._test", 1),
+    "fit": ("jaxcal.checking.streamed._test", 1),
     "update": ("jaxcal.streaming.streamed.StreamedTest._update", 12),
     "save": ("os.fsync", 2),
     "replace": ("os.replace", 2),
@@ -54,7 +54,7 @@ def test_a_killed_pass_goes_on_and_each_row_counts_once(folder, tmp_path, stage)
     program = f"""
     import os, pkgutil, signal
     from jaxcal.__main__ import main
-    from jaxcal.checking import passes
+    from jaxcal.checking import streamed
     place, _, name = {place!r}.rpartition(".")
     owner, calls = pkgutil.resolve_name(place), []
     usual = getattr(owner, name)
