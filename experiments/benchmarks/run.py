@@ -8,6 +8,7 @@ memory and first calls are its own; a smoke run shares one.
 import argparse
 import csv
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -269,7 +270,8 @@ QUICK = {  # as few shapes as there are, as each is a program
 
 def in_its_own_process(name, quick):
     command = [sys.executable, __file__, "--part", name] + ["--quick"] * quick
-    done = subprocess.run(command, capture_output=True, text=True)
+    compiled = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # as pip installs packages
+    done = subprocess.run(command, capture_output=True, text=True, env=compiled)
     if done.returncode:
         sys.exit(f"{name} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])

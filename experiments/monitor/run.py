@@ -34,8 +34,8 @@ def simulate(key, n, q):
     return theta, jnp.concatenate([x, jax.random.normal(rest_key, (n, q - 2))], axis=1)
 
 
-def trained(key):
-    """Centre and deviation by a network of 300 simulations, fitted until it is too sure."""
+def trained(key, steps=1500):
+    """Centre and deviation by a network of 300 simulations, by default fitted until too sure."""
     theta, x = simulate(key, 300, 2)
     sizes = [(2, 32), (32, 32), (32, 2)]
     keys = jax.random.split(jax.random.fold_in(key, 1), len(sizes))
@@ -62,8 +62,21 @@ def trained(key):
         updates, state = optimizer.update(jax.grad(loss)(layers), state)
         return (optax.apply_updates(layers, updates), state), None
 
-    (layers, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), length=1500)
+    (layers, _), _ = jax.lax.scan(step, (start, optimizer.init(start)), length=steps)
     return lambda x: network(layers, x[:, :2])
+
+
+def ensemble(key, members=5):
+    """Mean and deviation of the mixture of networks, each of simulations of its own."""
+    networks = [trained(k) for k in jax.random.split(key, members)]
+
+    def moments(x):
+        centers, scales = map(jnp.stack, zip(*(each(x) for each in networks), strict=True))
+        return jnp.mean(centers, axis=0), jnp.sqrt(
+            jnp.var(centers, axis=0) + jnp.mean(scales**2, axis=0)
+        )
+
+    return moments
 
 
 def exact(x):
@@ -76,7 +89,11 @@ POSTERIORS = {
     "narrow by .8": lambda x: (exact(x)[0], 0.8 * exact(x)[1]),
     "ignores x[1]": lambda x: (x[:, 0] / 2, jnp.full(len(x), 0.5**0.5)),
     "prior": lambda x: (jnp.zeros(len(x)), jnp.ones(len(x))),
-    "network": None,  # trained where it is asked
+}
+NETWORKS = {  # trained where they are asked
+    "network": trained,
+    "network stopped early": partial(trained, steps=60),
+    "ensemble of 5": ensemble,
 }
 
 
@@ -119,7 +136,8 @@ def one(cell, posterior, key):
 
 def measure(cell, key):
     keys = jax.random.split(key, cell["data_sets"])
-    posterior = POSTERIORS[cell["posterior"]] or trained(jax.random.key(SEED))
+    name = cell["posterior"]
+    posterior = POSTERIORS.get(name) or NETWORKS[name](jax.random.key(SEED))
     each = jax.jit(lambda keys: jax.lax.map(partial(one, cell, posterior), keys))
     logs, p = map(np.asarray, each(keys))
     reached = logs >= BOUND
@@ -137,7 +155,7 @@ class Config:
     data_sets: int = 200
     right: int = 1000
     n: int = 200
-    posteriors: tuple[str, ...] = tuple(POSTERIORS)
+    posteriors: tuple[str, ...] = (*POSTERIORS, *NETWORKS)
     ranks: tuple[tuple[str, tuple[int, ...]], ...] = (  # and numbers of inputs
         ("exact", (2, 20, 100)),
         ("densities", (2, 20)),
@@ -163,7 +181,7 @@ def make(config: Config) -> runner.Study:
         for route, inputs in config.ranks
         for q in inputs
         for name in config.posteriors
-        if not (route == "skewed" and name in ("ignores x[1]", "prior", "network"))
+        if not (route == "skewed" and name in ("ignores x[1]", "prior", *NETWORKS))
     ]
     return runner.Study(cells, ("rejected", "median_pairs", "at_once"), measure, SEED)
 
