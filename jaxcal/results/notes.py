@@ -72,6 +72,10 @@ TABLE = {
     "constant-coordinates": Note(
         "{} target {coordinate has|coordinates have} no spread and {was|were} not rescaled"
     ),
+    "constant-inputs": Note(
+        "{} {column|columns} of inputs {is|are} constant, or {varies|vary} by less than the float "
+        "type resolves, and {is|are} not used: of large numbers, such as dates, subtract the mean"
+    ),
     "clamped-scales": Note(
         "the scale of {} {prediction|predictions}, by which {its|their} targets are whitened or "
         "scores preconditioned, could not be estimated and was clamped: the mean stays 0 under "
