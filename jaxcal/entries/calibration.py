@@ -290,9 +290,8 @@ def _one(
     silent = (fit.flat | jnp.all(correlations == 0)) & ~certain
     p = jnp.where(silent, jnp.nan, outcome.p_value[0])
     p = jnp.where(certain & ~jnp.isnan(p), null.least_p_value(n), p)
-    notes = fit.notes | _about_data(predictions, targets, inputs) | {"silent": silent}
-    if frame.inputs is not None and frame.inputs.vectors is None:  # of images, many are constant
-        notes["constant-inputs"] = jnp.sum(jnp.isinf(frame.inputs.columns.scale))
+    notes = fit.notes | _about_data(predictions, targets, inputs)
+    notes |= {"silent": silent, "constant-inputs": frame.n_constant}
     if outcome.stretches is not None:
         notes["dependent-observations"] = outcome.stretches < 10
         notes["season"] = season(series)
