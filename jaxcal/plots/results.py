@@ -268,7 +268,9 @@ def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     cells(ax, shade[rows], [of.rows[k] for k in rows], of.columns, texts[rows], framed[rows])
     if len(rows) < len(of.rows):
         ax.set_title(f"{len(rows)} of {len(of.rows)} rows, by p-value", fontsize="small")
-    ax.set_xlabel("above 0: too high (shift), too wide (spread); darker: more standard errors")
+    ax.set_xlabel(
+        "above 0: too high (shift), too wide (spread)\ndarker: more standard errors from 0"
+    )
     return ax
 
 

@@ -122,13 +122,7 @@ def effects(
 
 
 def _along(
-    ax: "Axes",
-    z: np.ndarray,
-    x: np.ndarray,
-    effect: str,
-    bins: int,
-    label: str,
-    level: float,
+    ax: "Axes", z: np.ndarray, x: np.ndarray, effect: str, bins: int, label: str, level: float
 ) -> "Axes":
     group, at, reach = quantile_bins(x, bins)
     parts = effects(z, group, len(at), effect, level)

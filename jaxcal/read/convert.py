@@ -264,11 +264,10 @@ def _unboxed(objects: np.ndarray, value: object, name: str) -> np.ndarray:
 
 def _no_numbers(name: str, what: str, *, strings: bool) -> TypeError:
     """Return an error that says how to encode strings as numbers."""
-    remedies = {
-        "targets": "classes are numbers 0, .., m - 1, as np.unique(.., return_inverse=True) gives",
-        "inputs": "encode categories as columns of 0 and 1, as pandas.get_dummies(..) does",
-    }
-    remedy = f"; {remedies[name]}" if strings and name in remedies else ""
+    classes = "; classes are numbers 0, .., m - 1, as np.unique(.., return_inverse=True) gives"
+    columns = "; encode categories as columns of 0 and 1, as pandas.get_dummies(..) does"
+    remedies = {"targets": classes} | dict.fromkeys(("inputs", "xs", "summaries"), columns)
+    remedy = remedies.get(name, "") if strings else ""
     return TypeError(f"{name}: wanted an array of numbers, got {what}{remedy}")
 
 

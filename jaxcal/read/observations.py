@@ -106,3 +106,13 @@ def finite_rows(value: object, n: int, name: str) -> Array:
             f"observations out, or say what is missing by a column of 0 and 1"
         )
     return vectors
+
+
+def densities(value: Any, ys: Array) -> Any:
+    """Return `checks.predictions` that have log densities."""
+    if not (isinstance(value, Unnormalized) or is_distribution(value)):
+        raise TypeError(
+            f"predictions: this needs log densities, which {type(value).__name__} does not give; "
+            f"pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
+        )
+    return checks.predictions(value, ys)

@@ -146,6 +146,10 @@ TABLE = {
         "a density is 0 somewhere: moments that need densities without edges, such as scores, are "
         "left out"
     ),
+    "endless-densities": Note(
+        "{} {density falls|densities fall} so slowly far out that {its|their} integral is "
+        "infinite: {it|they} cannot be normalized: is a sign reversed, does a term or an edge lack?"
+    ),
     "abrupt-edge": Note(
         "a density ends where it is not 0: the Stein identity fails there, and the p-value cannot "
         "be trusted: take calibration_test or SKCE, or transform the targets to the whole line"

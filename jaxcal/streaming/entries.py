@@ -117,19 +117,11 @@ class EntriesStream(eqx.Module):
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
         predictions, targets, *inputs = batch
-        few = self.fit.frame.inputs
-        if len(inputs) != (few is not None):
-            raise ValueError(
-                f"inputs: the first sample had {'none' if inputs else 'some'}, the batch has "
-                f"{'some' if inputs else 'none'}"
-            )
         ys = checks.targets(targets, least=1)
         checked, columns = observed(predictions, ys, inputs[0] if inputs else None)
-        if columns is not None and few is not None and columns.shape[1:] != few.columns.scale.shape:
-            raise ValueError(
-                f"inputs: the first sample had {few.columns.scale.size} columns, the batch has "
-                f"{columns.shape[1]}"
-            )
+        few, q = self.fit.frame.inputs, 0 if columns is None else columns.shape[1]
+        if q != (first_q := 0 if few is None else few.columns.scale.size):
+            raise ValueError(f"inputs: the first sample had {first_q} columns, the batch has {q}")
         sums, least = self.fit.of_batch(checked, ys, columns, first + np.arange(len(ys)), done)
         return len(ys), sums, least
 

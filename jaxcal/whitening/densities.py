@@ -23,13 +23,7 @@ from jaxcal.whitening.contract import (
     diagonals,
     in_units_of,
 )
-from jaxcal.whitening.precisions import (
-    LEAST,
-    bounded_spectrum,
-    eyes,
-    inverses,
-    slopes,
-)
+from jaxcal.whitening.precisions import LEAST, bounded_spectrum, eyes, inverses, slopes
 
 NOT_LANDED = 0.5  # a mode further away than this, in deviations, counts as not reached
 

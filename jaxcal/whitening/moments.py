@@ -12,9 +12,7 @@ from jaxcal.read.families import Normals, distribution_of, full, mean_and_covari
 from jaxcal.read.standardized import in_units_of_data
 from jaxcal.typing import Predictions
 from jaxcal.whitening.contract import FORMS, Whitening, diagonals, in_units_of
-from jaxcal.whitening.precisions import (
-    bounded_matrices,
-)
+from jaxcal.whitening.precisions import bounded_matrices
 
 
 def _moment(name: str) -> Any:

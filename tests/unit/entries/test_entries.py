@@ -548,6 +548,7 @@ def test_densities_that_say_nothing_get_no_verdict(key):
     result = calibration_test(0, Unnormalized(flat, predictions.params), ys, null=QUICK)
     assert result.verdict == "cannot tell"
     assert not any("overflow" in text for text in result.warnings())
+    assert any("60 densities fall so slowly" in text for text in result.warnings())
     result = calibration_test(0, predictions, ys.at[0, 0].set(1e8), null=QUICK)
     assert result.verdict == "cannot tell"
     assert "far out" in result.reason
@@ -560,7 +561,23 @@ def test_densities_that_say_nothing_get_no_verdict(key):
     assert result.verdict == "cannot tell"
     assert "rounding hides" in result.reason
     right = calibration_test(0, predictions, ys, null=QUICK)
-    assert not any("coarse-logs" in text for text in right.warnings())
+    assert not any("coarse-logs" in text or "slowly" in text for text in right.warnings())
+
+
+@pytest.mark.parametrize(
+    ("log_density", "finite"),
+    [
+        (lambda c, y: -jnp.sum(jnp.log1p((y - c) ** 2)), True),  # Cauchy
+        (lambda c, y: -0.4 * jnp.log1p(jnp.sum((y - c) ** 2)), False),
+        (lambda c, y: jnp.sum((y - c) ** 2) / 2, False),
+        (lambda c, y: y[0] - c[0] - (y[1] - c[1]) ** 2, False),
+        (lambda c, y: jnp.where(jnp.all(y > 0), -jnp.sum(y), -jnp.inf), True),
+    ],
+)
+def test_densities_without_a_finite_integral_are_found(log_density, finite, key):
+    centers, noise = jax.random.normal(key, (2, 20, 2))
+    endless = near(key, Unnormalized(log_density, centers), jnp.abs(centers + noise)).endless
+    assert not np.any(endless) if finite else np.mean(endless) >= 0.5
 
 
 @pytest.mark.parametrize("away", [12.0, 1e5])
