@@ -25,8 +25,8 @@ from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.moments import Balance
 from jaxcal.nulls import HadamardWild, Null, Wild
-from jaxcal.read import Unnormalized, checks
-from jaxcal.read.scores import is_distribution
+from jaxcal.read import checks
+from jaxcal.read.observations import densities
 from jaxcal.results import Estimate, TestResult, recorded
 from jaxcal.typing import (
     ArrayLike,
@@ -305,11 +305,7 @@ def _run(
     null = options.get("null", HadamardWild())
     checks.null(null)
     ys = checks.targets(targets)
-    if not (isinstance(predictions, Unnormalized) or is_distribution(predictions)):
-        raise TypeError(
-            f"predictions: moments need log densities, which {type(predictions).__name__} does not "
-            f"give; pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
-        )
+    predictions = densities(predictions, ys)
     whiten = options.get("whiten")
     spec = Specification(
         checks.divergence(options.get("divergence", Fisher(zero_outside=True))),
@@ -325,7 +321,7 @@ def _run(
     )
     return testing.run(
         key,
-        checks.predictions(predictions, ys),
+        predictions,
         ys,
         spec,
         null,

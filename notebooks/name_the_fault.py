@@ -112,9 +112,10 @@ for ax, world, result in zip(panels.flat, WORLDS, first, strict=True):
 # ## Where it is off
 #
 # The table of a result has the shift and the spread of each coordinate: on the average, and what
-# they grow by along the claimed centre, the claimed scale, and the inputs. Errors of the last two
-# worlds cancel over all cases, and show along input 0, which is $x_1$. They hardly show along the
-# claimed centre: of two modes alike it is that of either, by chance.
+# they grow by along the claimed centre, the claimed scale, and the inputs. Its last rows are the
+# correlation and the tails, on the average alone. Errors of the last two worlds cancel over all
+# cases, and show along input 0, which is $x_1$. They hardly show along the claimed centre: of two
+# modes alike it is that of either, by chance.
 
 # %%
 figure, panels = plt.subplots(1, 3, figsize=(14, 3.6), layout="constrained", sharey=True)
@@ -146,8 +147,8 @@ for ax, (world, effect, coordinate) in zip(panels, shown, strict=True):
 #
 # Over two inputs the picture is a map. In one more world the targets lie 1 higher in both
 # coordinates where $x_1$ and $x_2$ are both above 0, a quarter of the cases. The table has a shift
-# of both everywhere, and of the second along both inputs. The map shows the corner: forecasts are
-# too low there, and right elsewhere.
+# of both everywhere, of the second along both inputs, and the correlation that a common shift of
+# some cases makes. The map shows the corner: forecasts are too low there, and right elsewhere.
 
 # %%
 x_key, y_key, test_key = jax.random.split(jax.random.key(6), 3)
@@ -172,7 +173,7 @@ plt.show()
 # shifts, correlation and shrinkage, and no spread. The one call sees them all, without a draw from
 # any prediction; without inputs it misses most of the last two.
 #
-# (Of right forecasts it rejects .09 here, which is what chance makes of 100 data sets now and then:
+# (Of right forecasts it rejects .08 here, which is what chance makes of 100 data sets now and then:
 # of 800 others .06, and .05 without inputs.)
 
 # %%

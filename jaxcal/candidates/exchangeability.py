@@ -29,9 +29,9 @@ from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.numerics import largest
-from jaxcal.read import Standardized, Units, Unnormalized, checks
+from jaxcal.read import Standardized, Units, checks
+from jaxcal.read.observations import densities
 from jaxcal.read.scores import (
-    is_distribution,
     log_densities_and_gradients,
     log_densities_at,
     scores_at,
@@ -115,14 +115,7 @@ def exchangeability_test(
     """
     key = checks.key(key)
     ys = checks.targets(targets)
-    if not (isinstance(predictions, Unnormalized) or is_distribution(predictions)):
-        raise TypeError(
-            f"predictions: candidates need log densities, which {type(predictions).__name__} does "
-            f"not give; pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
-        )
-    if isinstance(predictions, Unnormalized):
-        predictions = predictions.arrays_only()
-    predictions = checks.predictions(predictions, ys)
+    predictions = densities(predictions, ys)
     if isinstance(proposal, type) or not isinstance(proposal, Proposal):
         raise TypeError(
             f"proposal: wanted one such as jaxcal.candidates.Chains(), got {proposal!r}"
@@ -223,6 +216,7 @@ def _test(
         ],
         axis=1,
     )
+    same = jnp.all(candidates.points == candidates.points[:, :1], axis=(1, 2))
     return ExchangeabilityResult(
         p_value=jnp.where(whole, total, jnp.nan),
         part_p_values=jnp.where(whole, p, jnp.nan),
@@ -233,7 +227,7 @@ def _test(
         nonfinite=nonfinite,
         nonfinite_features=nonfinite_features,
         impossible=impossible,
-        unmoved=jnp.sum(_unmoved(candidates)),
+        unmoved=jnp.sum(same | (candidates.weights[:, 0] >= 1)),
         parts=PARTS if d > 1 else PARTS[:3],
         n_resamples=n_resamples,
     )
@@ -346,11 +340,6 @@ def _p_values(statistics: Float[Array, "g b1"]) -> tuple[Array, Array]:
     standardized = jnp.where(deviation > 0, (statistics - mean) / deviation, jnp.nan)
     p = jnp.mean(standardized >= standardized[:, :1], axis=1, dtype=statistics.dtype)
     return standardized, jnp.where(jnp.isnan(standardized[:, 0]), jnp.nan, p)
-
-
-def _unmoved(candidates: Candidates) -> Array:
-    same = jnp.all(candidates.points == candidates.points[:, :1], axis=(1, 2))
-    return same | (candidates.weights[:, 0] >= 1)
 
 
 def uniformity(u: Float[Array, " n"]) -> Scalar:

@@ -6,13 +6,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxcal.results import (
-    JudgedResult,
-    Sentences,
-    count_verdicts,
-    counted,
-    in_words,
-)
+from jaxcal.results import JudgedResult, Sentences, count_verdicts, counted, in_words
 from jaxcal.typing import Scalar
 
 MEANINGS = {

@@ -22,8 +22,8 @@ from jaxcal.nulls import DependentWild, HadamardWild, Null, Wild
 from jaxcal.nulls.contract import p_value
 from jaxcal.nulls.resampling import season
 from jaxcal.numerics import not_finite
-from jaxcal.read import Standardized, Units, Unnormalized, checks
-from jaxcal.read.observations import fingerprints, finite_rows, repeated_rows
+from jaxcal.read import Standardized, Units, checks
+from jaxcal.read.observations import densities, fingerprints, finite_rows, repeated_rows
 from jaxcal.read.scores import is_distribution, score, signs_reversed, states_an_end
 from jaxcal.results import Parts, Table, TestResult, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Keys, Points, Predictions, Scalar
@@ -104,7 +104,8 @@ def calibration_test(
     key, level = checks.key(key), checks.level(level)
     checks.null(null)
     ys = checks.targets(targets)
-    if not isinstance(null, Wild | HadamardWild | DependentWild) and _ours(null):
+    of_jaxcal = type(null).__module__.startswith("jaxcal.")
+    if of_jaxcal and not isinstance(null, Wild | HadamardWild | DependentWild):
         raise _no_signs(null)
     predictions, columns = observed(predictions, ys, inputs)
     called = coordinate_names(names, ys)
@@ -117,8 +118,7 @@ def calibration_test(
 
 def coordinate_names(names: Sequence[str] | None, ys: Array) -> tuple[str, ...]:
     """Return the checked names of the coordinates of a target; by default 0, 1, .."""
-    d = ys[0].size
-    return checks.names(names, d, "coordinate") or tuple(map(str, range(d)))
+    return checks.names(names, ys[0].size, "coordinate") or tuple(map(str, range(ys[0].size)))
 
 
 def _returns_numbers(statistics: Statistics, ys: Array, inputs: Points | None) -> None:
@@ -139,12 +139,7 @@ def observed(
     predictions: Predictions, ys: Array, inputs: ArrayLike | None
 ) -> tuple[Predictions, Points | None]:
     """Return checked log densities and inputs; ValueError or TypeError names a wrong argument."""
-    if not (isinstance(predictions, Unnormalized) or is_distribution(predictions)):
-        raise TypeError(
-            f"predictions: this needs log densities, which {type(predictions).__name__} does not "
-            f"give; pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
-        )
-    predictions = checks.predictions(predictions, ys)
+    predictions = densities(predictions, ys)
     if inputs is None:
         return predictions, None
     return predictions, finite_rows(inputs, len(ys), "inputs").astype(ys.dtype)
@@ -155,10 +150,6 @@ def _no_signs(null: object) -> TypeError:
         f"null: {type(null).__name__} draws no signs, which sums of moments are compared with: "
         f"take jaxcal.nulls.HadamardWild(), Wild() or, for time series, DependentWild()"
     )
-
-
-def _ours(null: object) -> bool:
-    return type(null).__module__.startswith("jaxcal.")
 
 
 @partial(jax.jit, static_argnames=("names", "statistics"))
@@ -219,12 +210,14 @@ class Fit(NamedTuple):
         improbable = kept & (near.ranks.at_most <= IMPROBABLE / n)
         ends = _says_an_end(predictions) | jnp.any(near.ends & kept)
         ends = ends if fixed is None else fixed[1]
+        sized, finest = kept & jnp.isfinite(near.largest), jnp.finfo(near.largest.dtype).eps
         notes = {
             "impossible-targets": jnp.sum(outside),
             "improbable-targets": jnp.sum(improbable),
             "density-with-edge": ends,
+            "endless-densities": jnp.sum(near.endless & kept),
             "far-points": jnp.mean(jnp.where(kept, near.chance, 0)),
-            "coarse-logs": jnp.max(jnp.where(kept, _digit(near.largest), 0)),
+            "coarse-logs": jnp.max(jnp.abs(jnp.where(sized, near.largest, 0))) * finest,
         }
         scores = None
         if not _says_an_end(predictions):
@@ -239,11 +232,6 @@ class Fit(NamedTuple):
 
 def _says_an_end(predictions: Predictions) -> bool:
     return is_distribution(predictions) and states_an_end(predictions)
-
-
-def _digit(logs: Array) -> Array:
-    """Return the rounding error of log densities; 0 where they are not finite."""
-    return jnp.where(jnp.isfinite(logs), jnp.abs(logs), 0) * jnp.finfo(logs.dtype).eps
 
 
 def _one(
@@ -289,7 +277,8 @@ def _one(
     silent = (fit.flat | jnp.all(correlations == 0)) & ~certain
     p = jnp.where(silent, jnp.nan, outcome.p_value[0])
     p = jnp.where(certain & ~jnp.isnan(p), null.least_p_value(n), p)
-    notes = fit.notes | _about_data(predictions, targets, inputs) | {"silent": silent}
+    notes = fit.notes | _about_data(predictions, targets, inputs)
+    notes |= {"silent": silent, "constant-inputs": frame.n_constant}
     if outcome.stretches is not None:
         notes["dependent-observations"] = outcome.stretches < 10
         notes["season"] = season(series)

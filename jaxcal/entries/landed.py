@@ -29,6 +29,7 @@ N_POINTS = 96  # per target
 N_NODES = 10  # nodes; the search for a mode starts at the best one
 N_FIRST = 48  # points for a first estimate of where the mass is
 ROUNDS = 4  # rounds of points that locate the mass
+FAR = 1e3  # deviations at which a density must have fallen
 ENOUGH = 8  # least effective number of points whose moments replace the mode
 # shares and deviations of the normal densities of points: about the mode, in units of its
 # curvature; about the mass of the first points; about all targets
@@ -41,7 +42,9 @@ class Landed(NamedTuple):
     ``points`` [n, m + 1, d], the target first; ``logs`` [n, m + 1], log densities up to a constant
     per prediction; ``weights`` [n, m + 1], rows sum to 1. Functions of the predictions alone:
     ``centers`` [n, d]; ``scales`` [n, d, d], where ``scales @ scales.T`` approximates covariances
-    near a mode; ``claims``, claimed centre and deviation, both [n, d], for features.
+    near a mode; ``claims``, claimed centre and deviation, both [n, d], for features; ``endless``
+    [n], whether the density falls more slowly than 1 / distance along a coordinate, that of number
+    i mod d for prediction i, so that its integral is infinite.
     """
 
     points: Float[Array, "n k d"]
@@ -50,6 +53,7 @@ class Landed(NamedTuple):
     centers: Points
     scales: Float[Array, "n d d"]
     claims: tuple[Points, Points]
+    endless: Bool[Array, " n"]
 
 
 def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Landed:
@@ -99,7 +103,7 @@ def _drawn(
     weights = jnp.full_like(logs, 1 / logs.shape[1])
     centers, scales = _usable(centers, psd_root(covariances))
     claims = (centers, jnp.linalg.norm(scales, axis=2))
-    return Landed(points, logs, weights, centers, scales, claims)
+    return Landed(points, logs, weights, centers, scales, claims, jnp.zeros(len(ys), bool))
 
 
 def _climbed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Landed:
@@ -107,11 +111,21 @@ def _climbed(key: Key, predictions: Standardized, ys: Points, targets: Array) ->
     near, (chance,) = _Near.of(keys[:3], predictions, ys.shape, ys.dtype, len(ys), (N_POINTS,))
     three = near.three
     points = _mixed(chance, three)
-    originals = jnp.concatenate([targets[:, None], _originals(predictions, points)], axis=1)
+    looked_at = _originals(predictions, jnp.concatenate([points, _far(*near.claims)], axis=1))
     points = jnp.concatenate([ys[:, None], points], axis=1)
-    logs = _logs(predictions, originals, ys.dtype)
+    looked_at = jnp.concatenate([targets[:, None], looked_at], axis=1)
+    logs, beyond = jnp.split(_logs(predictions, looked_at, ys.dtype), [points.shape[1]], axis=1)
+    endless = jnp.max(beyond, axis=1) + math.log(FAR) > jnp.max(logs, axis=1) - 1
     weights = jax.nn.softmax(logs - _log_mixture(three, points), axis=1)
-    return Landed(points, logs, weights, near.centers, near.scales, near.claims)
+    return Landed(points, logs, weights, near.centers, near.scales, near.claims, endless)
+
+
+def _far(centers: Points, deviations: Points) -> Float[Array, "n 2 d"]:
+    """Return two points of each prediction, far out along one coordinate."""
+    n, d = centers.shape
+    along = jnp.arange(n)[:, None] % d == jnp.arange(d)[None]
+    steps = FAR * jnp.where(along, at_least(deviations, 1), 0)
+    return jnp.stack([centers + steps, centers - steps], axis=1)
 
 
 PointKeys = KeyArray[Array, " k"]
@@ -188,10 +202,7 @@ class _Near(NamedTuple):
         away = jnp.any(jnp.abs(self.middle - self.centers) > deviations, axis=1)
         other = jnp.any((widths > 2 * deviations) | (2 * widths < deviations), axis=1)
         mass = (enough & (away | other) & jnp.all(widths > 0, axis=1))[:, None]
-        return (
-            jnp.where(mass, self.middle, self.centers),
-            jnp.where(mass, widths, deviations),
-        )
+        return (jnp.where(mass, self.middle, self.centers), jnp.where(mass, widths, deviations))
 
 
 def _about(centers: Points, scales: Float[Array, "n d d"]) -> list[Part]:

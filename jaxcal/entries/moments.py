@@ -122,6 +122,14 @@ class Frame(NamedTuple):
         few = None if inputs is None else Few.of(inputs)
         return cls(Few.of(centers), Few.of(jnp.log(deviations)), few)
 
+    @property
+    def n_constant(self) -> Array:
+        """Number of constant columns of inputs; 0 for more than `MOST`, as of images."""
+        few = self.inputs
+        if few is None or few.vectors is not None:
+            return jnp.zeros((), int)
+        return jnp.sum(jnp.isinf(few.columns.scale))
+
     def features(self, seen: Seen, inputs: Float[Array, "n q"] | None) -> list[Float[Array, "n r"]]:
         """Return the features of claimed centres, of log scales, and of inputs if there are any."""
         centers, deviations = seen.claims

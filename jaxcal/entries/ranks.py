@@ -72,6 +72,7 @@ class Seen(NamedTuple):
         usable: Whether the weights are finite, [n].
         ends: Whether the density is 0 at a point, [n].
         flat: Whether the density is constant on the points; False if these are draws, [n].
+        endless: As in `Landed`.
     """
 
     ranks: Ranked
@@ -84,6 +85,7 @@ class Seen(NamedTuple):
     usable: Bool[Array, " n"]
     ends: Bool[Array, " n"]
     flat: Bool[Array, " n"]
+    endless: Bool[Array, " n"]
 
     @classmethod
     def of(cls, key: Key, near: Landed, values: Float[Array, "n k s"] | None = None) -> "Seen":
@@ -101,6 +103,7 @@ class Seen(NamedTuple):
             usable=jnp.all(jnp.isfinite(weights), axis=1),
             ends=jnp.any(near.logs == -jnp.inf, axis=1),
             flat=weighted & (largest == jnp.min(near.logs, axis=1)),
+            endless=near.endless,
         )
 
 

@@ -4,13 +4,7 @@ from jaxcal.moments.balance import Balance, Exchangeable
 from jaxcal.moments.evaluation import Moment
 from jaxcal.moments.stein import Curvature, Score
 
-__all__ = [
-    "Balance",
-    "Curvature",
-    "Exchangeable",
-    "Moment",
-    "Score",
-]
+__all__ = ["Balance", "Curvature", "Exchangeable", "Moment", "Score"]
 
 
 def __dir__() -> list[str]:

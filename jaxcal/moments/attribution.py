@@ -136,9 +136,8 @@ def faults(
         claimed = covariances[:, i, j] / (deviations[:, i] * deviations[:, j])
         correlation = _correlation(pairs, variances[:, i], variances[:, j], claimed, means)
     spread = means(_pseudo_values(_log_spreads(variances)))
-    spread, correlation = jax.tree.map(
-        lambda part: jnp.where(gaussian, part, jnp.nan), (spread, correlation)
-    )
+    both = spread, correlation
+    spread, correlation = jax.tree.map(lambda part: jnp.where(gaussian, part, jnp.nan), both)
     return Faults(marginal_means.limited(means(-implied), exact), spread, correlation)
 
 
@@ -177,7 +176,9 @@ def _correlation(
     root = jnp.sqrt(at_least(first, NEARLY) * at_least(second, NEARLY))
     total = jnp.sum(claimed, axis=0)[None]
     center = jnp.concatenate([total / n, (total - claimed) / (n - 1)])
-    claims, actual = _fisher_z(center), _fisher_z(pairs / root)
+    claims, actual = (
+        jnp.arctanh(at_most(at_least(r, NEARLY - 1), 1 - NEARLY)) for r in (center, pairs / root)
+    )
     differences = means(_pseudo_values(claims - actual))
 
     def back(z: Array) -> Array:
@@ -190,7 +191,3 @@ def _correlation(
         low=back(differences.low),
         high=back(differences.high),
     )
-
-
-def _fisher_z(correlations: Array) -> Array:
-    return jnp.arctanh(at_most(at_least(correlations, NEARLY - 1), 1 - NEARLY))

@@ -20,11 +20,7 @@ BINS = 15  # groups of observations drawn together with the witness
 
 
 def reliability(
-    result: Reliability,
-    *,
-    counts: bool = True,
-    label: str = "confidence",
-    ax: "Axes | None" = None,
+    result: Reliability, *, counts: bool = True, label: str = "confidence", ax: "Axes | None" = None
 ) -> "Axes":
     """Draw the observed frequency against the mean confidence of each non-empty bin.
 

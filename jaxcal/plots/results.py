@@ -28,6 +28,8 @@ from jaxcal.typing import ArrayLike
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+MOST_ROWS = 24  # of a table in a figure
+
 
 def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     """Draw a histogram of the null's draws with the observed statistic and the critical value.
@@ -239,7 +241,7 @@ def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     One row per shift or spread, one column per feature. Cells hold the effect, in claimed
     deviations for shifts and as the logarithm of claimed over actual deviation for spreads. They
     are shaded by its size in standard errors and framed if the adjusted p-value is at most the
-    level.
+    level. Of more than 24 rows those with the smallest p-values are drawn.
 
     Args:
         result: Result of `jaxcal.calibration_test`.
@@ -252,15 +254,23 @@ def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
         >>> result = jaxcal.calibration_test(1, dist.Normal(centers, 1.0), 0.7 * centers + noise)
         >>> axes = jaxcal.plots.table(result)
     """
-    ax = _axes(result, ax)
+    one(result, "p_value")
     if (of := result.table) is None:
         raise ValueError("this result has no table: it is not of a calibration_test, or of too few")
-    effect, low, high = (np.asarray(part) for part in (of.effect, of.low, of.high))
+    effect, low, high, p = map(np.asarray, (of.effect, of.low, of.high, of.p_value))
+    smallest = np.argsort(np.min(np.where(np.isnan(p), np.inf, p), axis=1), kind="stable")
+    rows = np.sort(smallest[:MOST_ROWS])
+    ax = axes(ax, (max(6.4, 2.4 + 0.8 * len(of.columns)), max(4.0, 0.8 + 0.27 * len(rows))))
     size = effect / np.where(high > low, (high - low) / 4, np.inf)
-    shade = np.minimum(np.abs(np.nan_to_num(size)), 8)
+    shade = np.minimum(np.abs(np.nan_to_num(size)), 8) / 12
     texts = np.where(np.isfinite(effect), np.vectorize("{:+.2f}".format)(effect), "")
-    cells(ax, shade / 12, of.rows, of.columns, texts, np.asarray(of.p_adjusted) <= result.level)
-    ax.set_xlabel("above 0: too high (shift), too wide (spread)")
+    framed = np.asarray(of.p_adjusted) <= result.level
+    cells(ax, shade[rows], [of.rows[k] for k in rows], of.columns, texts[rows], framed[rows])
+    if len(rows) < len(of.rows):
+        ax.set_title(f"{len(rows)} of {len(of.rows)} rows, by p-value", fontsize="small")
+    ax.set_xlabel(
+        "above 0: too high (shift), too wide (spread)\ndarker: more standard errors from 0"
+    )
     return ax
 
 

@@ -122,13 +122,7 @@ def effects(
 
 
 def _along(
-    ax: "Axes",
-    z: np.ndarray,
-    x: np.ndarray,
-    effect: str,
-    bins: int,
-    label: str,
-    level: float,
+    ax: "Axes", z: np.ndarray, x: np.ndarray, effect: str, bins: int, label: str, level: float
 ) -> "Axes":
     group, at, reach = quantile_bins(x, bins)
     parts = effects(z, group, len(at), effect, level)
@@ -161,5 +155,6 @@ def _map(
     cells(ax, np.minimum(np.nan_to_num(size) / 3, 1), up_names, names, texts, framed)
     ax.invert_yaxis()
     ax.set(xlabel=f"{labels[0]} (median of a column)", ylabel=f"{labels[1]} (median of a row)")
-    ax.set_title(f"{EFFECTS[effect]}; framed: {confidence(level)}, all together", fontsize="small")
+    said = f"darker: more standard errors, framed: {confidence(level)}, all together"
+    ax.set_title(f"{EFFECTS[effect]}; {said}", fontsize="small")
     return ax

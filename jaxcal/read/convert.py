@@ -194,9 +194,7 @@ def array(value: object, name: str) -> jax.Array | np.ndarray:
     kind = entries.dtype
     if not (jnp.issubdtype(kind, jnp.number) or jnp.issubdtype(kind, jnp.bool_)):
         what = "strings" if getattr(kind, "kind", "") in "SUT" else str(kind)
-        labels = "; classes are numbers 0, .., m - 1, as np.unique(.., return_inverse=True) gives"
-        remedy = labels if what == "strings" and name == "targets" else ""
-        raise TypeError(f"{name}: wanted an array of numbers, got {what}: {say(value)}{remedy}")
+        raise _no_numbers(name, f"{what}: {say(value)}", strings=what == "strings")
     if isinstance(entries, np.ndarray):
         wide = {np.dtype(np.longdouble): np.float64, np.dtype(np.clongdouble): np.complex128}
         entries = entries.astype(wide.get(kind, kind.newbyteorder("=")), copy=False)
@@ -261,7 +259,16 @@ def _unboxed(objects: np.ndarray, value: object, name: str) -> np.ndarray:
         if unboxed.dtype != object:
             return unboxed.reshape(objects.shape)
         raise TypeError(f"{name}: holds integers beyond 64 bits; convert to float")
-    raise TypeError(f"{name}: wanted an array of numbers, got {say(value)}")
+    raise _no_numbers(name, say(value), strings=any(isinstance(entry, str) for entry in entries))
+
+
+def _no_numbers(name: str, what: str, *, strings: bool) -> TypeError:
+    """Return an error that says how to encode strings as numbers."""
+    classes = "; classes are numbers 0, .., m - 1, as np.unique(.., return_inverse=True) gives"
+    columns = "; encode categories as columns of 0 and 1, as pandas.get_dummies(..) does"
+    remedies = {"targets": classes} | dict.fromkeys(("inputs", "xs", "summaries"), columns)
+    remedy = remedies.get(name, "") if strings else ""
+    return TypeError(f"{name}: wanted an array of numbers, got {what}{remedy}")
 
 
 def _entries(value: object, name: str) -> Any:

@@ -113,6 +113,16 @@ def finite_rows(value: object, n: int, name: str) -> Array:
     return vectors
 
 
+def densities(value: Any, ys: Array) -> Any:
+    """Return `checks.predictions` that have log densities."""
+    if not (isinstance(value, Unnormalized) or is_distribution(value)):
+        raise TypeError(
+            f"predictions: this needs log densities, which {type(value).__name__} does not give; "
+            f"pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
+        )
+    return checks.predictions(value, ys)
+
+
 Words = TypeVar("Words", UInt32[Array, "*s"], UInt32[np.ndarray, "*s"])
 SHARE = 0.01  # share of observations up to which repeats are not reported
 FLOAT32 = 2.0**-22  # times n^2: four times the chance repeats of a density's float32 draws

@@ -72,6 +72,10 @@ TABLE = {
     "constant-coordinates": Note(
         "{} target {coordinate has|coordinates have} no spread and {was|were} not rescaled"
     ),
+    "constant-inputs": Note(
+        "{} {column|columns} of inputs {is|are} constant, or {varies|vary} by less than the float "
+        "type resolves, and {is|are} not used: of large numbers, such as dates, subtract the mean"
+    ),
     "clamped-scales": Note(
         "the scale of {} {prediction|predictions}, by which {its|their} targets are whitened or "
         "scores preconditioned, could not be estimated and was clamped: the mean stays 0 under "
@@ -142,6 +146,10 @@ TABLE = {
     "density-with-edge": Note(
         "a density is 0 somewhere: moments that need densities without edges, such as scores, are "
         "left out"
+    ),
+    "endless-densities": Note(
+        "{} {density falls|densities fall} so slowly far out that {its|their} integral is "
+        "infinite: {it|they} cannot be normalized: is a sign reversed, does a term or an edge lack?"
     ),
     "abrupt-edge": Note(
         "a density ends where it is not 0: the Stein identity fails there, and the p-value cannot "

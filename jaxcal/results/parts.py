@@ -127,7 +127,8 @@ class Table(eqx.Module):
     scale, or of an input. For predictions that are not Gaussian, effects are in normal scores of
     ranks. Ranks among 97 weighted points make large spreads look smaller: half the width like .52,
     three times like 2.7. Draws of distributions are corrected for it. Features are used one by one:
-    correlated ones show each other's effects.
+    correlated ones show each other's effects. A shift of a skewed prediction may show as a spread
+    of the same coordinate, and a trend of the spread as a spread on average, but of no other one.
 
     Correlations are those of normal scores, claimed minus actual. Tails are the logarithm of the
     mean absolute normal score over its deviation, and over the value of that for a normal score:

@@ -31,7 +31,8 @@ class StreamedCalibration(JudgedResult):
             few observations.
         counts: Numbers of observations: "impossible" (density 0 at the target), "lost" (density
             or score not finite), "nonfinite" (target), "ended" (the density ends near the target,
-            which no density of the first sample did).
+            which no density of the first sample did). "constant": columns of inputs that are
+            constant in the first sample, and not used.
         level: Level of the test.
     """
 
@@ -54,6 +55,7 @@ class StreamedCalibration(JudgedResult):
             "impossible-targets": self.counts["impossible"],
             "nonfinite-scores": self.counts["lost"],
             "nonfinite-targets": self.counts["nonfinite"],
+            "constant-inputs": self.counts["constant"],
         }
 
     def _sentences(self) -> Sentences:
@@ -115,13 +117,11 @@ class EntriesStream(eqx.Module):
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
         predictions, targets, *inputs = batch
-        if len(inputs) != (self.fit.frame.inputs is not None):
-            raise ValueError(
-                f"inputs: the first sample had {'none' if inputs else 'some'}, the batch has "
-                f"{'some' if inputs else 'none'}"
-            )
         ys = checks.targets(targets, least=1)
         checked, columns = observed(predictions, ys, inputs[0] if inputs else None)
+        few, q = self.fit.frame.inputs, 0 if columns is None else columns.shape[1]
+        if q != (first_q := 0 if few is None else few.columns.scale.size):
+            raise ValueError(f"inputs: the first sample had {first_q} columns, the batch has {q}")
         sums, least = self.fit.of_batch(checked, ys, columns, first + np.arange(len(ys)), done)
         return len(ys), sums, least
 
@@ -131,6 +131,7 @@ class EntriesStream(eqx.Module):
         counts = {
             name: int(state.sums[name]) for name in ("impossible", "lost", "nonfinite", "ended")
         }
+        counts["constant"] = int(self.fit.frame.n_constant)
         judged = self.fit.judged(state.sums, state.n, state.least["rank"])
         wrong = counts["lost"] + counts["nonfinite"] + counts["ended"]
         silent = state.sums["uneven"] == 0 and not counts["impossible"]

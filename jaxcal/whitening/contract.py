@@ -9,9 +9,7 @@ from jaxcal.divergences.vectors import NodeScores
 from jaxcal.numerics import psd_root
 from jaxcal.read import convert
 from jaxcal.typing import Nodes, Points, Predictions
-from jaxcal.whitening.precisions import (
-    eyes,
-)
+from jaxcal.whitening.precisions import eyes
 
 FORMS = ("full", "diagonal")
 

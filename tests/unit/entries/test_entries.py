@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 import scipy.integrate
 import scipy.stats
@@ -489,6 +490,13 @@ def test_pictures_show_the_evidence_and_the_table(results):
         assert black == (result.verdict == "rejected")
         ax = plots.table(result)
         assert [label.get_text() for label in ax.get_yticklabels()] == list(result.table.rows)
+    every = results["spread trend"].table
+    many = jax.tree.map(lambda leaf: jnp.concatenate([0 * leaf + 1] * 9 + [leaf]), every)
+    rows = tuple(map(str, range(len(many.effect))))
+    result = replace(results["spread trend"], table=replace(many, rows=rows))
+    shown = [label.get_text() for label in plots.table(result).get_yticklabels()]
+    assert len(shown) == 24
+    assert set(shown) >= set(rows[-len(every.rows) :])
 
 
 @pytest.mark.slow
@@ -540,6 +548,7 @@ def test_densities_that_say_nothing_get_no_verdict(key):
     result = calibration_test(0, Unnormalized(flat, predictions.params), ys, null=QUICK)
     assert result.verdict == "cannot tell"
     assert not any("overflow" in text for text in result.warnings())
+    assert any("60 densities fall so slowly" in text for text in result.warnings())
     result = calibration_test(0, predictions, ys.at[0, 0].set(1e8), null=QUICK)
     assert result.verdict == "cannot tell"
     assert "far out" in result.reason
@@ -552,7 +561,23 @@ def test_densities_that_say_nothing_get_no_verdict(key):
     assert result.verdict == "cannot tell"
     assert "rounding hides" in result.reason
     right = calibration_test(0, predictions, ys, null=QUICK)
-    assert not any("coarse-logs" in text for text in right.warnings())
+    assert not any("coarse-logs" in text or "slowly" in text for text in right.warnings())
+
+
+@pytest.mark.parametrize(
+    ("log_density", "finite"),
+    [
+        (lambda c, y: -jnp.sum(jnp.log1p((y - c) ** 2)), True),  # Cauchy
+        (lambda c, y: -0.4 * jnp.log1p(jnp.sum((y - c) ** 2)), False),
+        (lambda c, y: jnp.sum((y - c) ** 2) / 2, False),
+        (lambda c, y: y[0] - c[0] - (y[1] - c[1]) ** 2, False),
+        (lambda c, y: jnp.where(jnp.all(y > 0), -jnp.sum(y), -jnp.inf), True),
+    ],
+)
+def test_densities_without_a_finite_integral_are_found(log_density, finite, key):
+    centers, noise = jax.random.normal(key, (2, 20, 2))
+    endless = near(key, Unnormalized(log_density, centers), jnp.abs(centers + noise)).endless
+    assert not np.any(endless) if finite else np.mean(endless) >= 0.5
 
 
 @pytest.mark.parametrize("away", [12.0, 1e5])
@@ -725,11 +750,14 @@ def test_many_columns_become_their_leading_components(key):
 def test_bad_input_is_said(key):
     predictions, ys = forecasts(key, 40)
     no_densities: Any = np.ones(40)
+    frame = pd.DataFrame({"hour": range(40), "station": pd.Categorical(["a", "b"] * 20)})
     for error, words, call in [
         (TypeError, "log densities", lambda: calibration_test(0, no_densities, ys)),
         (TypeError, "null: Eigenvalues draws", lambda: run(null=nulls.Eigenvalues())),
         (ValueError, "inputs: wanted n=40", lambda: run(inputs=np.ones(39))),
         (ValueError, "inputs: .* NaN", lambda: run(inputs=np.full((40, 2), np.nan))),
+        (TypeError, "inputs: .*columns of 0 and 1", lambda: run(inputs=["a", "b"] * 20)),
+        (TypeError, "inputs: .*columns of 0 and 1", lambda: run(inputs=frame)),
         (ValueError, "names: .*2", lambda: run(names=["a"])),
     ]:  # fmt: skip
 
@@ -740,6 +768,7 @@ def test_bad_input_is_said(key):
             call()
     constant: Any = calibration_test(0, predictions, ys, inputs=np.ones((40, 2)))
     assert np.isfinite(constant.p_value)
+    assert "2 columns of inputs are constant" in " ".join(constant.warnings())
     assert np.all(np.isnan(constant.table.effect[:, 3:]))
     lost = calibration_test(0, predictions, ys.at[3, 0].set(jnp.nan))
     assert lost.verdict == "cannot tell"

@@ -212,8 +212,11 @@ def test_a_wrong_model_is_rejected(test):
 def test_rows_and_parts_that_do_not_fit_are_refused(test, whole):
     with pytest.raises(ValueError, match="rows 0 to 39 are in both states"):
         whole.merge(test.update(test.empty(), *next(batches()), first=0))
-    with pytest.raises(ValueError, match="inputs: the first sample had some, the batch has none"):
+    with pytest.raises(ValueError, match=r"inputs: .* had 12 columns, the batch has 0"):
         test.update(test.empty(), *next(batches(inputs=False)))
+    predictions, ys, _ = next(batches())
+    with pytest.raises(ValueError, match=r"inputs: .* had 12 columns, the batch has 9"):
+        test.update(test.empty(), predictions, ys, np.ones((len(ys), 9)))
     with pytest.raises(ValueError, match="first: "):
         test.update(test.empty(), *next(batches()), first=-1)
     with pytest.raises(TypeError, match="predictions: this needs log densities"):
