@@ -97,9 +97,11 @@ def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> 
 def about_gains(gains: Array, in_order: bool) -> Sentences:
     """Return the sentences on the gains [.., n] of pairs, and whether each applies."""
     values = np.asarray(gains, float)
-    values = np.where(np.isfinite(values), values, np.nan)
-    n = int(np.min(np.sum(~np.isnan(values), axis=-1)))
-    gaps = np.nan_to_num(values - np.mean(values, axis=-1, keepdims=True, where=values == values))
+    used = np.isfinite(values)
+    n = int(np.min(np.sum(used, axis=-1)))
+    values = np.where(used, values, 0)
+    middle = np.sum(values, -1, keepdims=True) / np.maximum(np.sum(used, -1, keepdims=True), 1)
+    gaps = np.where(used, values - middle, 0)
     total = np.sum(gaps**2, axis=-1)
     share = float(np.max(np.max(gaps**2, axis=-1) / np.where(total > 0, total, 1)))
     lag = float(np.max(memory(gaps)))
