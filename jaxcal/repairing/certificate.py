@@ -114,11 +114,14 @@ def about_gains(gains: Array, in_order: bool) -> Sentences:
         f"one pair has {share:.0%} of the variance of the gains, so gain and limits depend mainly "
         f"on it: an outlier, heavy tails or few pairs [one-observation-decides]"
     )
-    few = f"{n} pairs are too few for the limits, which were measured with {FEWEST} or more"
+    few = (
+        f"{n} pairs are too few for the limits, which were measured with {FEWEST} or more "
+        f"[few-observations]"
+    )
     return [
         (dependent, lag > TABLE["dependent-rows"].above and not in_order),
         (one, share > DECIDES),
-        (f"{few} [few-observations]", n < FEWEST),
+        (few, n < FEWEST),
     ]
 
 

@@ -6,7 +6,7 @@ from api import public
 
 import jaxcal
 
-FILES, LINES, NAMES = 225, 42_649, 153
+FILES, LINES, NAMES = 225, 42_652, 153
 
 
 def test_the_library_is_no_heavier_than_it_was():
