@@ -22,20 +22,28 @@ import runner
 FOLDER = Path(__file__).parent
 FRESH, FOLDS, LEVEL = 4000, 5, 0.05
 FAULTS = ("none", "shift", "spread", "shrinkage", "spread trend", "correlation")
+FAMILIES = ("quartic", "student", "modes", "skewed")
+Size = tuple[int, int, int, tuple[str, ...], tuple[str, ...]]
 MEASURED = ("gain", "error", "fresh", "best", "covered", "above_0", "rejected_before")
 MEASURED += ("rejected_after",)
 
 
 @dataclass(frozen=True)
 class Config:
-    data_sets: int = 50
-    sizes: tuple[tuple[int, int], ...] = ((2, 100), (2, 500))  # d and n
-    families: tuple[str, ...] = ("quartic", "student", "modes")
-    unseen: tuple[str, ...] = ("skewed",)  # first looked at when all was written
+    # d, n, data sets, families and faults; skewed first looked at when all was written
+    sizes: tuple[Size, ...] = (
+        (2, 100, 50, FAMILIES, FAULTS),
+        (2, 500, 50, FAMILIES, FAULTS),
+        (1, 500, 50, FAMILIES, FAULTS[:-1]),
+        (1, 100, 50, FAMILIES, FAULTS[:-1]),
+        (2, 2000, 20, ("skewed", "quartic"), FAULTS),
+        (10, 500, 8, ("student", "quartic"), ("none", "shift", "spread", "correlation")),
+        (10, 2000, 4, ("student",), ("none", "shift", "spread trend")),
+    )
     seed: int = 20261124
 
 
-QUICK = Config(data_sets=2, sizes=((2, 40),), families=("quartic",), unseen=())
+QUICK = Config(sizes=((2, 40, 2, ("quartic",), FAULTS),))
 
 
 def log_density(family: str, z: jax.Array) -> jax.Array:
@@ -132,13 +140,14 @@ def make(config: Config) -> runner.Study:
     (``covered``), they lie above 0 (``above_0``), the test rejects before and after."""
     cells = [
         {"family": family, "fault": fault, "d": d, "n": n}
-        for family in (*config.families, *config.unseen)
-        for d, n in config.sizes
-        for fault in FAULTS
+        for d, n, _, families, faults in config.sizes
+        for family in families
+        for fault in faults
     ]
+    data_sets = {size[:2]: size[2] for size in config.sizes}
 
     def measure(cell: Any, key: jax.Array) -> dict[str, Any]:
-        keys = jax.random.split(key, config.data_sets)
+        keys = jax.random.split(key, data_sets[cell["d"], cell["n"]])
         fault = jnp.asarray([cell["fault"] == name for name in FAULTS], jnp.float32)
         values = np.asarray(program(cell["family"], cell["d"], cell["n"])(keys, fault))
         gain, low, high, before, after, folds, fresh, best = values.T

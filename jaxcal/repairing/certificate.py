@@ -16,27 +16,40 @@ alone have coverage .84 instead of .95. Q is estimated from the effect of each f
 gain of pair i by the map of all pairs minus its gain by the map without fold l.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxcal.moments.marginal_means import student_p_value, student_quantile
+from jaxcal.nulls.resampling import dependence
+from jaxcal.results import Sentences
+from jaxcal.results.notes import TABLE, memory
 from jaxcal.typing import Key, Scalar, Vector
 
+FEWEST = 30  # pairs from which on the coverage of limits was measured
+DECIDES = 0.5  # share of the variance of the gains by one pair that is said
 NATS, ENERGY = "nats", "energy score"
 UNITS = {NATS: "nats an observation", ENERGY: "of the energy score"}
 
 
-def folds_of(key: Key, n: int, folds: int) -> Int[Array, " n"]:
-    """Return a random fold for each of n pairs; sizes of folds differ by at most 1."""
+def folds_of(key: Key | None, n: int, folds: int) -> Int[Array, " n"]:
+    """Return a random fold for each of n pairs, or, without a key, blocks of neighbouring pairs;
+    sizes of folds differ by at most 1."""
+    if key is None:
+        return jnp.arange(n) * folds // n
     return jax.random.permutation(key, jnp.arange(n) % folds)
 
 
-@jax.jit
+@partial(jax.jit, static_argnames="in_order")
 def certificate(
-    gains: Float[Array, "k n"], fold: Int[Array, " n"], level: Scalar | float
+    gains: Float[Array, "k n"],
+    fold: Int[Array, " n"],
+    level: Scalar | float,
+    in_order: bool = False,
 ) -> tuple[Scalar, Scalar, Scalar, Scalar, Vector]:
     """Return the mean gain of pairs by the maps fitted without them, its limits, a one-sided
     p-value, and the gain of each pair.
@@ -46,6 +59,7 @@ def certificate(
             all pairs; NaN for pairs that were not used.
         fold: Fold of each pair.
         level: Limits have confidence 1 - level.
+        in_order: Whether limits allow for dependence of neighbouring pairs.
     """
     held_out = gains[fold, jnp.arange(len(fold))]
     used = ~jnp.isnan(held_out)
@@ -53,6 +67,9 @@ def certificate(
     mean = jnp.nanmean(held_out)
     squares = jnp.nansum((held_out - mean) ** 2) * count / (count - 1)
     error = jnp.sqrt(squares + _shared(gains, fold, used)) / count
+    if in_order:
+        series = jnp.where(used, held_out, mean)
+        error = error * jnp.sqrt(dependence(series[:, None]).inflation[0])
     reach = student_quantile(1 - level / 2, count - 1) * error
     two_sided = student_p_value(mean, error, count - 1)
     p = jnp.where(mean > 0, two_sided / 2, 1 - two_sided / 2)
@@ -75,6 +92,37 @@ def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> 
     middle = jnp.sum(moved, axis=1, keepdims=True) / counts
     squares = jnp.where(others, (moved - middle) ** 2, 0)
     return jnp.sum(squares) * folds / (folds - 1)
+
+
+def about_gains(gains: Array, in_order: bool) -> Sentences:
+    """Return the sentences on the gains [.., n] of pairs, and whether each applies."""
+    values = np.asarray(gains, float)
+    used = np.isfinite(values)
+    n = int(np.min(np.sum(used, axis=-1)))
+    values = np.where(used, values, 0)
+    middle = np.sum(values, -1, keepdims=True) / np.maximum(np.sum(used, -1, keepdims=True), 1)
+    gaps = np.where(used, values - middle, 0)
+    total = np.sum(gaps**2, axis=-1)
+    share = float(np.max(np.max(gaps**2, axis=-1) / np.where(total > 0, total, 1)))
+    lag = float(np.max(memory(gaps[..., None])))
+    dependent = (
+        f"gains of neighbouring rows have correlation {lag:.2g}: if rows are in the order of time "
+        f"or place, the gain is too large and its limits are too narrow: use in_order=True; if "
+        f"rows are sorted by targets, put them in random order [dependent-rows]"
+    )
+    one = (
+        f"one pair has {share:.0%} of the variance of the gains, so gain and limits depend mainly "
+        f"on it: an outlier, heavy tails or few pairs [one-observation-decides]"
+    )
+    few = (
+        f"{n} pairs are too few for the limits, which were measured with {FEWEST} or more "
+        f"[few-observations]"
+    )
+    return [
+        (dependent, lag > TABLE["dependent-rows"].above and not in_order),
+        (one, share > DECIDES),
+        (few, n < FEWEST),
+    ]
 
 
 def say_gain(repair: Any) -> list[str]:

@@ -1,7 +1,7 @@
 """Maps that are fitted without the pairs on which they are judged."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,20 +34,38 @@ class CrossFitted(NamedTuple):
     unmoved: Int[Array, ""]
 
 
-@partial(jax.jit, static_argnames="folds")
+@partial(jax.jit, static_argnames=("folds", "n_draws"))
 def cross_fitted(
-    key: Key, predictions: Predictions, ys: Array, inputs: Float[Array, "n q"], folds: int
+    key: Key | None,
+    predictions: Predictions,
+    ys: Array,
+    inputs: Float[Array, "n q"],
+    folds: int,
+    densities: Predictions | None = None,
+    n_draws: int = 0,
 ) -> CrossFitted:
-    """Fit maps without each fold and to all pairs, and apply them to each pair."""
-    return one_at_a_time(partial(_cross_fitted, folds))(key, predictions, ys, inputs)
+    """Fit maps without each fold and to all pairs, and apply them to each pair. Without a key,
+    folds are blocks of neighbouring rows.
+
+    ``densities`` of the targets for the likelihood are by default those of ``predictions``, whose
+    centres and scales are the units of the maps. ``n_draws``: number of draws behind each, or 0.
+    """
+    densities = predictions if densities is None else densities
+    fitted = partial(_cross_fitted, folds, n_draws)
+    return one_at_a_time(fitted)(key, (predictions, densities), ys, inputs)
 
 
 def _cross_fitted(
-    folds: int, key: Key, predictions: Predictions, ys: Array, inputs: Float[Array, "n q"]
+    folds: int,
+    n_draws: int,
+    key: Key | None,
+    both: tuple[Any, Any],
+    ys: Array,
+    inputs: Float[Array, "n q"],
 ) -> CrossFitted:
     n = len(ys)
-    features, frame = Features.of(predictions, ys, inputs)
-    seen = Standardized(predictions, features.units, ys.shape[1:])
+    features, frame = Features.of(both[0], ys, inputs, n_draws)
+    seen = Standardized(both[1], features.units, ys.shape[1:])
     ts = features.units.points(ys.reshape(n, -1))
     old = densities_at(seen, ts)
     usable = jnp.isfinite(old) & jnp.all(jnp.isfinite(ts), axis=1)

@@ -1,14 +1,15 @@
 r"""Predictions that are draws: moved by the map of normal distributions with their moments.
 
-Draws are replaced by normal distributions with their mean and covariance. The likelihood of these
-is largest if errors have mean 0 and the claimed covariance, for any form of draws and targets, so
-the map matches moments. Its gain is measured by the energy score of the draws themselves,
+Of normal draws with mean :math:`\bar x` and covariance S, one more has a Student t distribution
+with m - d degrees of freedom about :math:`\bar x`, of scale :math:`(1 + 1/m) (m - 1)/(m - d) S`.
+The likelihood of these makes the map match moments of errors, for many draws of any form, and
+leaves few draws from the right distribution as they are. The gain is measured by the energy score
+of the draws themselves,
 
 .. math:: E |X - y| - E |X - X'| / 2
 
-(smaller is better), which is proper for all predictions with a mean. The estimate assumes
-independent draws; moved draws share an estimated mean, so gains from m draws are too large by up to
-about 1 / (4 m) of a deviation.
+(smaller is better), which is proper for all predictions with a mean. Blocks of draws are moved by
+the moments of the others, so that a shared mean does not make moved draws look too narrow.
 
 Source: Gneiting and Raftery (2007), Section 4.3.
 """
@@ -17,33 +18,82 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.read import Draws
 from jaxcal.repairing.move import Move
 from jaxcal.typing import Vector
 
+BLOCKS = 5  # most parts of the draws, each moved by the moments of the others
 
-def gaussians(draws: Draws) -> Any:
-    """Return normal distributions with the moments of draws [n, m] or [n, m, d].
+
+def independent(draws: Draws) -> tuple[Draws, Float[Array, ""]]:
+    """Return independent draws of n predictions, and the correlation of successive ones.
 
     Raises:
-        ValueError: There are fewer than d + 2 draws, or targets are not vectors.
+        ValueError: There are fewer than d + 4 of them, or targets are not vectors.
     """
-    import numpyro.distributions as dist
-
     samples = jnp.asarray(draws.samples)
-    if samples.ndim not in (2, 3) or samples.shape[1] < (samples[0, 0].size + 2):
+    least = samples[0, 0].size + 4 if samples.ndim in (2, 3) else 0
+    if not least or samples.shape[1] < least:
         raise ValueError(
-            f"predictions: a repair needs draws of shape [n, m] or [n, m, d] with m >= d + 2, got "
+            f"predictions: a repair needs draws of shape [n, m] or [n, m, d] with m >= d + 4, got "
             f"{samples.shape}"
         )
+    chosen, lag = Draws(samples, draws.rhat).unsorted().thinned()
+    if (m := chosen.samples.shape[1]) < least:
+        raise ValueError(
+            f"predictions: successive draws have correlation {float(lag):.2g}, as those of a chain "
+            f"have, so that {m} of {samples.shape[1]} count as independent, and a repair needs "
+            f"d + 4 = {least}: make more steps"
+        )
+    return chosen, lag
+
+
+def gaussians(draws: Draws) -> Any:
+    """Return normal distributions with the moments of draws [n, m] or [n, m, d]."""
+    import numpyro.distributions as dist
+
+    mean, root = _moments(draws)
+    if mean.ndim == 1:
+        return dist.Normal(mean, root)
+    return dist.MultivariateNormal(mean, scale_tril=root)
+
+
+def one_more(draws: Draws) -> Any:
+    """Return the distribution of one more draw, if those of a prediction are normal."""
+    import numpyro.distributions as dist
+
+    mean, root = _moments(draws)
+    m, d = draws.samples.shape[1], mean[0].size
+    scale = root * ((1 + 1 / m) * (m - 1) / (m - d)) ** 0.5
+    kind = dist.StudentT if mean.ndim == 1 else dist.MultivariateStudentT
+    return kind(float(m - d), mean, scale)
+
+
+def _moments(draws: Draws) -> tuple[Array, Array]:
+    """Return means and deviations, or roots of covariances."""
+    samples = jnp.asarray(draws.samples)
     mean = jnp.mean(samples, axis=1)
     if samples.ndim == 2:
-        return dist.Normal(mean, jnp.std(samples, axis=1, ddof=1))
+        return mean, jnp.std(samples, axis=1, ddof=1)
     gaps = samples - mean[:, None]
     covariance = jnp.einsum("nmi,nmj->nij", gaps, gaps) / (gaps.shape[1] - 1)
-    return dist.MultivariateNormal(mean, covariance)
+    return mean, jnp.linalg.cholesky(covariance)
+
+
+def blocks(draws: Draws) -> tuple[Draws, Draws]:
+    """Return k blocks of the draws of each prediction, [k, n, ..], and the draws outside of each.
+
+    A block has at least two draws, and there are at least d + 2 others.
+    """
+    samples = jnp.asarray(draws.samples)
+    m, d = samples.shape[1], samples[0, 0].size
+    size = min(max(m // BLOCKS, 2), m - d - 2)
+    each = [np.arange(size) + size * k for k in range(min(BLOCKS, m // size))]
+    others = [jnp.delete(samples, at, axis=1) for at in each]
+    return Draws(jnp.stack([samples[:, at] for at in each])), Draws(jnp.stack(others))
 
 
 def moved_draws(draws: Draws, move: Move) -> Draws:

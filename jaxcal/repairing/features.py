@@ -15,12 +15,13 @@ from jaxcal.typing import Points
 
 MOST = 10  # columns of claims, and of inputs; more are reduced to principal components
 PAIRS = 6  # fewest pairs per parameter
+DRAWS = 20  # fewest draws per prediction whose moments tell how errors vary with claims
 INPUTS, OWN, CLAIMS = "inputs", "its own claims", "claims of all coordinates"
 
 
-def too_many(n: int, d: int, q: int) -> list[str]:
+def too_many(n: int, d: int, q: int, n_draws: int = 0) -> list[str]:
     """Return the features that a map for n pairs, d dimensions and q inputs must omit, as there are
-    too few pairs for the parameters."""
+    too few pairs for the parameters; or too few of ``n_draws``, if not 0."""
     count, left_out = 2 * d + d * (d - 1) // 2, []
     more = {
         INPUTS: 2 * d * min(q, MOST),
@@ -28,7 +29,8 @@ def too_many(n: int, d: int, q: int) -> list[str]:
         CLAIMS: 2 * d * min(2 * d, MOST) if d > 1 else 0,
     }
     for name, number in more.items():
-        if PAIRS * (count + number) > n and number:
+        vague = name != INPUTS and 0 < n_draws < DRAWS
+        if (PAIRS * (count + number) > n or vague) and number:
             left_out.append(name)
         else:
             count += number
@@ -73,14 +75,14 @@ class Features(eqx.Module):
 
     @classmethod
     def of(
-        cls, predictions: Any, targets: Array, inputs: Float[Array, "n q"]
+        cls, predictions: Any, targets: Array, inputs: Float[Array, "n q"], n_draws: int = 0
     ) -> "tuple[Features, Frame]":
         """Fit features to predictions; return them and the frame of these predictions."""
         units = Units.of(targets.reshape(len(targets), -1))
         place = _located(predictions, units, targets.shape)
         center, scale, _ = place
         (n, d), q = center.shape, inputs.shape[1]
-        left_out = too_many(n, d, q)
+        left_out = too_many(n, d, q, n_draws)
         parts = center, jnp.log(jnp.linalg.norm(scale, axis=2))
         both = jnp.concatenate(parts, axis=1)
         alone = [Columns.of(columns).unless(OWN in left_out) for columns in parts]

@@ -17,7 +17,14 @@ from jaxcal.measures.temperature import (
     with_temperature,
 )
 from jaxcal.read import checks
-from jaxcal.repairing.certificate import ENERGY, NATS, certificate, folds_of, say_gain
+from jaxcal.repairing.certificate import (
+    ENERGY,
+    NATS,
+    about_gains,
+    certificate,
+    folds_of,
+    say_gain,
+)
 from jaxcal.results import Result, Sentences, recorded
 from jaxcal.typing import ArrayLike, Key, Scalar, Vector
 
@@ -39,6 +46,7 @@ class ProbabilityRepair(Result):
             `jaxcal.dce.Recalibration` for probabilities of a label.
         unit: "nats" of the log score, or "energy score", which for a label is (p - y)^2.
         n_folds: Number of folds.
+        in_order: Whether folds are blocks of rows, and limits allow for dependent neighbours.
         level: Limits have confidence 1 - level.
     """
 
@@ -50,6 +58,7 @@ class ProbabilityRepair(Result):
     fitted: TemperatureFit | Recalibration
     unit: str = eqx.field(static=True)
     n_folds: int = eqx.field(static=True)
+    in_order: bool = eqx.field(static=True)
     level: float = eqx.field(static=True)
 
     _scalar: ClassVar[str] = "gain"
@@ -62,7 +71,8 @@ class ProbabilityRepair(Result):
         return _warmed(checks.probabilities(predictions), self.fitted.temperature)
 
     def _sentences(self) -> Sentences:
-        return [(text, True) for text in self.fitted.warnings()]
+        said = [(text, True) for text in self.fitted.warnings()]
+        return [*said, *about_gains(self.gains, self.in_order)]
 
     def _lines(self) -> list[str]:
         return [*say_gain(self), *(f"  {line}" for line in self.fitted._lines())]
@@ -70,19 +80,19 @@ class ProbabilityRepair(Result):
 
 @recorded
 def of_classes(
-    key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, level: float
+    key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, in_order: bool, level: float
 ) -> ProbabilityRepair:
     """Repair class probabilities [n, m] by temperatures fitted without each fold; gain in nats."""
     p = checks.probabilities(predictions)
     n, m = p.shape
     ys = checks.labels(targets, n, m)
-    fit, gains, fold = _temperatures(key, p, ys, folds)
-    return _certified(gains, fold, fit, NATS, folds, level)
+    fit, gains, fold = _temperatures(None if in_order else key, p, ys, folds)
+    return _certified(gains, fold, fit, NATS, folds, in_order, level)
 
 
 @partial(jax.jit, static_argnames="folds")
 def _temperatures(
-    key: Key, p: Float[Array, "n m"], ys: Int[Array, " n"], folds: int
+    key: Key | None, p: Float[Array, "n m"], ys: Int[Array, " n"], folds: int
 ) -> tuple[TemperatureFit, Float[Array, "k n"], Int[Array, " n"]]:
     """Return the temperature of all pairs, the gains of each pair by the fits without fold 0, 1, ..
     and, last, to all pairs, and the folds."""
@@ -103,26 +113,26 @@ def _temperatures(
 
 @recorded
 def of_labels(
-    key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, level: float
+    key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, in_order: bool, level: float
 ) -> ProbabilityRepair:
     """Repair probabilities [n] by mean labels of groups, fitted without each fold; energy score."""
     p = checks.unit(predictions, "predictions")
     ys = checks.unit(targets, "targets", "labels").astype(p.dtype)
     keys = jax.random.split(key)
-    fold = folds_of(keys[0], len(p), folds)
+    fold = folds_of(None if in_order else keys[0], len(p), folds)
     fits = [
         recalibrate(keys[1], p, ys, weights=(fold != number).astype(p.dtype), level=level)
         for number in range(folds + 1)
     ]
     new = jnp.stack([fit(p) for fit in fits])
     gains = (p - ys)[None] ** 2 - (new - ys[None]) ** 2
-    return _certified(gains, fold, fits[-1], ENERGY, folds, level)
+    return _certified(gains, fold, fits[-1], ENERGY, folds, in_order, level)
 
 
 def _certified(
     gains: Float[Array, "k n"], fold: Int[Array, " n"], fitted: Any, unit: str, *rest: Any
 ) -> ProbabilityRepair:
-    gain, low, high, p, each = certificate(gains, fold, rest[1])
+    gain, low, high, p, each = certificate(gains, fold, rest[2], rest[1])
     return ProbabilityRepair(gain, low, high, p, each, fitted, unit, *rest)
 
 

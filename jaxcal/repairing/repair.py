@@ -8,11 +8,19 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.entries import calibration_test
+from jaxcal.nulls import DependentWild
 from jaxcal.read import Draws, Unnormalized, checks, convert
 from jaxcal.read.scores import is_distribution, states_an_end
 from jaxcal.repairing.certificate import ENERGY, NATS, certificate
 from jaxcal.repairing.cross_fitted import CrossFitted, cross_fitted
-from jaxcal.repairing.drawn import energy_scores, gaussians, moved_draws
+from jaxcal.repairing.drawn import (
+    blocks,
+    energy_scores,
+    gaussians,
+    independent,
+    moved_draws,
+    one_more,
+)
 from jaxcal.repairing.fit import Parameters
 from jaxcal.repairing.move import Move, move_all, no_move
 from jaxcal.repairing.probabilities import ProbabilityRepair, of_classes, of_labels
@@ -31,6 +39,7 @@ def repair(
     inputs: ArrayLike | None = None,
     names: Sequence[str] | None = None,
     folds: int = 5,
+    in_order: bool = False,
     level: float = 0.05,
 ) -> Repair | ProbabilityRepair:
     r"""Move and stretch predictions so that their targets are likely, and certify the gain.
@@ -63,6 +72,8 @@ def repair(
             to 10 principal components, so an error along a single one of them may be missed.
         names: Names of the d coordinates of a target; by default 0, 1, ...
         folds: Number of parts, each judged by the map fitted to the others; at most n / 2.
+        in_order: Whether rows are in the order of time or place, and neighbours depend on each
+            other. Folds are then blocks of rows, and limits and tests allow for correlations.
         level: Level of the tests before and after; limits have confidence 1 - level.
 
     Returns:
@@ -94,9 +105,13 @@ def repair(
     key, level = checks.key(key), checks.level(level)
     folds = checks.integer(folds, "folds", least=2)
     if not isinstance(predictions, Draws | Unnormalized) and not is_distribution(predictions):
-        return _of_probabilities(key, predictions, targets, (inputs, names), folds, level)
+        return _of_probabilities(key, predictions, targets, (inputs, names), folds, in_order, level)
     ys = checks.targets(targets)
-    densities: Any = gaussians(predictions) if isinstance(predictions, Draws) else predictions
+    densities, likelihoods, lag, n_draws = predictions, None, jnp.zeros(()), 0
+    if isinstance(predictions, Draws):
+        predictions, lag = independent(predictions)
+        densities, likelihoods = gaussians(predictions), one_more(predictions)
+        n_draws = predictions.samples.shape[1]
     _without_end(densities)
     densities = checks.predictions(densities, ys)
     n, d = len(ys), ys[0].size
@@ -104,17 +119,20 @@ def repair(
     called = checks.names(names, d, "coordinate") or tuple(map(str, range(d)))
     columns = columns_of(inputs, n, ys.dtype)
     keys = jax.random.split(key)
-    maps = cross_fitted(keys[0], densities, ys, columns, folds)
+    of_folds = None if in_order else keys[0]
+    maps = cross_fitted(of_folds, densities, ys, columns, folds, likelihoods, n_draws)
     if isinstance(predictions, Draws):
-        gains, unit = _energy_gained(predictions, densities, maps, ys, columns), ENERGY
+        gains, unit = _energy_gained(predictions, maps, ys, columns), ENERGY
     else:
         gains, unit = maps.gains, NATS
 
+    options: Any = {"level": level} | ({"null": DependentWild()} if in_order else {})
+
     def tested(move: Move) -> TestResult:
         if isinstance(predictions, Draws):
-            return skce_test(keys[1], moved_draws(predictions, move), ys, level=level)
+            return skce_test(keys[1], moved_draws(predictions, move), ys, **options)
         moved = move_all(predictions, move)
-        return calibration_test(keys[1], moved, ys, inputs=inputs, names=called, level=level)
+        return calibration_test(keys[1], moved, ys, inputs=inputs, names=called, **options)
 
     before = tested(no_move(maps.moves))
     # always true: under jit the second test waits for the first (`tests/laws/test_lapack.py`)
@@ -123,25 +141,31 @@ def repair(
     along = tuple(f"input {k}" for k in range(columns.shape[1]))
     whole = jnp.all(ys == jnp.round(ys)) & jnp.any(ys != ys[:1])
     parts = before, after, maps.fitted, maps.features, (called, along), folds
-    gain, low, high, p, each = certificate(gains, maps.fold, level)
-    return Repair(gain, low, high, p, each, maps.unmoved, *parts, whole, unit)
+    gain, low, high, p, each = certificate(gains, maps.fold, level, in_order)
+    chain = lag, n_draws, in_order
+    return Repair(gain, low, high, p, each, maps.unmoved, *parts, whole, unit, *chain)
 
 
 def _energy_gained(
-    draws: Draws, densities: Any, maps: CrossFitted, ys: Array, inputs: Array
+    draws: Draws, maps: CrossFitted, ys: Array, inputs: Array
 ) -> Float[Array, "k n"]:
     """Return the gain of each pair by each map, in energy score."""
-    old = energy_scores(draws, ys)
+
+    parts = blocks(draws)
 
     def gained(parameters: Parameters) -> Array:
-        move = moves_of(parameters, maps.features, densities, inputs, len(ys))
-        return old - energy_scores(moved_draws(draws, move), ys)
+        def of_block(part: tuple[Draws, Draws]) -> Array:
+            block, others = part
+            move = moves_of(parameters, maps.features, gaussians(others), inputs, len(ys))
+            return energy_scores(block, ys) - energy_scores(moved_draws(block, move), ys)
+
+        return jnp.mean(jax.lax.map(of_block, parts), axis=0)
 
     return jax.lax.map(gained, maps.parameters)
 
 
 def _of_probabilities(
-    key: Key, predictions: Any, targets: ArrayLike, others: Any, folds: int, level: float
+    key: Key, predictions: Any, targets: ArrayLike, others: Any, *options: Any
 ) -> ProbabilityRepair:
     if not (isinstance(predictions, jax.Array | list | tuple) or convert.brought(predictions)):
         raise TypeError(
@@ -154,8 +178,8 @@ def _of_probabilities(
             "inputs and names: a map of probabilities does not vary with inputs: leave them out"
         )
     p = checks.floats(predictions, "predictions")
-    _enough(len(p), folds)
-    return (of_labels if p.ndim == 1 else of_classes)(key, p, targets, folds, level)
+    _enough(len(p), options[0])
+    return (of_labels if p.ndim == 1 else of_classes)(key, p, targets, *options)
 
 
 def _enough(n: int, folds: int) -> None:

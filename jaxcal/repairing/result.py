@@ -13,13 +13,14 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.read import Draws, Unnormalized, checks
-from jaxcal.repairing.certificate import NATS, say_gain
+from jaxcal.repairing.certificate import NATS, about_gains, say_gain
 from jaxcal.repairing.cross_fitted import in_data_units
 from jaxcal.repairing.drawn import gaussians, moved_draws
-from jaxcal.repairing.features import MOST, Features, too_many
+from jaxcal.repairing.features import DRAWS, MOST, OWN, Features, too_many
 from jaxcal.repairing.fit import Fitted, Parameters
 from jaxcal.repairing.move import Move, move_all
 from jaxcal.results import Result, Sentences, TestResult, counted
+from jaxcal.results.notes import of_a_chain
 from jaxcal.typing import ArrayLike, Predictions, Scalar, Vector
 
 NARROWEST = 5.0  # most times that predictions are made as narrow without a warning
@@ -47,6 +48,9 @@ class Repair(Result):
         n_folds: Number of folds.
         whole: Whether all targets are whole numbers, [].
         unit: "nats" of the log score; for draws "energy score", in the units of the targets.
+        correlation: Lag-one correlation of draws in their order, []; 0 for other predictions.
+        n_draws: Number of independent draws per prediction; 0 for other predictions.
+        in_order: Whether folds are blocks of rows, and limits allow for dependent neighbours.
     """
 
     gain: Scalar
@@ -63,6 +67,9 @@ class Repair(Result):
     n_folds: int = eqx.field(static=True)
     whole: Bool[Array, ""]
     unit: str = eqx.field(default=NATS, static=True)
+    correlation: Scalar | float = 0.0
+    n_draws: int = eqx.field(default=0, static=True)
+    in_order: bool = eqx.field(default=False, static=True)
 
     _scalar: ClassVar[str] = "gain"
     _long: ClassVar[tuple[str, ...]] = ("gains", "features", "fitted", "names")
@@ -153,6 +160,10 @@ class Repair(Result):
             f"{n} pairs are too few to fit how errors vary with {', '.join(left_out)}: left out of "
             f"the map [few-pairs]"
         )
+        vague = (
+            f"{self.n_draws} independent draws of each prediction are too few to fit how errors "
+            f"vary with {OWN}: left out of the map [few-draws]"
+        )
         unmoved = int(np.sum(np.asarray(self.unmoved)))
         still = counted(
             "{} {prediction is|predictions are} not changed: almost none of the points drawn to "
@@ -168,13 +179,18 @@ class Repair(Result):
             f"the map makes predictions {times:.2g} times as narrow: if the model has seen these "
             f"targets, or predictions are computed from them, the gain is arbitrary [narrow-map]"
         )
+        # the test's own sentence on these names an argument of the test
+        said = [text for text in self.before.warnings() if "[dependent-rows]" not in text]
         return [
-            *((text, True) for text in self.before.warnings()),
+            *((text, True) for text in said),
+            *about_gains(self.gains, self.in_order),
             (whole, bool(np.any(np.asarray(self.whole)))),
             (narrow, times > NARROWEST),
             (moved, beyond > 0),
             (few, bool(left_out)),
+            (vague, 0 < self.n_draws < DRAWS),
             (still, unmoved > 0),
+            of_a_chain("a prediction", float(np.max(np.asarray(self.correlation)))),
         ]
 
     def _lines(self) -> list[str]:
