@@ -1,4 +1,4 @@
-"""Right predictions, and what data hide: the order of draws, chains, dependent rows, rounding."""
+"""Right predictions, and what data hide: order of draws, chains, dependent rows, rounding, ties."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -9,9 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 import numpyro.distributions as dist
+import scipy.stats
 
 import jaxcal
-from jaxcal import Draws, sbi
+from jaxcal import Draws, measures, sbi
+from jaxcal.coverage import coverage
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
@@ -34,10 +36,11 @@ class Config:
     of_rows: tuple[str, ...] = ("rows 0.0", "rows 0.5", "rows 0.8", "rows sorted")
     widths: tuple[str, ...] = ("width 0.01", "width 0.003", "width 0.001", "width 0.0003")
     noises: tuple[str, ...] = ("normal", "skewed", "student")
+    ties: tuple[str, ...] = ("counts", "draws of counts", "plateau")
     seed: int = 20261126
 
 
-QUICK = Config(2, 40, 8, ("sorted",), ("rows 0.8",), ("width 0.001",), ("normal",))
+QUICK = Config(2, 40, 8, ("sorted",), ("rows 0.8",), ("width 0.001",), ("normal",), ("plateau",))
 
 
 def series(rng: Rng, memory: float, shape: tuple[int, int]) -> np.ndarray:
@@ -69,7 +72,32 @@ def among_rows(test: str, rng: Rng, key: int, data: str, config: Config) -> Any:
     if data == "rows sorted":
         order = np.argsort(targets)
         centers, targets = centers[order], targets[order]
-    return getattr(jaxcal, test)(key, dist.Normal(centers, np.ones(config.n)), targets)
+    predictions = dist.Normal(centers, np.ones(config.n))
+    match test:
+        case "quantile_calibration":
+            return measures.quantile_calibration(predictions, targets)
+        case "distance_from_calibration":
+            chances = scipy.stats.norm.cdf(centers)
+            below = scipy.stats.norm.cdf(targets - centers) < chances
+            return jaxcal.distance_from_calibration(key, chances, below.astype(int))
+        case "compare":
+            wider = dist.Normal(centers, np.full(config.n, 1.5))
+            return jaxcal.compare(key, {"right": predictions, "wider": wider}, targets)
+    return getattr(jaxcal, test)(key, predictions, targets)
+
+
+def among_ties(test: str, rng: Rng, data: str, config: Config) -> Any:
+    rate, shape = rng.gamma(2.0, 0.5, config.n), (1 + config.m, config.n)
+    law, (targets, *draws) = {
+        "plateau": lambda: (dist.Uniform(rate, rate + 1), rng.uniform(rate, rate + 1, shape)),
+        "counts": lambda: (dist.Poisson(rate), 1.0 * rng.poisson(rate, shape)),
+        "draws of counts": lambda: (dist.Poisson(rate), 1.0 * rng.poisson(rate, shape)),
+    }[data]()
+    among = np.stack(draws, axis=1)
+    if test == "coverage":
+        return coverage(law, targets, among)
+    predictions = Draws(among) if data == "draws of counts" else law
+    return measures.quantile_calibration(predictions, targets)
 
 
 def beside_rounding(rng: Rng, key: int, data: str, noise: str, config: Config) -> Any:
@@ -93,15 +121,18 @@ def study(config: Config) -> runner.Study:
         for i in range(config.data_sets):
             if data in config.of_rows:
                 result = among_rows(test, rng, i, data, config)
+            elif data in config.ties:
+                result = among_ties(test, rng, data, config)
             elif data in config.widths:
                 result = beside_rounding(rng, i, data, noise, config)
             else:
                 result = among_draws(test, rng, i, data, noise, config)
             silent = getattr(result, "verdict", "") == "cannot tell"
-            rejected = float(result.p_value) <= 0.05 and not silent
+            p_value = {"coverage": "p_uniform", "compare": "p_calibrated"}.get(test, "p_value")
+            rejected = np.ravel(getattr(result, p_value))[0] <= 0.05 and not silent
             codes = ("correlated-draws", "dependent-rows", "small-residuals")
             said = any(code in str(result.warnings()) for code in codes)
-            counts["rejected"] += rejected
+            counts["rejected"] += int(rejected)
             counts["said"] += said and (rejected or data not in config.of_rows)
             counts["no_verdict"] += silent
         return counts | {"data_sets": config.data_sets}
@@ -118,6 +149,9 @@ def study(config: Config) -> runner.Study:
     listed = cells(("skce_test", "ucme_test", "check_draws"), config.of_draws, config.noises)
     listed += cells(("kccsd_test", "calibration_test", "skce_test"), config.of_rows, ("normal",))
     listed += cells(("skce_test",), config.widths, config.noises)
+    others = ("quantile_calibration", "distance_from_calibration", "compare")
+    listed += cells(others, config.of_rows, ("normal",))
+    listed += cells(("quantile_calibration", "coverage"), config.ties, ("normal",))
     measured = ("rejected", "said", "no_verdict", "data_sets")
     return runner.Study(listed, measured, measure, config.seed)
 

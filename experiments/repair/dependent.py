@@ -136,14 +136,14 @@ def make(config: Config) -> runner.Study:
     of the ``truth`` in nats on new predictions, and of how many times as ``wide`` predictions are
     made; counts of data sets in which limits hold the truth (rows; of draws another unit), lie
     above 0, and in which neighbouring gains are ``said`` to be correlated."""
-    rows = [
+    rows: list[runner.Cell] = [
         dict(zip(NAMES, ("rows", d, n, 0, lag, fault, in_order, data_sets), strict=True))
         for d, n, data_sets in config.rows
         for fault in config.faults
         for in_order in (False, True)
         for lag in config.lags
     ]
-    draws = [
+    draws: list[runner.Cell] = [
         dict(zip(NAMES, ("draws", d, n, m, lag, "none", False, data_sets), strict=True))
         for d, n, m, lag, data_sets in config.draws
     ]
@@ -165,7 +165,7 @@ def make(config: Config) -> runner.Study:
             "truth": round(float(truth.mean()), 5),
             "covered": int(covered) if cell["of"] == "rows" else float("nan"),
             "above_0": int(np.sum(low > 0)),
-            "said": int(np.sum(memory(values[:, 5:]) > SAID)),
+            "said": int(np.sum(memory(values[:, 5:, None]) > SAID)),
             "wide": round(float(wide.mean()), 4),
         }
 

@@ -114,7 +114,8 @@ def _climbed(key: Key, predictions: Standardized, ys: Points, targets: Array) ->
     looked_at = _originals(predictions, jnp.concatenate([points, _far(*near.claims)], axis=1))
     points = jnp.concatenate([ys[:, None], points], axis=1)
     looked_at = jnp.concatenate([targets[:, None], looked_at], axis=1)
-    logs, beyond = jnp.split(_logs(predictions, looked_at, ys.dtype), [points.shape[1]], axis=1)
+    all_logs = _logs(predictions, looked_at, ys.dtype, at_target=True)
+    logs, beyond = jnp.split(all_logs, [points.shape[1]], axis=1)
     endless = jnp.max(beyond, axis=1) + math.log(FAR) > jnp.max(logs, axis=1) - 1
     weights = jax.nn.softmax(logs - _log_mixture(three, points), axis=1)
     return Landed(points, logs, weights, near.centers, near.scales, near.claims, endless)
@@ -307,13 +308,21 @@ def _originals(
 
 
 def _logs(
-    predictions: Standardized, originals: Float[Array, "n k *event"], dtype: DTypeLike
+    predictions: Standardized,
+    originals: Float[Array, "n k *event"],
+    dtype: DTypeLike,
+    *,
+    at_target: bool = False,
 ) -> Float[Array, "n k"]:
-    """Return log densities of each prediction at its own points, in the units of the data; NaN
-    counts as density 0."""
+    """Return log densities of each prediction at its own points, in the units of the data. NaN
+    counts as density 0, as of a logarithm beyond an edge; but with ``at_target`` a user's density
+    that is NaN at the first point becomes infinite, as it says nothing."""
 
     def of_one(log_density: Any, y: Array, zs: Array) -> Array:
         return jax.lax.map(log_density, zs)
 
     logs = each_density(predictions.predictions, of_one, originals[:, 0], originals)
-    return jnp.where(jnp.isnan(logs), -jnp.inf, logs).astype(dtype)
+    logs_or_zero = jnp.where(jnp.isnan(logs), -jnp.inf, logs).astype(dtype)
+    if is_distribution(predictions.predictions) or not at_target:
+        return logs_or_zero
+    return logs_or_zero.at[:, 0].set(jnp.where(jnp.isnan(logs[:, 0]), jnp.inf, logs_or_zero[:, 0]))

@@ -657,6 +657,23 @@ def test_nothing_is_learned_from_observations_that_are_left_out(key):
     assert np.sum(np.asarray(entry) != 0) > 30
 
 
+@pytest.mark.parametrize("where", ["everywhere", "at one target", "beyond"])
+def test_a_density_that_is_nan_at_a_target_gives_no_verdict(key, where):
+    """As of a failed network; NaN away from the targets is a density of 0."""
+    centers, noise = jax.random.normal(key, (2, 60))
+    bad = {"everywhere": noise < jnp.inf, "at one target": noise == noise[7], "beyond": noise > 9}
+
+    def log_density(row, y):
+        center, nan = row
+        return jnp.where(nan | (jnp.abs(y - center) > 9), jnp.nan, -((y - center) ** 2) / 2)
+
+    predictions = Unnormalized(log_density, (centers, bad[where]))
+    result = calibration_test(0, predictions, centers + noise)
+    assert (result.verdict == "cannot tell") == (where != "beyond")
+    assert int(result.notes["nonfinite-scores"]) == int(jnp.sum(bad[where]))
+    assert int(result.notes["impossible-targets"]) == 0
+
+
 def test_nothing_is_learned_from_neighbours_in_time(key):
     predictions, ys = forecasts(key, 100)
     result = calibration_test(0, predictions, ys, null=nulls.DependentWild(199))
