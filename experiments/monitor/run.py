@@ -17,6 +17,7 @@ from jaxcal.entries.moments import Scaling
 from jaxcal.entries.ranks import normal, seen
 from jaxcal.read import Standardized, Units
 from jaxcal.sbi.monitor import LEAST_PAIRS, evidence
+from jaxcal.sbi.ranks import ranks_among_draws
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
@@ -24,6 +25,7 @@ import runner
 FOLDER = Path(__file__).parent
 SEED = 20261124
 BOUND = math.log(20)
+DRAWS = 19
 
 
 def simulate(key, n, q):
@@ -83,12 +85,22 @@ def exact(x):
     return (x[:, 0] + x[:, 1]) / 3, jnp.full(len(x), 3**-0.5)
 
 
+def tilted(x, slope):
+    """Deviation that changes by a factor exp(slope) for each deviation of x[0]."""
+    return exact(x)[1] * jnp.exp(slope * x[:, 0] / 2**0.5)
+
+
 POSTERIORS = {
     "right": exact,
     "shifted by .3": lambda x: (exact(x)[0] + 0.3 * 3**-0.5, exact(x)[1]),
     "narrow by .8": lambda x: (exact(x)[0], 0.8 * exact(x)[1]),
     "ignores x[1]": lambda x: (x[:, 0] / 2, jnp.full(len(x), 0.5**0.5)),
     "prior": lambda x: (jnp.zeros(len(x)), jnp.ones(len(x))),
+    "wide by 1.25": lambda x: (exact(x)[0], 1.25 * exact(x)[1]),
+    "narrow where x[0] is large": lambda x: (exact(x)[0], tilted(x, -0.3)),
+    "curved": lambda x: (exact(x)[0] + 0.2 * 3**-0.5 * (x[:, 0] ** 2 / 2 - 1), exact(x)[1]),
+    "wide where x[0] is large": lambda x: (exact(x)[0], tilted(x, 0.15)),
+    "twice as wide, once in four": lambda x: (exact(x)[0], tilted(jnp.sign(x - 0.95), 0.35)),
 }
 NETWORKS = {  # trained where they are asked
     "network": trained,
@@ -123,15 +135,22 @@ def one(cell, posterior, key):
     predictions = jaxcal.Unnormalized(density, (center, scale))
     inputs = Scaling.of(x[:LEAST_PAIRS])(x)
     if route == "exact":
-        scores = ((theta - center) / scale)[:, None]
+        scores, widths = ((theta - center) / scale)[:, None], jnp.log(scale)[:, None]
+    elif route == "draws":
+        draws = center[:, None] + scale[:, None] * jax.random.normal(rank_key, (n, DRAWS + 1))
+        scores = normal(ranks_among_draws(test_key, draws[:, :, None], ys))
+        together = jnp.concatenate([ys, draws[:, :-1]], axis=1)
+        widths = jnp.log(jnp.std(together, axis=1))[:, None] + jnp.zeros((1, 2))
     else:
         units = Units.of(jax.random.normal(jax.random.key(0), (20, 1)))
         densities = Standardized(predictions, units, (1,))
-        scores = normal(seen(rank_key, densities, units.points(ys), ys).ranks.shown)
+        near = seen(rank_key, densities, units.points(ys), ys)
+        scores, claimed = normal(near.ranks.shown), jnp.log(near.claims[1])
+        widths = jnp.concatenate([claimed, claimed], axis=1)  # of the density, of the parameter
     p = jnp.nan
-    if route != "exact":
+    if route in ("densities", "skewed"):
         p = jaxcal.calibration_test(test_key, predictions, ys, inputs=x).p_value
-    return evidence(scores, inputs)[0], p
+    return evidence(scores, inputs, Scaling.of(widths[:LEAST_PAIRS])(widths))[0], p
 
 
 def measure(cell, key):
@@ -146,7 +165,7 @@ def measure(cell, key):
     return {
         "rejected": int(found.sum()),
         "median_pairs": float(np.median(first)),
-        "at_once": int(np.sum(p <= 0.05)) if cell["ranks"] != "exact" else -1,
+        "at_once": int(np.sum(p <= 0.05)) if cell["ranks"] in ("densities", "skewed") else -1,
     }
 
 
@@ -160,11 +179,12 @@ class Config:
         ("exact", (2, 20, 100)),
         ("densities", (2, 20)),
         ("skewed", (2,)),
+        ("draws", (2,)),
     )
 
 
 # a program for each cell, most of it the calibration test
-ALL_RANKS = ("exact", (2,)), ("densities", (2,)), ("skewed", (2,))
+ALL_RANKS = ("exact", (2,)), ("densities", (2,)), ("skewed", (2,)), ("draws", (2,))
 QUICK = Config(3, 3, 24, ("right", "network"), ALL_RANKS)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.read import Draws
@@ -32,7 +33,8 @@ def independent(draws: Draws) -> tuple[Draws, Float[Array, ""]]:
     """Return independent draws of n predictions, and the correlation of successive ones.
 
     Raises:
-        ValueError: There are fewer than d + 4 of them, or targets are not vectors.
+        ValueError: There are fewer than d + 4 of them, targets are not vectors, or (outside of jit)
+            the draws of a prediction have no spread.
     """
     samples = jnp.asarray(draws.samples)
     least = samples[0, 0].size + 4 if samples.ndim in (2, 3) else 0
@@ -48,7 +50,28 @@ def independent(draws: Draws) -> tuple[Draws, Float[Array, ""]]:
             f"have, so that {m} of {samples.shape[1]} count as independent, and a repair needs "
             f"d + 4 = {least}: make more steps"
         )
+    if not isinstance(chosen.samples, Tracer) and (flat := _without_spread(chosen)).any():
+        raise ValueError(
+            f"predictions: the draws of {flat.sum()} of {flat.size} predictions (row "
+            f"{np.argmax(flat)} is the first), or four fifths of them, have no spread in some "
+            f"direction: a repair moves draws in units of their spread, so leave these rows out"
+        )
     return chosen, lag
+
+
+def _without_spread(draws: Draws) -> np.ndarray:
+    """Return whether the covariance of all draws, or of those outside of a block, is singular up to
+    rounding."""
+    least = 10 * float(jnp.finfo(draws.samples.dtype).eps)
+    flat = np.zeros(len(draws.samples), bool)
+    for part in (draws, *map(Draws, blocks(draws)[1].samples)):
+        rows = np.asarray(part.samples).reshape(*part.samples.shape[:2], -1)
+        sizes, deviations = np.abs(rows).max(1), rows.std(1)
+        roots = np.asarray(_moments(part)[1]).reshape(len(rows), *2 * rows.shape[2:])
+        widths = np.diagonal(roots, 0, 1, 2)
+        wide = (deviations > least * sizes) & (widths > least**0.5 * deviations)
+        flat |= ~wide.all(1)
+    return flat
 
 
 def gaussians(draws: Draws) -> Any:

@@ -4,9 +4,9 @@ If the posterior is right, the normal score :math:`\nu_t` of the rank of a param
 normal given x and all earlier pairs. For any density :math:`q_t(\nu_t \mid x_t)` that is predicted
 from earlier pairs, :math:`E_t = \prod_{s \le t} q_s(\nu_s \mid x_s) / \phi(\nu_s)` is a martingale
 with mean 1, so :math:`P(\sup_t E_t \geq 1 / \alpha) \leq \alpha` (Ville): the level holds however
-often E is computed. Here q is the predictive Student t density of a Bayesian linear
-regression with unknown variance, and E the mean over parameters and three kinds of features: none,
-each input alone, and all inputs.
+often E is computed. Here E is the mean over parameters and four kinds of q: predictive Student t
+densities of Bayesian linear regressions with unknown variance on nothing, on each input alone and
+on all inputs; and normal densities whose log deviation is linear in the claimed log deviation.
 
 Source: Ville (1939); Grünwald, de Heide and Koolen (2024) for bets by predictive densities.
 """
@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.entries.moments import Scaling
 from jaxcal.entries.ranks import normal, seen
+from jaxcal.numerics import at_least
 from jaxcal.read import Standardized, Units, checks
 from jaxcal.results import JudgedResult, Sentences, recorded
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, score_pairs
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 SLOPE = 0.3  # prior variance of an intercept or slope; that of all inputs together is as large
 DEGREES = 10.0  # of the prior of the variance, which has mean 1
 MOST_INPUTS = 100  # in the regression on all inputs, whose memory is quadratic in their number
+# log deviations of the scores, and their slopes along the claimed log deviation, that are bet on
+LEVELS, SPREADS = (-0.2, 0.0, 0.2), (-0.5, -0.25, 0.25, 0.5)
 LEAST_PAIRS = 20  # in the first call: its mean and deviation of x scale the x of all calls
 
 
@@ -46,21 +49,26 @@ class Monitored(JudgedResult):
         log_evidence: Natural logarithm of E after each pair, [n].
         normal_scores: Normal scores of the ranks of the density and of each parameter, [n, r].
         inputs: Features of x, in units of the first call, [n, q].
-        center, scale: Mean and deviation of the features in the first call, [q].
+        widths: Claimed log deviation of what is ranked, in units of the first call, [n, r].
+        center, scale: Mean and deviation of inputs and widths in the first call, [q + r].
         slopes: Fitted mean of the normal scores: its intercept and its slope along each single
             input, [r, 1 + q]; positive where the parameter lies above what is claimed.
+        spreads: Fitted log deviation of the normal scores, and its slope along the claimed log
+            deviation, [r, 2]; positive where the posterior is too narrow.
         statistics: What is ranked: "density" or "distance", then each parameter.
         level: Probability of ever rejecting a right posterior.
     """
 
-    _long: ClassVar[tuple[str, ...]] = ("log_evidence", "normal_scores", "inputs")
+    _long: ClassVar[tuple[str, ...]] = ("log_evidence", "normal_scores", "inputs", "widths")
 
     log_evidence: Float[Array, " n"]
     normal_scores: Float[Array, "n r"]
     inputs: Float[Array, "n q"]
-    center: Float[Array, " q"]
-    scale: Float[Array, " q"]
+    widths: Float[Array, "n r"]
+    center: Float[Array, " c"]
+    scale: Float[Array, " c"]
     slopes: Float[Array, "r p"]
+    spreads: Float[Array, "r 2"]
     statistics: tuple[str, ...] = eqx.field(static=True)
     level: float = eqx.field(static=True)
 
@@ -94,9 +102,13 @@ class Monitored(JudgedResult):
         slopes = np.asarray(self.slopes)
         k, j = np.unravel_index(np.argmax(np.abs(slopes)), slopes.shape)
         where = "everywhere" if j == 0 else f"along input {j - 1}"
+        factors, along = np.exp(np.asarray(self.spreads)[1:]).T
+        i = int(np.argmax(np.abs(np.log(factors)) + np.abs(np.log(along))))
         return [
             *lines,
             f"  largest fitted error: {self.statistics[k]} {where}, {slopes[k, j]:+.2f} deviations",
+            f"  fitted spread: {self.statistics[1 + i]} {factors[i]:.2f} times the claimed one, "
+            f"and {along[i]:.2f} times that for each deviation of the claimed log deviation",
         ]
 
 
@@ -159,28 +171,38 @@ def monitor(
     n_draws = checks.integer(n_draws, "n_draws", least=2)
     pairs_key, rank_key = jax.random.split(key)
     pairs = score_pairs(pairs_key, posterior, thetas, xs, **options)
-    scores, statistics = _scores(rank_key, pairs, n_draws)
+    scores, widths, statistics = _scores(rank_key, pairs, n_draws)
     features = inputs_of(pairs)
+    columns = jnp.concatenate([features, widths.astype(features.dtype)], axis=1)
     if so_far is None:
         if len(features) < LEAST_PAIRS:
             raise ValueError(
                 f"thetas: the first call wants at least {LEAST_PAIRS} pairs, got {len(features)}"
             )
-        scaling = Scaling.of(features)
-        before = np.zeros((0, scores.shape[1])), np.zeros((0, features.shape[1]))
+        scaling = Scaling.of(columns)
+        before = np.zeros((0, scores.shape[1])), np.zeros((0, columns.shape[1]))
     else:
         _check_same(so_far, statistics, features)
         scaling, level = Scaling(so_far.center, so_far.scale), so_far.level
-        before = so_far.normal_scores, so_far.inputs
-    after = scores, scaling(features)
+        before = so_far.normal_scores, np.concatenate([so_far.inputs, so_far.widths], axis=1)
+    after = scores, scaling(columns)
     # on the host: under jit each number of rows would be compiled separately
-    scores, inputs = (
+    scores, columns = (
         jnp.asarray(np.concatenate([old, new]).astype(new.dtype))
         for old, new in zip(before, after, strict=True)
     )
-    log_evidence, slopes = evidence(scores, inputs)
+    inputs, widths = jnp.split(columns, [features.shape[1]], axis=1)
+    log_evidence, slopes, spreads = evidence(scores, inputs, widths)
     return Monitored(
-        log_evidence, scores, inputs, scaling.center, scaling.scale, slopes, statistics, level
+        log_evidence,
+        scores,
+        inputs,
+        widths,
+        *scaling,
+        slopes,
+        spreads,
+        statistics,
+        level,
     )
 
 
@@ -193,50 +215,71 @@ def _check_same(so_far: Monitored, statistics: tuple[str, ...], features: Array)
         )
 
 
-def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, tuple[str, ...]]:
-    """Return normal scores of randomized ranks, among draws or among points near each posterior.
-    For exactness, the points do not depend on the parameters of these pairs."""
+def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, Array, tuple[str, ...]]:
+    """Return normal scores of randomized ranks, among draws or among points near each posterior,
+    and log deviations of what is ranked; of the first statistic, the mean of all.
+
+    For exactness, the points do not depend on the parameters of these pairs, and deviations of
+    draws are those of draws and parameter together, in which all have the same part."""
     keys = jax.random.split(key)
     if pairs.sampler is not None:
         draws = pairs.sample(keys[0], n_draws + 1)
-        return normal(ranks_among_draws(keys[1], draws, pairs.thetas)), ("distance", *pairs.names)
+        ranks = ranks_among_draws(keys[1], draws, pairs.thetas)
+        together = jnp.concatenate([pairs.thetas[:, None], draws[:, :-1]], axis=1)
+        widths = _log_deviations(jnp.std(together, axis=1))
+        return normal(ranks), widths, ("distance", *pairs.names)
     if pairs.predictions is None:
         raise TypeError("posterior: it gives neither log densities nor draws, which ranks need")
     nodes = pairs.scores.nodes if pairs.prior_draws is None else pairs.prior_draws
-    return normal(_ranks_near(keys[0], pairs, nodes)), ("density", *pairs.names)
+    ranks, widths = _ranks_near(keys[0], pairs, nodes)
+    return normal(ranks), widths, ("density", *pairs.names)
+
+
+def _log_deviations(deviations: Float[Array, "n d"]) -> Float[Array, "n r"]:
+    """Return logarithms of deviations, and first their mean."""
+    logs = jnp.log(at_least(deviations, jnp.finfo(deviations.dtype).tiny))
+    return jnp.concatenate([jnp.mean(logs, axis=1, keepdims=True), logs], axis=1)
 
 
 @eqx.filter_jit
-def _ranks_near(key: Key, pairs: ScoredPairs, nodes: Array) -> Float[Array, "n r"]:
+def _ranks_near(
+    key: Key, pairs: ScoredPairs, nodes: Array
+) -> tuple[Float[Array, "n r"], Float[Array, "n r"]]:
     units = Units.of(nodes)
     thetas = pairs.thetas
     assert pairs.predictions is not None
     densities = Standardized(pairs.predictions, units, thetas.shape[1:])
-    return seen(key, densities, units.points(thetas), thetas).ranks.shown
+    near = seen(key, densities, units.points(thetas), thetas)
+    return near.ranks.shown, _log_deviations(near.claims[1] * units.scale[None])
 
 
 def evidence(
-    scores: Float[Array, "n r"], inputs: Float[Array, "n q"]
-) -> tuple[Float[Array, " n"], Float[Array, "r p"]]:
-    """Return log E after each pair, and the intercept and slopes along each single input.
+    scores: Float[Array, "n r"], inputs: Float[Array, "n q"], widths: Float[Array, "n r"]
+) -> tuple[Float[Array, " n"], Float[Array, "r p"], Float[Array, "r 2"]]:
+    """Return log E after each pair, the intercept and slopes along each single input, and the log
+    deviation with its slope along the claimed one.
 
     Rows are padded with zeros to a power of two, so that a growing n rarely causes recompilation.
     """
     n = len(scores)
     extra = (0, 2 ** max(6, math.ceil(math.log2(n))) - n), (0, 0)
     ones = np.pad(np.ones((n, 1), scores.dtype), extra)
-    padded = (jnp.pad(a.astype(scores.dtype), extra) for a in (scores, inputs))
-    logs, slopes = _evidence(jnp.asarray(ones), *padded)
-    return logs[:n], slopes
+    padded = (jnp.pad(a.astype(scores.dtype), extra) for a in (scores, inputs, widths))
+    logs, *fitted = _evidence(jnp.asarray(ones), *padded)
+    return logs[:n], *fitted
 
 
 @jax.jit
 def _evidence(
-    ones: Float[Array, "n 1"], scores: Float[Array, "n r"], inputs: Float[Array, "n q"]
-) -> tuple[Float[Array, " n"], Float[Array, "r p"]]:
+    ones: Float[Array, "n 1"],
+    scores: Float[Array, "n r"],
+    inputs: Float[Array, "n q"],
+    widths: Float[Array, "n r"],
+) -> tuple[Float[Array, " n"], Float[Array, "r p"], Float[Array, "r 2"]]:
     q = inputs.shape[1]
     none, intercepts = _bets(ones, jnp.full(1, SLOPE, scores.dtype), scores)
-    kinds, slopes = [none], intercepts
+    of_spread, spreads = _spread_bets(ones, scores, widths)
+    kinds, slopes = [none, of_spread], intercepts
     if q:
         prior = jnp.full(2, SLOPE, scores.dtype)
 
@@ -250,7 +293,20 @@ def _evidence(
         prior = jnp.concatenate([jnp.full(1, SLOPE), jnp.full(q, SLOPE / q)]).astype(scores.dtype)
         kinds.append(_bets(jnp.concatenate([ones, inputs], axis=1), prior, scores)[0])
     each = jax.nn.logsumexp(jnp.stack(kinds), axis=0) - math.log(len(kinds))
-    return jax.nn.logsumexp(each, axis=1) - math.log(scores.shape[1]), slopes
+    return jax.nn.logsumexp(each, axis=1) - math.log(scores.shape[1]), slopes, spreads
+
+
+def _spread_bets(
+    ones: Float[Array, "n 1"], scores: Float[Array, "n r"], widths: Float[Array, "n r"]
+) -> tuple[Float[Array, "n r"], Float[Array, "r 2"]]:
+    """Return log E after each pair for the mean of normal densities with log deviations that are
+    linear in the widths, and the mean level and slope by their final shares."""
+    grid = jnp.asarray([(a, b) for a in LEVELS for b in SPREADS], scores.dtype)
+    logs = grid[:, :1, None] + grid[:, 1:, None] * widths[None]
+    gains = scores[None] ** 2 / 2 * (1 - jnp.exp(-2 * logs)) - logs
+    each = jnp.cumsum(gains * ones[None], axis=1)
+    shares = jax.nn.softmax(each[:, -1], axis=0)
+    return jax.nn.logsumexp(each, axis=0) - math.log(len(grid)), shares.T @ grid
 
 
 def _bets(

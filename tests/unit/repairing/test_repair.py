@@ -305,6 +305,12 @@ def test_what_cannot_be_repaired_is_said(key):
         jaxcal.repair(key, jnp.full((20, 2), 0.5), jnp.zeros(20, int), inputs=targets)
     with pytest.raises(ValueError, match=r"with m >= d \+ 4, got \(20, 3, 2\)"):
         jaxcal.repair(key, jaxcal.Draws(jnp.ones((20, 3, 2))), targets)
+    draws = np.random.default_rng(3).normal(size=(20, 10, 2))
+    collinear, equal = draws.copy(), draws[:, :, 0].copy()
+    collinear[7, :, 1], equal[7] = 3 * collinear[7, :, 0], 0.1
+    for flat in (collinear, equal):
+        with pytest.raises(ValueError, match=r"1 of 20 predictions \(row 7 .* no spread in some"):
+            jaxcal.repair(key, jaxcal.Draws(flat), flat[:, 0])
     with pytest.raises(TypeError, match=r"Gamma ends somewhere"):
         jaxcal.repair(key, dist.Gamma(2.0, jnp.ones(20)), jnp.ones(20))
     with pytest.raises(TypeError, match=r"Poisson ends somewhere"):

@@ -49,11 +49,45 @@ def test_a_bet_is_the_ratio_of_two_densities_of_all_scores():
     np.testing.assert_allclose(means, ridge.T, rtol=1e-8)
 
 
+def test_a_bet_on_the_spread_is_a_mean_of_ratios_of_normal_densities():
+    rng = np.random.default_rng(1)
+    scores, widths = jnp.asarray(rng.normal(size=(2, 9, 2)))
+    ones = jnp.ones((9, 1)).at[7:].set(0)  # two rows of padding
+    logs, _ = monitor._spread_bets(ones, scores, widths)
+    ratios = []
+    for level in monitor.LEVELS:
+        for slope in monitor.SPREADS:
+            scale = np.exp(level + slope * np.asarray(widths[:7]))
+            each = stats.norm.logpdf(scores[:7], 0, scale) - stats.norm.logpdf(scores[:7])
+            ratios.append(np.exp(each.cumsum(0)))
+    np.testing.assert_allclose(logs[:7], np.log(np.mean(ratios, axis=0)), rtol=1e-9)
+    _, spreads = monitor._spread_bets(jnp.ones((4000, 1)), *narrow_where_sure(4000))
+    np.testing.assert_allclose(spreads, [[0.2, -0.25]], atol=1e-6)
+
+
+def narrow_where_sure(n):
+    widths = jax.random.normal(jax.random.key(3), (n, 1))
+    return jax.random.normal(jax.random.key(4), (n, 1)) * jnp.exp(0.2 - 0.25 * widths), widths
+
+
+def test_errors_of_the_spread_along_its_own_claim_are_found():
+    """Too narrow where the posterior is sharp, right on average: no regression of means sees it."""
+
+    def posterior(theta, x):
+        deviation = 0.5**0.5 * jnp.exp(0.5 * x[0] / 2**0.5)
+        return -(((theta - x / 2) / deviation) ** 2).sum() / 2
+
+    result = sbi.monitor(0, posterior, *pairs(5, 200), prior=PRIOR)
+    assert result.verdict == "rejected"
+    assert np.all(np.asarray(result.spreads)[1:, 1] < -0.2)
+    assert "fitted spread: theta_" in repr(result)
+
+
 def test_the_evidence_has_mean_1():
     # E of 3 pairs, by the mean over 20,000 data sets: its error is below .02
     scores = jax.random.normal(jax.random.key(0), (20_000, 3, 2))
-    inputs = jax.random.uniform(jax.random.key(1), (20_000, 3, 2), minval=-1, maxval=1)
-    e = np.exp(np.asarray(jax.vmap(lambda s, x: monitor.evidence(s, x)[0][-1])(scores, inputs)))
+    inputs, widths = jax.random.uniform(jax.random.key(1), (2, 20_000, 3, 2), minval=-1, maxval=1)
+    e = np.exp(np.asarray(jax.vmap(lambda *a: monitor.evidence(*a)[0][-1])(scores, inputs, widths)))
     error = e.std() / len(e) ** 0.5
     assert error < 0.02
     assert abs(e.mean() - 1) < 4 * error
@@ -63,7 +97,7 @@ def test_more_pairs_rarely_recompile_and_keep_earlier_results():
     scores = jax.random.normal(jax.random.key(0), (128, 1))
     inputs = jax.random.normal(jax.random.key(1), (128, 2))
     programs = monitor._evidence._cache_size()
-    logs = [monitor.evidence(scores[:n], inputs[:n])[0] for n in (70, 101, 128)]
+    logs = [monitor.evidence(scores[:n], inputs[:n], inputs[:n, :1])[0] for n in (70, 101, 128)]
     assert monitor._evidence._cache_size() == programs + 1
     for part in logs[:2]:
         np.testing.assert_array_equal(part, logs[2][: len(part)])
@@ -74,7 +108,7 @@ def test_the_level_holds_at_every_time():
     def ever(key):
         keys = jax.random.split(key)
         scores, inputs = jax.random.normal(keys[0], (200, 2)), jax.random.normal(keys[1], (200, 3))
-        return jnp.max(monitor.evidence(scores, inputs)[0]) >= math.log(20)
+        return jnp.max(monitor.evidence(scores, inputs, inputs[:, 1:])[0]) >= math.log(20)
 
     keys = jax.random.split(jax.random.key(2), 1000)
     rejected = int(jnp.sum(jax.jit(lambda k: jax.lax.map(ever, k))(keys)))
