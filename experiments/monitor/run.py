@@ -177,9 +177,9 @@ class Config:
     posteriors: tuple[str, ...] = (*POSTERIORS, *NETWORKS)
     ranks: tuple[tuple[str, tuple[int, ...]], ...] = (  # and numbers of inputs
         ("exact", (2, 20, 100)),
-        ("densities", (2, 20)),
-        ("skewed", (2,)),
         ("draws", (2,)),
+        ("skewed", (2,)),
+        ("densities", (2,)),
     )
 
 

@@ -133,10 +133,11 @@ class DistanceResult(JudgedResult):
             "dependent-rows": self._memory(),
         }
 
-    def _memory(self) -> Array | float:
+    def _memory(self) -> Any:
         if self.counts is not None or not float(self._decides) <= self.level:
             return 0.0
-        return memory((self.targets - self.predictions)[:, None], self.targets[:, None])
+        ys, predictions = np.asarray(self.targets), np.asarray(self.predictions)
+        return memory((ys - predictions)[:, None], ys[:, None])
 
     def _no_verdict(self) -> Sentences:
         return no_verdict(self)

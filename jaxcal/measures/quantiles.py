@@ -65,7 +65,7 @@ class QuantileCalibration(JudgedResult):
         unknown = int(np.sum(np.isnan(np.asarray(self.pit))))
         nans = f"{unknown} transforms are NaN, so it cannot tell [nonfinite-transforms]"
         rejected = np.asarray(self.p_value) <= self.level
-        lag = {"dependent-rows": np.where(rejected, memory(self.pit[..., None]), 0)}
+        lag = {"dependent-rows": np.where(rejected, memory(np.asarray(self.pit)[..., None]), 0)}
         return [(nans, unknown > 0), *sentences(lag)]
 
     def _batch_lines(self) -> list[str]:

@@ -310,16 +310,19 @@ def explanations() -> dict[str, str]:
     return {head: body.strip() for depth, head, body in sections if depth == "###"}
 
 
-def memory(rows: Any, order: Any = None) -> Array:
+def memory(rows: Any, order: Any = None) -> Any:
     """Return the lag-one correlation of rows [.., n, p] where it exceeds three errors, else 0; also
-    0 where a column of ``order`` [n, q], as of the targets, is sorted: that explains it."""
-    gaps = jnp.asarray(rows) - jnp.mean(rows, axis=-2, keepdims=True)
-    total = jnp.sum(gaps**2, axis=(-2, -1))
-    next_to = jnp.sum(gaps[..., 1:, :] * gaps[..., :-1, :], axis=(-2, -1))
-    lag = next_to / jnp.where(total > 0, total, 1)
-    steps = jnp.diff(jnp.asarray([[0], [1], [0]] if order is None else order), axis=0)
-    is_sorted = jnp.any(jnp.all(steps >= 0, axis=0) | jnp.all(steps <= 0, axis=0))
-    return jnp.where((lag > 3 / gaps.shape[-2] ** 0.5) & ~is_sorted, lag, 0)
+    0 where a column of ``order`` [n, q], as of the targets, is sorted: that explains it. Arrays of
+    NumPy stay such."""
+    gaps = rows - rows.mean(-2, keepdims=True)
+    total = (gaps**2).sum((-2, -1))
+    lag = (gaps[..., 1:, :] * gaps[..., :-1, :]).sum((-2, -1))
+    lag = lag / (total + (total == 0).astype(gaps.dtype))
+    shown = lag > 3 / gaps.shape[-2] ** 0.5
+    if order is not None:
+        up, down = (order[1:] >= order[:-1]).all(0), (order[1:] <= order[:-1]).all(0)
+        shown = shown & ~(up | down).any()
+    return lag * shown.astype(gaps.dtype)
 
 
 def apart(lag: float) -> int:

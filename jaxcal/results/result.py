@@ -144,7 +144,9 @@ class TestResult(JudgedResult):
             notes[code] &= np.asarray(self.p_value) <= self.level
         if self.null != "DependentWild":
             rejected = np.asarray(self.p_value) <= self.level
-            notes["dependent-rows"] = np.where(rejected, memory(self.contributions[..., None]), 0)
+            notes["dependent-rows"] = np.where(
+                rejected, memory(np.asarray(self.contributions)[..., None]), 0
+            )
         said = sentences(notes)
         if self.coordinates is not None:
             split = self.coordinates
