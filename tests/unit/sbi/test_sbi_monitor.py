@@ -49,7 +49,7 @@ def test_a_bet_is_the_ratio_of_two_densities_of_all_scores():
     np.testing.assert_allclose(means, ridge.T, rtol=1e-8)
 
 
-def test_a_bet_on_the_spread_is_a_mean_of_ratios_of_normal_densities():
+def test_a_bet_on_the_spread_is_a_mean_of_ratios_of_densities():
     rng = np.random.default_rng(1)
     scores, widths = jnp.asarray(rng.normal(size=(2, 9, 2)))
     ones = jnp.ones((9, 1)).at[7:].set(0)  # two rows of padding
