@@ -103,6 +103,7 @@ def repair(
         True
     """
     key, level = checks.key(key), checks.level(level)
+    in_order = checks.flag(in_order, "in_order")
     folds = checks.integer(folds, "folds", least=2)
     if not isinstance(predictions, Draws | Unnormalized) and not is_distribution(predictions):
         return _of_probabilities(key, predictions, targets, (inputs, names), folds, in_order, level)
