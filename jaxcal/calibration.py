@@ -39,9 +39,8 @@ from jaxcal.typing import (
 )
 from jaxcal.whitening.contract import Whitener, checked
 
-if (
-    TYPE_CHECKING
-):  # a `jaxcal.moments.Moment`: a function of a log density, a target and optional arguments
+# a `jaxcal.moments.Moment`: a function of a log density, a target and optional arguments
+if TYPE_CHECKING:
     MomentLike: TypeAlias = Callable[..., Any]
 else:
     MomentLike = Any

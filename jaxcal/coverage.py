@@ -26,7 +26,7 @@ from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 __all__ = ["coverage"]
 
 TIES = 0x7165  # seed of the places among equal values
-Count: TypeAlias = int | Int[Array, ""]
+RowNumber: TypeAlias = int | Int[Array, ""]
 
 
 def __dir__() -> list[str]:
@@ -218,7 +218,7 @@ def _precomputed(logs: LogDensities) -> tuple[Array, Array]:
 
 @jax.jit
 def _ranks(
-    predictions: PredictionsLike, ys: Array, draws: Array, first: Count
+    predictions: PredictionsLike, ys: Array, draws: Array, first: RowNumber
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"]]:
     here = log_densities_at(predictions, ys)
     there = jax.lax.map(lambda z: log_densities_at(predictions, z), jnp.moveaxis(draws, 1, 0))
@@ -227,7 +227,7 @@ def _ranks(
 
 @jax.jit
 def _above(
-    here: Float[Array, " n"], there: Float[Array, "m n"], first: Count
+    here: Float[Array, " n"], there: Float[Array, "m n"], first: RowNumber
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"]]:
     """Return ranks, and a mask of NaN, from log densities at the targets and at the draws."""
     unknown = jnp.isnan(here) | jnp.any(jnp.isnan(there), axis=0)
@@ -236,22 +236,25 @@ def _above(
 
 
 def among(
-    equal: Int[Array, " n"], values: Float[Array, " n"], first: Count = 0
+    equal: Int[Array, " n"], values: Float[Array, " n"], first: RowNumber = 0
 ) -> Int[Array, " n"]:
     """Return a random whole number from 0 to ``equal`` for each row; see `by_row`."""
     places = by_row(values, first) * (equal + 1).astype(values.dtype)
     return jnp.minimum(jnp.floor(places).astype(equal.dtype), equal)
 
 
-def by_row(values: Float[Array, " n"], first: Count = 0) -> Float[Array, " n"]:
+@jax.jit
+def by_row(values: Float[Array, " n"], first: RowNumber = 0) -> Float[Array, " n"]:
     """Return a uniform random number for each row, which the number of the row, counted from
     ``first``, and its value determine."""
     bits = jax.lax.bitcast_convert_type(values.astype(jnp.float32), jnp.uint32)
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(
-        jax.random.key(TIES), first + jnp.arange(len(bits))
-    )
-    keys = jax.vmap(jax.random.fold_in)(keys, bits)
-    return jax.vmap(lambda key: jax.random.uniform(key, (), values.dtype))(keys)
+    rows = first + jnp.arange(len(bits))
+
+    def one(row: Array, bits: Array) -> Array:
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(TIES), row), bits)
+        return jax.random.uniform(key, (), values.dtype)
+
+    return jax.vmap(one)(rows, bits)
 
 
 @partial(jax.jit, static_argnames="m")

@@ -39,6 +39,7 @@ DEGREES = 10.0  # of the prior of the variance, which has mean 1
 MOST_INPUTS = 100  # in the regression on all inputs, whose memory is quadratic in their number
 # log deviations of the scores, and their slopes along the claimed log deviation, that are bet on
 LEVELS, SPREADS = (-0.2, 0.0, 0.2), (-0.5, -0.25, 0.25, 0.5)
+LEAST_SCORE = 1e-3  # absolute score, in logarithms
 LEAST_PAIRS = 20  # in the first call: its mean and deviation of x scale the x of all calls
 
 
@@ -54,7 +55,8 @@ class Monitored(JudgedResult):
         slopes: Fitted mean of the normal scores: its intercept and its slope along each single
             input, [r, 1 + q]; positive where the parameter lies above what is claimed.
         spreads: Fitted log deviation of the normal scores, and its slope along the claimed log
-            deviation, [r, 2]; positive where the posterior is too narrow.
+            deviation, [r, 2]; positive where the posterior is too narrow. Ranks are bounded, so
+            factors above 2 or so are understated.
         statistics: What is ranked: "density" or "distance", then each parameter.
         level: Probability of ever rejecting a right posterior.
     """
@@ -278,8 +280,7 @@ def _evidence(
 ) -> tuple[Float[Array, " n"], Float[Array, "r p"], Float[Array, "r 2"]]:
     q = inputs.shape[1]
     none, intercepts = _bets(ones, jnp.full(1, SLOPE, scores.dtype), scores)
-    of_spread, spreads = _spread_bets(ones, scores, widths)
-    kinds, slopes = [none, of_spread], intercepts
+    kinds, slopes = [none, _spread_bets(ones, scores, widths)], intercepts
     if q:
         prior = jnp.full(2, SLOPE, scores.dtype)
 
@@ -293,20 +294,37 @@ def _evidence(
         prior = jnp.concatenate([jnp.full(1, SLOPE), jnp.full(q, SLOPE / q)]).astype(scores.dtype)
         kinds.append(_bets(jnp.concatenate([ones, inputs], axis=1), prior, scores)[0])
     each = jax.nn.logsumexp(jnp.stack(kinds), axis=0) - math.log(len(kinds))
-    return jax.nn.logsumexp(each, axis=1) - math.log(scores.shape[1]), slopes, spreads
+    return (
+        jax.nn.logsumexp(each, axis=1) - math.log(scores.shape[1]),
+        slopes,
+        _spreads(ones, scores, widths),
+    )
 
 
 def _spread_bets(
     ones: Float[Array, "n 1"], scores: Float[Array, "n r"], widths: Float[Array, "n r"]
-) -> tuple[Float[Array, "n r"], Float[Array, "r 2"]]:
+) -> Float[Array, "n r"]:
     """Return log E after each pair for the mean of normal densities with log deviations that are
-    linear in the widths, and the mean level and slope by their final shares."""
+    linear in the widths."""
     grid = jnp.asarray([(a, b) for a in LEVELS for b in SPREADS], scores.dtype)
     logs = grid[:, :1, None] + grid[:, 1:, None] * widths[None]
     gains = scores[None] ** 2 / 2 * (1 - jnp.exp(-2 * logs)) - logs
     each = jnp.cumsum(gains * ones[None], axis=1)
-    shares = jax.nn.softmax(each[:, -1], axis=0)
-    return jax.nn.logsumexp(each, axis=0) - math.log(len(grid)), shares.T @ grid
+    return jax.nn.logsumexp(each, axis=0) - math.log(len(grid))
+
+
+def _spreads(
+    ones: Float[Array, "n 1"], scores: Float[Array, "n r"], widths: Float[Array, "n r"]
+) -> Float[Array, "r 2"]:
+    """Return the log deviation of scores and its slope along the widths, by a regression of the
+    logarithms of absolute scores; the slope is 0 for constant widths."""
+    n = jnp.sum(ones)
+    gaps = ones * (widths - jnp.sum(widths * ones, axis=0, keepdims=True) / n)
+    sizes = jnp.log(at_least(jnp.abs(scores), LEAST_SCORE))
+    squares = jnp.sum(gaps**2, axis=0)
+    slope = jnp.sum(gaps * sizes, axis=0) / jnp.where(squares > 0, squares, 1)
+    scaled = ones * scores**2 * jnp.exp(-2 * slope[None] * widths)
+    return jnp.stack([jnp.log(jnp.sum(scaled, axis=0) / n) / 2, slope], axis=1)
 
 
 def _bets(

@@ -190,7 +190,8 @@ class StreamedTest(eqx.Module):
     def coverage(cls, n_draws: int) -> "StreamedTest":
         """Return `jaxcal.coverage.coverage` with ``n_draws`` draws per prediction; no first sample
         is needed. Batches are triples of predictions, targets and draws; the result is a
-        `Coverage`.
+        `Coverage`. Where many draws have the density of the target, several workers pass
+        ``first``, since a row's number decides where it is placed among them.
         """
         n_draws = checks.integer(n_draws, "n_draws")
         return cls.of_sums(RankCounts(n_draws), 0, f"coverage, {n_draws} draws")

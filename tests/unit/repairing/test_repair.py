@@ -355,10 +355,14 @@ def test_draws_are_moved_by_the_moments_of_their_errors(key):
 
 def autoregressive(key, n, m, lag):
     """Standard normal draws [n, m], successive ones with correlation ``lag``."""
-    step = lambda z, new: (new := lag * z + (1 - lag**2) ** 0.5 * new, new)  # noqa: E731
-    first, *others = jax.random.split(key)
-    start = jax.random.normal(first, (n,))
-    return jax.lax.scan(step, start, jax.random.normal(others[0], (m, n)))[1].T
+
+    def step(state, noise):
+        state = lag * state + (1 - lag**2) ** 0.5 * noise
+        return state, state
+
+    start_key, noise_key = jax.random.split(key)
+    start = jax.random.normal(start_key, (n,))
+    return jax.lax.scan(step, start, jax.random.normal(noise_key, (m, n)))[1].T
 
 
 @pytest.mark.parametrize(("m", "lag"), [(100, 0.9), (5, 0.0)])
@@ -537,7 +541,7 @@ def test_right_predictions_of_dependent_rows_gain_nothing(key):
         jax.jit(lambda keys, i=i: jax.lax.map(partial(low, i), keys))(keys) for i in (True, False)
     )
     most = scipy.stats.binom.ppf(0.9999, 100, 0.025)
-    assert int(jnp.sum(blocks > 0)) <= most < int(jnp.sum(random > 0)) + 3
+    assert int(jnp.sum(blocks > 0)) <= most < int(jnp.sum(random > 0))
 
 
 def test_separable_classes_and_few_pairs_are_said(key):
