@@ -16,7 +16,7 @@ from jaxcal import kccsd_test
 from jaxcal.measures import quantile_calibration
 from jaxcal.nulls import Wild
 from jaxcal.read import checks
-from jaxcal.results import largest_share
+from jaxcal.results import largest_share, notes
 
 RNG = np.random.default_rng(0)
 YS = RNG.normal(size=(12, 2))
@@ -243,6 +243,19 @@ def test_rejections_by_dependent_rows_are_said(key, memory):
         assert ("dependent-rows" in str(result)) == wanted
     assert result.verdict == "rejected"
     assert "dependent-rows" not in str(result_of(0.5, null=jaxcal.nulls.DependentWild()))
+
+
+@pytest.mark.parametrize("xp", [np, jnp])
+def test_correlation_of_rows_counts_beyond_three_errors(xp):
+    """Of the cosine of period 6 it is .5: three errors are .61 for 24 rows, .31 for 96."""
+    few, many = (xp.cos(np.pi / 3 * xp.arange(n, dtype=float))[:, None] for n in (24, 96))
+    assert float(notes.memory(few)) == 0
+    assert float(notes.memory(many)) == pytest.approx(47 / 96)
+    assert float(notes.memory(-many, many)) == float(notes.memory(many))
+    rising = xp.arange(96, dtype=float)[:, None]
+    for order in (rising, -rising, xp.concatenate([many, rising], axis=1)):
+        assert float(notes.memory(many, order)) == 0
+    assert float(notes.memory(0 * many)) == 0
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.9])

@@ -74,15 +74,17 @@ def test_the_fitted_spread_is_that_of_the_scores(level, slope):
 
 
 def test_errors_of_the_spread_along_its_own_claim_are_found():
-    """Too narrow where the posterior is sharp, right on average: no regression of means sees it."""
+    """Too narrow where the posterior is sharp, which is not linear in x: bets on widths count."""
 
     def posterior(theta, x):
-        deviation = 0.5**0.5 * jnp.exp(0.5 * x[0] / 2**0.5)
+        deviation = 0.5**0.5 * jnp.exp(0.4 * jnp.cos(3 * x[0]))
         return -(((theta - x / 2) / deviation) ** 2).sum() / 2
 
     result = sbi.monitor(0, posterior, *pairs(5, 200), prior=PRIOR)
     assert result.verdict == "rejected"
-    assert np.all(np.asarray(result.spreads)[1:, 1] < -0.2)
+    without = monitor.evidence(result.normal_scores, result.inputs, 0 * result.widths)[0]
+    assert float(result.log_evidence[-1] - without[-1]) > math.log(20)
+    assert np.all(np.asarray(result.spreads)[1:, 1] < -0.1)
     assert "fitted spread: theta_" in repr(result)
 
 
