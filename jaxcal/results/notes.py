@@ -315,9 +315,9 @@ def memory(rows: Any, order: Any = None) -> Any:
     0 where a column of ``order`` [n, q], as of the targets, is sorted: that explains it. Arrays of
     NumPy stay such."""
     gaps = rows - rows.mean(-2, keepdims=True)
-    total = (gaps**2).sum((-2, -1))
-    lag = (gaps[..., 1:, :] * gaps[..., :-1, :]).sum((-2, -1))
-    lag = lag / (total + (total == 0).astype(gaps.dtype))
+    size = abs(gaps).max((-2, -1), keepdims=True)
+    gaps = gaps / (size + (size == 0).astype(gaps.dtype))  # so that squares stay in their precision
+    lag = (gaps[..., 1:, :] * gaps[..., :-1, :]).sum((-2, -1)) / (gaps**2).sum((-2, -1)).clip(1)
     shown = lag > 3 / gaps.shape[-2] ** 0.5
     if order is not None:
         up, down = (order[1:] >= order[:-1]).all(0), (order[1:] <= order[:-1]).all(0)
