@@ -5,9 +5,10 @@ entries: ``sum(maximum(x, 0))`` of more than a few thousand entries with one NaN
 comparison with ``where`` keeps NaN, so the package bounds floats only by these functions.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,21 @@ PANEL = 20  # rows of a large matrix that are eliminated together
 # coefficients in x^2 of cos(pi x / 2) and sin(pi x / 2) / x, from Chebyshev nodes of [0, 1]
 COSINE = (0.9999999998, -1.233700534, 0.2536693222, -0.02086268671, 9.177229238e-4, -2.38241523e-5)
 SINE = (1.570796327, -0.6459640956, 0.07969260369, -4.681657707e-3, 1.602545899e-4, -3.431788893e-6)
+
+Arguments = ParamSpec("Arguments")
+Outcome = TypeVar("Outcome")
+
+
+def full_precision(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
+    """Multiply matrices in all digits of their dtype, in a function and in what it calls: GPUs and
+    TPUs keep 10 bits or fewer of float32 by default, and sums over pairs cancel."""
+
+    @functools.wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
+        with jax.default_matmul_precision("highest"):
+            return function(*args, **kwargs)
+
+    return call
 
 
 def at_least(x: Array, low: ArrayLike) -> Array:
@@ -133,8 +149,7 @@ def eliminated(
         return (both, forms + more[..., k:], log_det + logs), None
 
     start = (both, jnp.zeros_like(columns[..., 0, :]), jnp.zeros_like(matrices[..., 0, 0]))
-    with jax.default_matmul_precision("highest"):
-        (both, forms, log_det), _ = jax.lax.scan(step, start, jnp.arange(0, k, width))
+    (both, forms, log_det), _ = jax.lax.scan(step, start, jnp.arange(0, k, width))
     return Eliminated(forms, log_det, both[..., k:])
 
 
@@ -238,5 +253,4 @@ def sketched_eigenvalues(
         inner = jnp.diag(jnp.where(seen, values - shift, 0))
         return jnp.linalg.eigvalsh(inner - basis.T @ (diagonal[:, None] * basis))
 
-    with jax.default_matmul_precision("highest"):
-        return jax.vmap(of_channel)(products, diagonal)
+    return jax.vmap(of_channel)(products, diagonal)

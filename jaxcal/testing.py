@@ -39,6 +39,7 @@ from jaxcal.fit.residuals import errors
 from jaxcal.moments import attribution
 from jaxcal.nulls import Needs, Null, Outcome, contract
 from jaxcal.nulls.resampling import season
+from jaxcal.numerics import full_precision
 from jaxcal.read import checks
 from jaxcal.read.observations import fingerprints, repeated_rows
 from jaxcal.results import Coordinates, Estimate, TestResult
@@ -48,6 +49,7 @@ from jaxcal.typing import Features, Key, Pairwise, Points, PredictionsLike, Scal
 Redrawing: TypeAlias = Callable[[Array, Float[Array, " r"]], Float[Array, "r b"]]
 
 
+@full_precision
 @partial(jax.jit, static_argnames=("tile", "mesh"))
 def estimate(
     key: Key,
@@ -172,8 +174,7 @@ def _redrawn(
     forms = as_forms(prepared.pairwise, featured.features, keys)
     if forms is not None:
         kernel, features, columns = forms
-        with jax.default_matmul_precision("highest"):
-            sums = over_pairs(kernel, features, columns, Needs(), tile=tile, mesh=mesh)
+        sums = over_pairs(kernel, features, columns, Needs(), tile=tile, mesh=mesh)
         each = jnp.sum(sums.forms.reshape(1 + keys.shape[0], -1), axis=1)
         each = each / ordered_pairs(columns.shape[0])
         return unbiased[:, None] + (each[1:] - each[0])[None]

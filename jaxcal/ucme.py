@@ -26,6 +26,7 @@ from jaxcal.fit import (
 )
 from jaxcal.nulls import Redrawn, contract
 from jaxcal.nulls.locations import F, Judgement, LocationNull, Signs
+from jaxcal.numerics import full_precision
 from jaxcal.read import Draws, checks
 from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.observations import drawn_order, fingerprints, repeated_rows
@@ -121,6 +122,7 @@ def ucme_test(
     return result.at_level(level, lambda count: null.least_p_value(count - n + used))
 
 
+@full_precision
 def ucme(
     key: KeyLike,
     predictions: PredictionsLike,

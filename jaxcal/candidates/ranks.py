@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.candidates.proposals import Candidates
+from jaxcal.numerics import full_precision
 from jaxcal.read import convert
 from jaxcal.typing import KeyLike, Vector
 
@@ -89,6 +90,7 @@ def distance_to(references: Float[Array, "n d"]) -> Statistic:
     return statistic
 
 
+@full_precision
 def ranks(key: KeyLike, candidates: Candidates, statistic: Statistic = log_density) -> Vector:
     r"""Return the randomized rank of each target among its candidates, in [0, 1].
 

@@ -148,8 +148,7 @@ def _ckce(
 ) -> CKCE:
     prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
     features = featured.features
-    with jax.default_matmul_precision("highest"):
-        gram, products = _gram_and_products(prepared, features)
+    gram, products = _gram_and_products(prepared, features)
     fit = solvers.fit_products(gram, products, ridge.astype(gram.dtype))
     return CKCE.of(
         fit,
@@ -235,11 +234,10 @@ def _error(
     split = jax.random.split(keys[0], 3)
     prepared, featured = spec.fit(split[:2], predictions, ys)
     features = featured.features
-    with jax.default_matmul_precision("highest"):
-        gram, products = _gram_and_products(prepared, features)
-        if variables is not None:
-            gram = gram * square_gram(kernels.fill(Gaussian(), variables)[0], variables)
-        error = by_products((split[2], keys[1]), gram, products, ridge, n_draws)
+    gram, products = _gram_and_products(prepared, features)
+    if variables is not None:
+        gram = gram * square_gram(kernels.fill(Gaussian(), variables)[0], variables)
+    error = by_products((split[2], keys[1]), gram, products, ridge, n_draws)
     return error._replace(nonfinite=not_finite((features.predictions, ys)))
 
 

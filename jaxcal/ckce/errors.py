@@ -127,14 +127,13 @@ class Pairs(NamedTuple):
 
 def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M"]]:
     """Draw all differences with signs v, with standard normal draws of the first terms."""
-    with jax.default_matmul_precision("highest"):
-        flat = each.second.reshape(len(each.second), -1)
-        # without any error no direction is defined: use one that all observations share
-        some = jnp.any(each.first != 0, axis=1)[:, None]
-        unit = jnp.where(some, each.first, 1)
-        unit = unit / jnp.linalg.norm(unit, axis=1, keepdims=True)
-        squares, firsts = flat @ flat.T, each.first @ each.first.T
-        correlation, normal = jnp.clip(unit @ unit.T, -1, 1), v @ unit.T
+    flat = each.second.reshape(len(each.second), -1)
+    # without any error no direction is defined: use one that all observations share
+    some = jnp.any(each.first != 0, axis=1)[:, None]
+    unit = jnp.where(some, each.first, 1)
+    unit = unit / jnp.linalg.norm(unit, axis=1, keepdims=True)
+    squares, firsts = flat @ flat.T, each.first @ each.first.T
+    correlation, normal = jnp.clip(unit @ unit.T, -1, 1), v @ unit.T
     second = 2 * _between(squares)
     deviation = jnp.sqrt(each.slope)
     cross = deviation[:, None] * deviation[None] * correlation

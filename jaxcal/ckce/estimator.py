@@ -252,9 +252,8 @@ def _test(key: Key, problem: Problem, *, n_draws: int) -> TestResult:
             left = residuals(problem.q, drawn, problem.root)
             return jnp.sum(left * (w @ left))
 
-        with jax.default_matmul_precision("highest"):
-            samples = jax.lax.map(again, jax.random.split(key, n_draws))
-            rows = jnp.sum(left * (w @ left), axis=1)
+        samples = jax.lax.map(again, jax.random.split(key, n_draws))
+        rows = jnp.sum(left * (w @ left), axis=1)
         parts = rows - jnp.diagonal(w) * jnp.sum(left**2, axis=1)
         biased = jnp.sum(rows)
         return TestResult.of(

@@ -136,39 +136,38 @@ def by_features(
     draws, and for signs. ``weights`` of observations are 0 or 1; their sum scales the ridge.
     """
     n = points.shape[0]
-    with jax.default_matmul_precision("highest"):
-        sums = normal_equations(features, points, residuals, weights, side=min(n, TILE))
-        total = jnp.sum(weights)
-        if ridge is None:
-            turned, fit = features, jnp.zeros_like(sums.moments)
-            inverse = jnp.full(len(fit), 1 / jnp.sqrt(total * (total - 1)))
-            along = sums.moments / total**2
-            estimate = jnp.sum((sums.moments / total) ** 2)
-        else:
-            values, vectors = jnp.linalg.eigh((sums.products + sums.products.T) / 2)
-            inverse = 1 / (at_least(values, 0) + total * ridge)
-            fit = inverse[:, None] * (vectors.T @ sums.moments)
-            along, turned = inverse[:, None] * fit, features.turned(vectors)
-            estimate = jnp.sum(fit**2)
+    sums = normal_equations(features, points, residuals, weights, side=min(n, TILE))
+    total = jnp.sum(weights)
+    if ridge is None:
+        turned, fit = features, jnp.zeros_like(sums.moments)
+        inverse = jnp.full(len(fit), 1 / jnp.sqrt(total * (total - 1)))
+        along = sums.moments / total**2
+        estimate = jnp.sum((sums.moments / total) ** 2)
+    else:
+        values, vectors = jnp.linalg.eigh((sums.products + sums.products.T) / 2)
+        inverse = 1 / (at_least(values, 0) + total * ridge)
+        fit = inverse[:, None] * (vectors.T @ sums.moments)
+        along, turned = inverse[:, None] * fit, features.turned(vectors)
+        estimate = jnp.sum(fit**2)
 
-        def parts(x: Array, r: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-            """Return F V A^-1, residuals with noise, the first influence, the products of each
-            observation with itself from plain and from noisy residuals, and weights."""
-            f = turned(x) * weight[:, None]
-            e = r - f @ fit + added
-            pulled = f * inverse[None]
-            sizes = jnp.sum(pulled**2, axis=1)
-            alone = (sizes * jnp.sum(a**2, axis=1) for a in (r, e))
-            return pulled, e, 2 * jnp.sum((f @ along) * e, axis=1), *alone, weight
+    def parts(x: Array, r: Array, added: Array, weight: Array) -> tuple[Array, ...]:
+        """Return F V A^-1, residuals with noise, the first influence, the products of each
+        observation with itself from plain and from noisy residuals, and weights."""
+        f = turned(x) * weight[:, None]
+        e = r - f @ fit + added
+        pulled = f * inverse[None]
+        sizes = jnp.sum(pulled**2, axis=1)
+        alone = (sizes * jnp.sum(a**2, axis=1) for a in (r, e))
+        return pulled, e, 2 * jnp.sum((f @ along) * e, axis=1), *alone, weight
 
-        rows = points, residuals, noise.added, weights
-        block_key, null_key = jax.random.split(keys[0])
-        of_each, second, null = summed((block_key, null_key), parts, rows, noise.drawn, n_draws)
-        first, alone, alone_with_noise, sizes = of_each
-        every = estimate if ridge is not None else estimate * (total / (total - 1))
-        value, share = every - jnp.sum(alone), sizes / total
-        noise_in = jnp.sum(alone_with_noise)
-        error = _error(keys[1], estimate, value, noise_in, first, second, share, null)
+    rows = points, residuals, noise.added, weights
+    block_key, null_key = jax.random.split(keys[0])
+    of_each, second, null = summed((block_key, null_key), parts, rows, noise.drawn, n_draws)
+    first, alone, alone_with_noise, sizes = of_each
+    every = estimate if ridge is not None else estimate * (total / (total - 1))
+    value, share = every - jnp.sum(alone), sizes / total
+    noise_in = jnp.sum(alone_with_noise)
+    error = _error(keys[1], estimate, value, noise_in, first, second, share, null)
     return error, sums.kept
 
 
@@ -239,33 +238,32 @@ def by_products(
     """
     n = gram.shape[0]
     block_key, sign_key, null_key = jax.random.split(keys[0], 3)
-    with jax.default_matmul_precision("highest"):
-        if ridge is None:
-            w, pairs = gram / n**2, n / (n - 1)
-            second = pairs * w * products
-            first = 2 * jnp.sum(w * products, axis=1)
-        else:
-            low, scale, pairs = solvers.factor(gram, ridge), n * ridge, 1.0
-            s = solvers.solve(low, solvers.solve(low, products).T)
-            s = (s + s.T) / 2
-            along = solvers.solve(low, gram)
-            w = solvers.solve(low, along.T)
-            w = (w + w.T) / 2
-            second = w * scale**2 * s
-            first = 2 * scale * jnp.sum(along.T * s, axis=1)
-        estimate = jnp.sum(w * products)
-        plain = pairs * w * products
-        sign = jax.random.rademacher(sign_key, (n,), dtype=gram.dtype)
-        value, sizes = pairs * estimate - jnp.trace(plain), jnp.ones(n, gram.dtype)
-        plain = without_diagonal(plain) * sign[:, None] * sign[None]
-        noise = jnp.trace(second)
-        if n > BLOCKS:
-            block = jax.random.permutation(block_key, jnp.arange(n) % BLOCKS)
-            per_block = partial(jax.ops.segment_sum, segment_ids=block, num_segments=BLOCKS)
-            first, sizes = per_block(first), per_block(sizes)
-            second, plain = (per_block(per_block(a).T) for a in (second, plain))
-        null = draws(signs(null_key, n_draws, len(plain), gram.dtype), without_diagonal(plain))
-        return _error(keys[1], estimate, value, noise, first, second, sizes / n, null)
+    if ridge is None:
+        w, pairs = gram / n**2, n / (n - 1)
+        second = pairs * w * products
+        first = 2 * jnp.sum(w * products, axis=1)
+    else:
+        low, scale, pairs = solvers.factor(gram, ridge), n * ridge, 1.0
+        s = solvers.solve(low, solvers.solve(low, products).T)
+        s = (s + s.T) / 2
+        along = solvers.solve(low, gram)
+        w = solvers.solve(low, along.T)
+        w = (w + w.T) / 2
+        second = w * scale**2 * s
+        first = 2 * scale * jnp.sum(along.T * s, axis=1)
+    estimate = jnp.sum(w * products)
+    plain = pairs * w * products
+    sign = jax.random.rademacher(sign_key, (n,), dtype=gram.dtype)
+    value, sizes = pairs * estimate - jnp.trace(plain), jnp.ones(n, gram.dtype)
+    plain = without_diagonal(plain) * sign[:, None] * sign[None]
+    noise = jnp.trace(second)
+    if n > BLOCKS:
+        block = jax.random.permutation(block_key, jnp.arange(n) % BLOCKS)
+        per_block = partial(jax.ops.segment_sum, segment_ids=block, num_segments=BLOCKS)
+        first, sizes = per_block(first), per_block(sizes)
+        second, plain = (per_block(per_block(a).T) for a in (second, plain))
+    null = draws(signs(null_key, n_draws, len(plain), gram.dtype), without_diagonal(plain))
+    return _error(keys[1], estimate, value, noise, first, second, sizes / n, null)
 
 
 def _error(

@@ -64,30 +64,29 @@ def primal_fit(
     def gather(features: FeatureMap, rows: PyTree) -> _Sums:
         return normal_equations(features, *rows, side=side)
 
-    with jax.default_matmul_precision("highest"):
-        sums = gather(features, rows)
-        low = solvers.factor(
-            (sums.products + sums.products.T) / 2, ridge * (n / sums.products.shape[0])
-        )
-        theta = solvers.solve(low, sums.moments)
-        along = solvers.solve(low, theta)
+    sums = gather(features, rows)
+    low = solvers.factor(
+        (sums.products + sums.products.T) / 2, ridge * (n / sums.products.shape[0])
+    )
+    theta = solvers.solve(low, sums.moments)
+    along = solvers.solve(low, theta)
 
-        @partial(over_rows, mesh=mesh, reduce=False)
-        def spread(shared: PyTree, rows: PyTree) -> tuple[Array, ...]:
-            features, theta, along, ridge = shared
+    @partial(over_rows, mesh=mesh, reduce=False)
+    def spread(shared: PyTree, rows: PyTree) -> tuple[Array, ...]:
+        features, theta, along, ridge = shared
 
-            def one(block: PyTree) -> tuple[Array, ...]:
-                x, r, _ = block
-                f = features(x)
-                fitted = f @ theta
-                b = (r - fitted) / (n * ridge)
-                squares = jnp.sum(b**2, axis=1)
-                return jnp.sum(b * fitted, axis=1), jnp.sum((f @ along) * b, axis=1), squares
+        def one(block: PyTree) -> tuple[Array, ...]:
+            x, r, _ = block
+            f = features(x)
+            fitted = f @ theta
+            b = (r - fitted) / (n * ridge)
+            squares = jnp.sum(b**2, axis=1)
+            return jnp.sum(b * fitted, axis=1), jnp.sum((f @ along) * b, axis=1), squares
 
-            parts = jax.lax.map(one, _blocks(rows, side))
-            return tuple(part.reshape(-1) for part in parts)
+        parts = jax.lax.map(one, _blocks(rows, side))
+        return tuple(part.reshape(-1) for part in parts)
 
-        contributions, pull, squares = spread((features, theta, along, ridge), rows)
+    contributions, pull, squares = spread((features, theta, along, ridge), rows)
     contributions, pull, squares = contributions[:n], pull[:n], squares[:n]
     influence = 2 * float(n) ** 2 * ridge * (pull - jnp.mean(pull))
     estimate, right = jnp.sum(theta**2), jnp.sum(residuals**2)

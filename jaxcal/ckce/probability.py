@@ -138,45 +138,44 @@ def by_regression(
     """
     deal_key, null_key, signs_key = keys
     total = jnp.sum(weights)
-    with jax.default_matmul_precision("highest"):
-        functions = basis(x, weights, rank)
+    functions = basis(x, weights, rank)
 
-        def columns(x: Array, weight: Array) -> tuple[Array, Array, Array, Array]:
-            """Return F, leverages h, 1 / (1 - h), and F divided by the root of 2 n (1 - h)."""
-            f = functions(x) * weight[:, None]
-            leverage = jnp.sum(f**2, axis=1)
-            inflation = 1 / at_least(1 - leverage, 0.25)
-            return f, leverage, inflation, f * jnp.sqrt(inflation / (2 * total))[:, None]
+    def columns(x: Array, weight: Array) -> tuple[Array, Array, Array, Array]:
+        """Return F, leverages h, 1 / (1 - h), and F divided by the root of 2 n (1 - h)."""
+        f = functions(x) * weight[:, None]
+        leverage = jnp.sum(f**2, axis=1)
+        inflation = 1 / at_least(1 - leverage, 0.25)
+        return f, leverage, inflation, f * jnp.sqrt(inflation / (2 * total))[:, None]
 
-        def both(x: Array) -> Array:
-            f, _, _, pulled = columns(x, jnp.ones(len(x), x.dtype))
-            return jnp.concatenate([f, pulled], axis=1)
+    def both(x: Array) -> Array:
+        f, _, _, pulled = columns(x, jnp.ones(len(x), x.dtype))
+        return jnp.concatenate([f, pulled], axis=1)
 
-        moments = normal_equations(both, x, d, weights, side=min(len(x), TILE)).moments
-        coefficients, sums = jnp.split(moments, 2)
+    moments = normal_equations(both, x, d, weights, side=min(len(x), TILE)).moments
+    coefficients, sums = jnp.split(moments, 2)
 
-        def parts(x: Array, d: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-            """Return the factors of the vectors a, the second with noise; the first influence, the
-            products of the vectors with themselves, and weights."""
-            f, leverage, inflation, pulled = columns(x, weight)
-            fitted = f @ coefficients
-            without = (fitted - leverage[:, None] * d) * inflation[:, None]
-            e = (d - fitted) * jnp.sqrt(inflation)[:, None] + added
-            first = 2 * jnp.sum(without * d, axis=1) - jnp.sum(without**2, axis=1)
-            sizes = jnp.sum(pulled**2, axis=1)
-            alone = (sizes * jnp.sum(a**2, axis=1) for a in (d, e))
-            return pulled, e, first * weight / (2 * total), *alone, weight
+    def parts(x: Array, d: Array, added: Array, weight: Array) -> tuple[Array, ...]:
+        """Return the factors of the vectors a, the second with noise; the first influence, the
+        products of the vectors with themselves, and weights."""
+        f, leverage, inflation, pulled = columns(x, weight)
+        fitted = f @ coefficients
+        without = (fitted - leverage[:, None] * d) * inflation[:, None]
+        e = (d - fitted) * jnp.sqrt(inflation)[:, None] + added
+        first = 2 * jnp.sum(without * d, axis=1) - jnp.sum(without**2, axis=1)
+        sizes = jnp.sum(pulled**2, axis=1)
+        alone = (sizes * jnp.sum(a**2, axis=1) for a in (d, e))
+        return pulled, e, first * weight / (2 * total), *alone, weight
 
-        rows = x, d, noise.added, weights
-        of_each, second, null = summed((deal_key, null_key), parts, rows, noise.drawn, n_draws)
-        first, alone, alone_with_noise, sizes = of_each
-        estimate = jnp.sum(sums**2)
-        value = estimate - jnp.sum(alone)
-        first = first - jnp.sum(first) * sizes / total
-        second = without_diagonal(second)
-        of_added = 2 * variance * ADDED / (total * (total + ADDED))
-        per_value = slope(value, first, second, jnp.sum(alone_with_noise)) + of_added
-        terms = draws(signs(signs_key, n_draws, len(first), d.dtype), second)
+    rows = x, d, noise.added, weights
+    of_each, second, null = summed((deal_key, null_key), parts, rows, noise.drawn, n_draws)
+    first, alone, alone_with_noise, sizes = of_each
+    estimate = jnp.sum(sums**2)
+    value = estimate - jnp.sum(alone)
+    first = first - jnp.sum(first) * sizes / total
+    second = without_diagonal(second)
+    of_added = 2 * variance * ADDED / (total * (total + ADDED))
+    per_value = slope(value, first, second, jnp.sum(alone_with_noise)) + of_added
+    terms = draws(signs(signs_key, n_draws, len(first), d.dtype), second)
     return Error(estimate, value, per_value, first, second, terms, null, jnp.zeros((), jnp.int32))
 
 

@@ -91,13 +91,12 @@ def fit(gram: Gram, residuals: Residuals, ridge: Scalar) -> Fit:
     Source of the estimate: Moskvichev and Sejdinovic, Section 3.1; the influence is ours.
     """
     n = gram.shape[0]
-    with jax.default_matmul_precision("highest"):
-        low = factor(gram, ridge)
-        b = solve(low, residuals)
-        fitted = gram @ b
-        contributions = jnp.sum(b * fitted, axis=1)
-        # K A^-1 B = B - n lambda A^-1 B
-        along = b - n * ridge * solve(low, b)
+    low = factor(gram, ridge)
+    b = solve(low, residuals)
+    fitted = gram @ b
+    contributions = jnp.sum(b * fitted, axis=1)
+    # K A^-1 B = B - n lambda A^-1 B
+    along = b - n * ridge * solve(low, b)
     pull = jnp.sum(along * b, axis=1)
     influence = 2 * float(n) ** 2 * ridge * (pull - jnp.mean(pull))
     estimate = jnp.sum(contributions)
@@ -112,13 +111,12 @@ def fit_products(gram: Gram, products: Gram, ridge: Scalar) -> Fit:
     :math:`S = A^{-1} D A^{-1}` and CKCE = <S, K>. Cost n^3 / 3 + 5 n^3 multiplications.
     """
     n = gram.shape[0]
-    with jax.default_matmul_precision("highest"):
-        low = factor(gram, ridge)
-        s = solve(low, solve(low, products).T)
-        contributions = jnp.sum(((s + s.T) / 2) * gram, axis=1)
-        # (K A^-1 B) B^T = K A^-1 S, its diagonal
-        along = solve(low, gram)
-        pull = jnp.sum(along.T * s, axis=1)
+    low = factor(gram, ridge)
+    s = solve(low, solve(low, products).T)
+    contributions = jnp.sum(((s + s.T) / 2) * gram, axis=1)
+    # (K A^-1 B) B^T = K A^-1 S, its diagonal
+    along = solve(low, gram)
+    pull = jnp.sum(along.T * s, axis=1)
     influence = 2 * float(n) ** 2 * ridge * (pull - jnp.mean(pull))
     estimate = jnp.sum(contributions)
     b, right = jnp.abs(jnp.trace(s)), jnp.trace(products)
@@ -128,9 +126,8 @@ def fit_products(gram: Gram, products: Gram, ridge: Scalar) -> Fit:
 
 def null_weights(gram: Gram, ridge: Scalar) -> Gram:
     r"""Return W = A^-1 K A^-1: CKCE is :math:`\sum_{ij} W_{ij} D_{ij}`. Cost 7/3 n^3."""
-    with jax.default_matmul_precision("highest"):
-        low = factor(gram, ridge)
-        w = solve(low, solve(low, gram).T)
+    low = factor(gram, ridge)
+    w = solve(low, solve(low, gram).T)
     return (w + w.T) / 2
 
 

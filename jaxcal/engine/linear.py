@@ -72,15 +72,12 @@ def parts_of(z: Float[Array, "p n"]) -> Parts:
 
 def along(parts: Parts, columns: Float[Array, "n b"]) -> Float[Array, "p b"]:
     """Return ``z @ columns`` from the parts of z."""
-    with jax.default_matmul_precision("highest"):
-        return jnp.concatenate([part @ columns for part in parts])
+    return jnp.concatenate([part @ columns for part in parts])
 
 
 def triangle(parts: Parts) -> Triangle:
     """Return ``z @ z.T`` from the parts of z: per block row, the blocks from the diagonal on."""
-    # p-values depend on many of their digits: reduced precision is not enough
-    with jax.default_matmul_precision("highest"):
-        return [[part @ other.T for other in parts[k:]] for k, part in enumerate(parts)]
+    return [[part @ other.T for other in parts[k:]] for k, part in enumerate(parts)]
 
 
 def square(blocks: Triangle) -> Float[Array, "p p"]:

@@ -229,9 +229,7 @@ def _side(n: int, tile: int, devices: int, group: int) -> int:
 
 def _tile(pairwise, rows, cols, columns_i, columns_j, offset, group, squares) -> _Tile:
     """Return the sums of one tile; ``offset`` is its first row number minus its first column's."""
-    # terms inside a block cancel: the default reduced precision of some devices is not enough
-    with jax.default_matmul_precision("highest"):
-        h = pairwise.block(rows, cols)
+    h = pairwise.block(rows, cols)
     side = jnp.arange(h.shape[-1])
     h = jnp.where((side[: h.shape[-2], None] + offset == side[None])[None], 0, h)
     hw = h @ columns_j.weights

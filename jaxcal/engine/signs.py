@@ -99,9 +99,8 @@ class HadamardSigns(eqx.Module):
         (n, k), m, rows = values.shape, self.group, self.patterns.shape[0]
         signed = values[self.order] * self.signs[:, None]
         signed = jnp.pad(signed, ((0, rows * m - n), (0, 0))).reshape(rows, m, k)
-        with jax.default_matmul_precision("highest"):
-            shared = jnp.einsum("aj,gak->gjk", hadamard(m, values.dtype), signed)
-            each = jnp.einsum("gjk,gr->kjr", shared, self.patterns)
+        shared = jnp.einsum("aj,gak->gjk", hadamard(m, values.dtype), signed)
+        each = jnp.einsum("gjk,gr->kjr", shared, self.patterns)
         return each.reshape(k, -1)[:, : self.count]
 
     def arranged(self, side: int) -> Places:

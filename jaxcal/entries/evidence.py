@@ -44,16 +44,14 @@ class Entries(NamedTuple):
         sizes = jnp.sqrt(jnp.sum(values**2, axis=0, keepdims=True))
         values = values / jnp.where(sizes > 0, sizes, 1)
         of_blocks = values[:, :in_blocks]
-        with jax.default_matmul_precision("highest"):
-            return cls(values, of_blocks.T @ of_blocks)
+        return cls(values, of_blocks.T @ of_blocks)
 
     def sums(self, signs: Float[Array, "n b"] | HadamardSigns) -> Float[Array, "k b1"]:
         """Return sums of the entries: without signs, then with each column of signs."""
         if isinstance(signs, HadamardSigns):
             drawn = signs.sums(self.values)
         else:
-            with jax.default_matmul_precision("highest"):
-                drawn = self.values.T @ signs
+            drawn = self.values.T @ signs
         return jnp.concatenate([jnp.sum(self.values, axis=0)[:, None], drawn], axis=1)
 
 
@@ -134,7 +132,6 @@ def _shifted(
     both = jnp.stack([inside, inside + TAU2 * eye])
     _, log_dets, inverses = eliminated(both, jnp.broadcast_to(eye[None], both.shape))
     z = jnp.where(there[:, :, None], z, 0)
-    with jax.default_matmul_precision("highest"):
-        forms = jnp.sum(z * ((inverses[0] - inverses[1]) @ z), axis=1)
+    forms = jnp.sum(z * ((inverses[0] - inverses[1]) @ z), axis=1)
     filling = jnp.sum(~there, axis=1, dtype=z.dtype) * math.log1p(TAU2)
     return (forms + (log_dets[0] - log_dets[1] + filling)[:, None]) / 2

@@ -56,8 +56,7 @@ def learned(
         slopes = eliminated(earlier.T @ regressors + ridge, earlier.T @ moments).solutions
         return jnp.where(part == k, jnp.sum((centered @ slopes[1:]) * moments, axis=1), 0)
 
-    with jax.default_matmul_precision("highest"):
-        return jnp.sum(jax.lax.map(of_part, jnp.arange(1, PARTS)), axis=0)[:, None]
+    return jnp.sum(jax.lax.map(of_part, jnp.arange(1, PARTS)), axis=0)[:, None]
 
 
 def _waves(drawn: Float[Array, "q w"], features: Float[Array, "n q"]) -> Float[Array, "n r"]:

@@ -284,8 +284,7 @@ def expected_products(
     wide = (width > LEAST_SHARE)[:, None]
     gaps = integral(low + width) - integral(low)
     means = jnp.where(wide, gaps / jnp.where(wide, width[:, None], 1), 0)
-    with jax.default_matmul_precision("highest"):
-        return jnp.einsum("nk,neik,nejk->neij", w, means, means)
+    return jnp.einsum("nk,neik,nejk->neij", w, means, means)
 
 
 def normal(ranks: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -158,9 +158,8 @@ def _sums(
     kept = fit.kept & new
     values, in_blocks = side_by_side(named, kept)
     signs = row_signs(row_keys(sign_key, rows), fitted.n_draws, values.dtype)
-    with jax.default_matmul_precision("highest"):
-        drawn = values.T @ signs
-        products = values[:, :in_blocks].T @ values[:, :in_blocks]
+    drawn = values.T @ signs
+    products = values[:, :in_blocks].T @ values[:, :in_blocks]
     finite = jnp.all(jnp.isfinite(ys.reshape(len(ys), -1)), axis=1)
     counted = {
         "impossible": fit.impossible & ~fit.kept & new,

@@ -225,8 +225,7 @@ def table_sums(
     weight, score, along = u[:, :, :1], u[:, :, 1:2], u[:, :, 2:]
     scores = jnp.concatenate([weight * score**k for k in range(5)], axis=2)
     powers = jnp.stack([along**k for k in range(5)], axis=3).reshape(d, n, -1)
-    with jax.default_matmul_precision("highest"):
-        cubes, products = (jnp.swapaxes(a, 1, 2) @ b for a, b in ((pairs, u), (powers, scores)))
+    cubes, products = (jnp.swapaxes(a, 1, 2) @ b for a, b in ((pairs, u), (powers, scores)))
     return cubes.reshape(d, s, s, s), products.reshape(d, s - 2, 5, 5)
 
 

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernels import points
+from jaxcal.numerics import full_precision
 from jaxcal.read import Draws, OwnUnits, Standardized, convert, sampling
 from jaxcal.read.families import Particles, distribution_of
 from jaxcal.read.predictions import in_units_of_data
@@ -193,6 +194,7 @@ def gram(kernel: Any, ys: Array, others: Array) -> Float[Array, "r c"]:
     return points.gram(kernel, ys, others)
 
 
+@full_precision
 def kernel_means(
     kernel: KernelLike,
     predictions: PredictionsLike,

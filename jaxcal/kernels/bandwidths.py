@@ -137,8 +137,7 @@ def _block(divergence: Divergence, features: Features, n: int) -> _Compared:
     rows = jnp.arange(n) if m == n else by_values(features)[np.arange(m) * (n - 1) // (m - 1)]
     some = jax.tree.map(lambda leaf: leaf[rows], features) if m < n else features
     some = getattr(divergence, "in_order", lambda some: some)(some)
-    with jax.default_matmul_precision("highest"):
-        squared = divergence.separations(some, some)  # pyright: ignore
+    squared = divergence.separations(some, some)  # pyright: ignore
     i, j = np.triu_indices(m, 1)
     return rows[i], rows[j], squared[i, j]
 

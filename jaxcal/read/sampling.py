@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from jaxcal.numerics import full_precision
 from jaxcal.read import convert
 from jaxcal.read.families import Lattice, Stratified, bare
 from jaxcal.read.predictions import Draws, Standardized
@@ -39,6 +40,7 @@ def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Ar
     return draws
 
 
+@full_precision
 def draws(key: KeyLike, predictions: PredictionsLike, m: int) -> Float[Array, "n m *event"]:
     """Return m draws from each prediction, [n, m, ...event]; TypeError without a sampler.
 

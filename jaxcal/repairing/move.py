@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jaxcal.numerics import full_precision
 from jaxcal.read import Unnormalized
 from jaxcal.typing import Key, LogDensity, Points, Scalar
 
@@ -34,11 +35,13 @@ class Move(NamedTuple):
     shift: Points
     log_size: Float[Array, "*n"]
 
+    @full_precision
     def of(self, y0: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
         """Return moved points, one per prediction, or one point for a single move."""
         gaps = y0 - self.center
         return self.center + jnp.einsum("...ij,...j->...i", self.forward, gaps) + self.shift
 
+    @full_precision
     def back(self, y: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
         """Return the inverse of `of`: the points before the move."""
         gaps = y - self.center - self.shift

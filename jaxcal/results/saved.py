@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from jaxcal.numerics import Arguments, Outcome, full_precision
 from jaxcal.typing import Contents, DTypeLike
 
 FORMAT, HEADER = 1, "header.json"
@@ -215,20 +216,18 @@ def _refused(word: str) -> None:
     raise ValueError(f"the header holds {word}, which is no JSON")
 
 
-Arguments = ParamSpec("Arguments")
-Outcome = TypeVar("Outcome")
 SOURCE = "_source"  # attribute of a result that describes its call
 
 
 def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
-    """Make the result of a function record its call, not under jit and vmap; rows of pandas have
-    to be in one order."""
+    """Compute in `full_precision`, and make the result record its call, not under jit and vmap.
+    Rows of pandas have to be in one order."""
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
         names = inspect.signature(function).parameters
         _in_one_order(dict(zip(names, args, strict=False)) | kwargs)
-        result: Any = function(*args, **kwargs)
+        result: Any = full_precision(function)(*args, **kwargs)
         if not result.traced:
             object.__setattr__(result, SOURCE, _described(function, args, kwargs))
         return result

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxcal.numerics import full_precision
 from jaxcal.read import Scores, checks
 from jaxcal.read.observations import drawn_order
 from jaxcal.results import counted
@@ -86,6 +87,7 @@ class PairOptions(TypedDict, total=False):
     exclude_invalid_x: bool
 
 
+@full_precision
 def score_pairs(
     key: KeyLike,
     posterior: PosteriorLike,

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal import goodness_of_fit, nulls
 from jaxcal.nulls.contract import holm
+from jaxcal.numerics import full_precision
 from jaxcal.read import Scores, checks
 from jaxcal.read.scores import score
 from jaxcal.results import TestResult
@@ -77,6 +78,7 @@ class PosteriorRanking(eqx.Module):
         return "\n".join([head, *rows, *more, counted, *notes, *pointer(self.notes)])
 
 
+@full_precision
 def rank_posteriors(
     key: KeyLike,
     models: PyTree,

@@ -21,6 +21,7 @@ from jaxcal.fit import (
     stein_specification,
     with_random_features,
 )
+from jaxcal.numerics import full_precision
 from jaxcal.read import checks
 from jaxcal.results import Result
 from jaxcal.skce.calibration import mean_specification
@@ -78,6 +79,7 @@ class StreamedTest(eqx.Module):
     fingerprint: int = eqx.field(static=True)
 
     @classmethod
+    @full_precision
     def calibration(
         cls,
         key: KeyLike,
@@ -159,6 +161,7 @@ class StreamedTest(eqx.Module):
         return cls._fit(key, predictions, ys, spec, features, "SKCE test", "skce")
 
     @classmethod
+    @full_precision
     def comparison(
         cls, key: KeyLike, models: Models, targets: ArrayLike, *, n_draws: int = 999
     ) -> "StreamedTest":
@@ -208,6 +211,7 @@ class StreamedTest(eqx.Module):
         return cls.of_sums(TableSums(cells), 0, f"table, {cells} cells")
 
     @classmethod
+    @full_precision
     def _fit(
         cls,
         key: KeyLike,
@@ -253,6 +257,7 @@ class StreamedTest(eqx.Module):
         """
         return self._update(state, batch, 0, None if first is None else _number(first, "first"))
 
+    @full_precision
     def _update(
         self, state: StreamState, batch: PyTree, done: int, first: int | None = None
     ) -> StreamState:
@@ -321,6 +326,7 @@ class StreamedTest(eqx.Module):
             state.save(checkpoint)
         return state
 
+    @full_precision
     def result(self, state: StreamState, *, level: float = 0.05, rows: int | None = None) -> Result:
         """Return the result of the sums: p-value and verdict, coverage, or the table.
 
