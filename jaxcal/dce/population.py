@@ -67,6 +67,7 @@ def runs(v: Vector, w: Vector) -> Float[Array, " k"]:
     return v[jnp.minimum(at, v.size - 1)]
 
 
+@jax.jit
 def label_free_groups(data: Ordered) -> Groups:
     r"""Return the contiguous groups of runs with the smallest
     :math:`\sum_j p_j (\tfrac34 Var_j(v) + \tfrac2\pi s_j^2)^{1/2}`, with their mean labels.
@@ -89,8 +90,7 @@ def label_free_groups(data: Ordered) -> Groups:
     ends = jnp.searchsorted(data.v, edges, side="right")
     run = jnp.cumsum(jnp.zeros(data.v.size, jnp.int32).at[ends[:-1]].add(1, mode="drop"))
     group = _best(run, data)
-    of = group[run]
-    mass, ones = (jax.ops.segment_sum(x, of, RUNS) for x in (data.w, data.w * data.y))
+    mass, ones = (jax.ops.segment_sum(x, group[run], RUNS) for x in (data.w, data.w * data.y))
     return Groups(edges, group, (ones / jnp.where(mass > 0, mass, jnp.nan))[group])
 
 
@@ -266,6 +266,7 @@ def _shares(key: Key, data: Ordered, folds: int) -> Float[Array, "f n"]:
     if data.labels is None:
         fold = jax.random.randint(key, data.v.shape, 0, folds)
         return jax.nn.one_hot(fold, folds, axis=0, dtype=data.v.dtype)
-    equal = jnp.full((data.v.size, folds), 1 / folds, data.v.dtype)
+    # not seen as a constant, which XLA would sum for a second while it compiles
+    equal = jax.lax.optimization_barrier(jnp.full((data.v.size, folds), 1 / folds, data.v.dtype))
     counts = jax.random.multinomial(key, data.labels, equal, dtype=data.v.dtype)
     return counts.T / jnp.where(data.labels > 0, data.labels, 1)[None]

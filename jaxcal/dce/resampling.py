@@ -32,8 +32,6 @@ from jaxcal.typing import Key, Scalar, Vector
 
 Null = Literal["redraw", "signs"]
 BATCH = 2**22  # numbers per step of a loop over draws
-
-
 CELLS = 8192  # cells of predictions whose labels are drawn together
 FEW = 10  # most observations for which all labels are enumerated
 
@@ -41,13 +39,14 @@ FEW = 10  # most observations for which all labels are enumerated
 def drawable(data: Ordered, *, equal: bool, null: Null) -> Ordered:
     """Return the data whose labels are drawn: cells or distinct predictions, if labels have
     ``equal`` weights and can be drawn together; otherwise single observations."""
-    n = data.v.size
     if equal and null == "redraw":
         if not isinstance(data.v, Tracer):
+            if data.labels is not None and np.any(some := np.asarray(data.labels) > 0):
+                data = Ordered(*(jnp.asarray(np.asarray(x)[some]) for x in data))  # no empty cells
             distribution, atom = merged(data)
             if atom is not None and (m := distribution.v.size) <= CELLS:
                 return Ordered(*distribution[:3], jnp.arange(m), distribution.labels)
-        if n > CELLS:
+        if data.v.size > CELLS:
             return _cells(data)
     return data
 

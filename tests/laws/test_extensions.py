@@ -199,15 +199,15 @@ def test_a_divergence():
 
 @pytest.mark.parametrize("null", [nulls.Wild(199), Gamma(), nulls.BlockNormal(), Coins()])
 def test_a_statistic_with_every_kind_of_null(null):
-    features = (X, YS - X)
-    outcome = jax.jit(lambda key: apply(null, key, SignAgreement(), features))(KEY)
+    run = jax.jit(lambda *features: apply(null, KEY, SignAgreement(), features))
+    outcome = run(X, YS - X)
     near = np.exp(-np.sum((X[:, None] - X[None]) ** 2, axis=-1) / 2)
     h = near * (np.sign(YS - X) @ np.sign(YS - X).T)
     pairs = h.sum() - np.trace(h)
     if not isinstance(null, nulls.BlockNormal):
         np.testing.assert_allclose(outcome.estimate[0], pairs / (N * (N - 1)))
     assert 0 < float(outcome.p_value[0]) <= 1
-    off = apply(null, KEY, SignAgreement(), (X, YS - X + 3))
+    off = run(X, YS - X + 3)
     assert float(off.p_value[0]) < 0.02
 
 

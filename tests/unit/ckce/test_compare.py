@@ -33,20 +33,24 @@ MODELS = {
     "under": jnp.asarray(problems.tempered(np.asarray(TRUTH), 3.0)),
 }
 KEY = jax.random.key(2)
-RESULT = compare(KEY, MODELS, Y, n_draws=199, rank=100)
 
 
-def test_values_are_those_of_the_exact_estimator():
-    gamma = float(RESULT.bandwidths[0])
+@pytest.fixture(scope="module")
+def compared():
+    return compare(KEY, MODELS, Y, n_draws=199, rank=100)
+
+
+def test_values_are_those_of_the_exact_estimator(compared):
+    gamma = float(compared.bandwidths[0])
     np.testing.assert_allclose(gamma, pooled(jnp.stack(list(MODELS.values()))))
     for i, q in enumerate(MODELS.values()):
         exact = ckce(q, Y, bandwidth=gamma).estimate
-        np.testing.assert_allclose(RESULT.estimate[i], exact, rtol=1e-4)
+        np.testing.assert_allclose(compared.estimate[i], exact, rtol=1e-4)
         k = problems.simplex_gram(q, q, gamma)
         w = problems.weights(k, N**-0.25)
         r = problems.one_hot(Y) - np.asarray(q)
         off = np.sum(w * (r @ r.T)) - np.diag(w) @ np.sum(r**2, axis=1)
-        np.testing.assert_allclose(RESULT.corrected[i], max(off, 0), rtol=1e-3, atol=1e-7)
+        np.testing.assert_allclose(compared.corrected[i], max(off, 0), rtol=1e-3, atol=1e-7)
 
 
 def numpy_expansion(q, y, gamma, ridge):
@@ -180,14 +184,14 @@ def test_the_interval_holds_what_the_draws_do_not_contradict():
         np.testing.assert_allclose([low, high], [held[0], held[-1]], atol=0.02 + 0.02 * high)
 
 
-def test_long_work_shows_a_bar_and_changes_nothing(monkeypatch, capsys):
+def test_long_work_shows_a_bar_and_changes_nothing(monkeypatch, capsys, compared):
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(class_comparison, "LONG", 0)
     counted = compare(KEY, MODELS, Y, n_draws=199, rank=100)
     bar = capsys.readouterr().err
     assert "0/4" in bar
     assert "model/s" in bar
-    for a, b in zip(jax.tree.leaves(counted), jax.tree.leaves(RESULT), strict=True):
+    for a, b in zip(jax.tree.leaves(counted), jax.tree.leaves(compared), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
     compare(KEY, MODELS["over"], Y, groups=np.arange(N) % 2, n_draws=19, rank=20)
     assert "group/s" in capsys.readouterr().err
@@ -196,26 +200,26 @@ def test_long_work_shows_a_bar_and_changes_nothing(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_the_report_ranks_and_warns():
-    assert set(RESULT.ranking()[:2]) == {"true", "again"}
-    text = repr(RESULT)
+def test_the_report_ranks_and_warns(compared):
+    assert set(compared.ranking()[:2]) == {"true", "again"}
+    text = repr(compared)
     assert "comparable only at equal n, ridge and kernel" in text
     assert "no difference shown" in text
     assert "may be the best: " in text
     assert "worse: " in text
-    assert RESULT.best() == [name for name in RESULT.ranking() if name in RESULT.best()]
-    assert {"true", "again"} <= set(RESULT.best())
-    assert len(RESULT.table()) == 6
-    for row in RESULT.table():
-        i, j = (RESULT.names.index(row[side]) for side in ("better", "worse"))
-        assert row["difference"] == float(RESULT.differences.estimate[i, j]) <= 0
-        assert row["shown"] == (float(RESULT.differences.p_adjusted[i, j]) <= RESULT.level)
+    assert compared.best() == [name for name in compared.ranking() if name in compared.best()]
+    assert {"true", "again"} <= set(compared.best())
+    assert len(compared.table()) == 6
+    for row in compared.table():
+        i, j = (compared.names.index(row[side]) for side in ("better", "worse"))
+        assert row["difference"] == float(compared.differences.estimate[i, j]) <= 0
+        assert row["shown"] == (float(compared.differences.p_adjusted[i, j]) <= compared.level)
         outside = not row["low"] <= 0 <= row["high"]
         assert outside == row["shown"]
-        assert not row["shown"] or row["worse"] not in RESULT.best()
-    assert RESULT.warnings() == []
+        assert not row["shown"] or row["worse"] not in compared.best()
+    assert compared.warnings() == []
     assert re.search(r"over +class \d: says .* overconfident \(p = ", text)
-    fields = RESULT.to_dict()
+    fields = compared.to_dict()
     assert fields["names"] == list(MODELS)
     comparison = compare(KEY, MODELS, Y, n_draws=9, rank=20, bandwidth="own")
     assert any("a bandwidth of its own" in text for text in comparison.warnings())
@@ -224,8 +228,8 @@ def test_the_report_ranks_and_warns():
     assert any("take a larger rank" in text for text in rough.warnings())
 
 
-def test_differences_are_antisymmetric_and_identical_models_tie():
-    d = RESULT.differences
+def test_differences_are_antisymmetric_and_identical_models_tie(compared):
+    d = compared.differences
     np.testing.assert_allclose(d.estimate, -d.estimate.T, atol=1e-15)
     np.testing.assert_allclose(d.low, -d.high.T, atol=1e-12)
     assert bool(jnp.all(d.p_adjusted >= d.p_value))

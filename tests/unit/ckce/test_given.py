@@ -1,5 +1,7 @@
 """Errors of models given their predictions and further variables."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,7 @@ from jaxcal.ckce import ckce, compare
 N = 150
 
 
+@partial(jax.jit, static_argnames="n")
 def seen_in_part(key, n):
     """A model that knows x, one of the same accuracy that does not (both of two classes), x, y."""
     keys = jax.random.split(key, 3)

@@ -22,7 +22,11 @@ MODELS = {
     "again": TRUTH,
     "under": problems.tempered(TRUTH, 3.0),
 }
-RESULT = compare(jax.random.key(2), MODELS, Y, n_draws=199)
+
+
+@pytest.fixture(scope="module")
+def compared():
+    return compare(jax.random.key(2), MODELS, Y, n_draws=199)
 
 
 def hat(q, components):
@@ -49,10 +53,10 @@ def of_one(q, y, *, n_draws=9, rank=None):
     return measure(*keys, jnp.asarray(q), jnp.ones(n), labels, n_draws)[0]
 
 
-def test_the_value_is_the_equation():
+def test_the_value_is_the_equation(compared):
     for i, q in enumerate(MODELS.values()):
         value = off_diagonal(q, problems.one_hot(Y) - q, 3)
-        np.testing.assert_allclose(RESULT.corrected[i], max(value, 0), rtol=1e-9)
+        np.testing.assert_allclose(compared.corrected[i], max(value, 0), rtol=1e-9)
 
 
 def test_a_linear_error_has_its_own_size():
@@ -183,22 +187,22 @@ def test_rows_without_weight_do_not_count():
     assert "Calibration errors of 2 groups" in str(both)
 
 
-def test_equal_models_tie_and_the_report_says_what_is_wrong():
-    d = RESULT.differences
+def test_equal_models_tie_and_the_report_says_what_is_wrong(compared):
+    d = compared.differences
     assert float(d.low[1, 2]) == float(d.estimate[1, 2]) == float(d.high[1, 2]) == 0
     assert float(d.p_value[1, 2]) == 1
     np.testing.assert_allclose(d.low, -d.high.T, atol=1e-15)
     outside = (d.low > 0) | (d.high < 0)
     np.testing.assert_array_equal(outside, d.p_adjusted <= 0.05)
-    assert set(RESULT.best()) == {"true", "again"}
-    assert RESULT.warnings() == []
-    text = str(RESULT)
+    assert set(compared.best()) == {"true", "again"}
+    assert compared.warnings() == []
+    text = str(compared)
     said = {line.split()[0]: line for line in text.splitlines() if "comes true" in line}
     assert "overconfident" in said["over"]
     assert "underconfident" in said["under"]
     assert "not shown wrong" in said["true"]
-    assert bool(jnp.all((RESULT.low >= 0) & (RESULT.low <= RESULT.corrected)))
-    assert bool(jnp.all((RESULT.corrected <= RESULT.high) & (RESULT.high <= 1)))
+    assert bool(jnp.all((compared.low >= 0) & (compared.low <= compared.corrected)))
+    assert bool(jnp.all((compared.corrected <= compared.high) & (compared.high <= 1)))
 
 
 def test_no_label_noise_and_no_spread_leave_bounded_intervals():
@@ -255,11 +259,11 @@ def test_bad_input_is_named():
         compare(0, TRUTH, Y, groups=[1, 2])
 
 
-def test_classes_in_another_order_are_put_in_order_by_name():
+def test_classes_in_another_order_are_put_in_order_by_name(compared):
     first = pd.DataFrame(MODELS["over"], columns=["cat", "dog", "eel"])
     turned = pd.DataFrame(TRUTH, columns=["cat", "dog", "eel"])[["eel", "cat", "dog"]]
     result = compare(jax.random.key(2), {"over": first, "true": turned}, Y, n_draws=19)
-    np.testing.assert_allclose(result.corrected, RESULT.corrected[:2])
+    np.testing.assert_allclose(result.corrected, compared.corrected[:2])
     with pytest.raises(ValueError, match=r"models\[b\]: its columns are"):
         compare(0, {"a": first, "b": turned.rename(columns={"eel": "fox"})}, Y)
 

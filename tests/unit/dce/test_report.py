@@ -175,6 +175,22 @@ def test_joint_draws_of_labels_are_distributed_as_single_ones(key):
         assert abs(float(jnp.mean(test.null_samples)) - wanted) < 4.5 * error
 
 
+def test_cells_without_labels_are_not_drawn():
+    """What is drawn of a table of three cells does not grow with the number of empty ones."""
+    rng = np.random.default_rng(0)
+    p = rng.choice([0.2, 0.5, 0.7], 30)
+    for cells in (10, 1000):
+        table = dce.Table.of(p, rng.random(30) < p, cells=cells).groups
+        data = ordered(binary(table["predictions"], table["targets"], None, table["counts"]))
+        drawn = drawable(data, equal=True, null="redraw")
+        np.testing.assert_allclose(drawn.v[:3], [0.2, 0.5, 0.7])
+        np.testing.assert_array_equal(drawn.labels[:3], np.unique(p, return_counts=True)[1])
+        assert drawn.v.size == 8  # padded
+        assert float(kernel_statistic(drawn.v, drawn.rho)) == pytest.approx(
+            float(kernel_statistic(data.v, data.rho)), rel=1e-9
+        )
+
+
 @pytest.mark.slow
 def test_measures_of_merged_predictions_are_those_of_all(key):
     rng = np.random.default_rng(1)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,11 +18,11 @@ import jaxcal
 from jaxcal import Unnormalized, calibration_test, nulls, plots
 from jaxcal.entries import evidence, moments
 from jaxcal.entries import ranks as standing
+from jaxcal.entries import table as tables
 from jaxcal.entries.landed import landed
 from jaxcal.entries.learned import PARTS, PENALTY, learned, varying
 from jaxcal.entries.moments import Group
-from jaxcal.entries.ranks import Seen, expected_products, ranked
-from jaxcal.entries.table import table
+from jaxcal.entries.ranks import Seen
 from jaxcal.read import Standardized, Units
 from jaxcal.results import Table
 from jaxcal.streaming import StreamedTest
@@ -29,7 +30,12 @@ from jaxcal.streaming import StreamedTest
 N = 200
 QUICK = nulls.Wild(199)
 COMPARISONS = np.less, np.equal
-NO_PAIRS = jnp.zeros((300, 2, 0))
+NO_PAIRS = np.zeros((300, 2, 0))
+
+# one program each, as inside every test of the library
+expected_products = eqx.filter_jit(standing.expected_products)
+ranked = eqx.filter_jit(standing.ranked)
+table = eqx.filter_jit(tables.table)
 
 
 def normal(params, y):
@@ -44,6 +50,7 @@ def skewed(params, y):
     return jnp.sum(2 * z - jnp.exp(z))
 
 
+@eqx.filter_jit
 def forecasts(key, n=N, *, spread=1.0, shift=(0.0, 0.0), shrinkage=0.0, trend=0.0, rho=0.5):
     """Gaussians of correlation .5, whose errors are in claimed deviations."""
     x_key, noise_key = jax.random.split(key)
@@ -56,6 +63,7 @@ def forecasts(key, n=N, *, spread=1.0, shift=(0.0, 0.0), shrinkage=0.0, trend=0.
     return Unnormalized(normal, (x, inverse)), ys
 
 
+@eqx.filter_jit
 def near(key, predictions, ys):
     units = Units.of(ys)
     return landed(key, Standardized(predictions, units, ys.shape[1:]), units.points(ys), ys)
@@ -134,11 +142,11 @@ def test_one_coordinate_has_no_pairs_in_blocks_either(key, monkeypatch):
     units = Units.of((centers + noise)[:, None])
     one = Standardized(Unnormalized(gap, centers), units, ())
     data = one, units.points((centers + noise)[:, None]), centers + noise
-    assert standing.seen(key, *data).ranks.products.shape == (23, 0)
+    assert jax.eval_shape(standing.seen, key, *data).ranks.products.shape == (23, 0)
     keys = jax.random.split(key, 23)
-    blocks = standing.seen(keys, *data)
+    blocks = jax.jit(lambda *data: standing.seen(*data))(keys, *data)
     monkeypatch.setattr(standing, "BLOCK", 100)
-    whole = standing.seen(keys, *data)
+    whole = jax.jit(lambda *data: standing.seen(*data))(keys, *data)
     np.testing.assert_allclose(blocks.ranks.coordinates, whole.ranks.coordinates, rtol=1e-9)
 
 
@@ -164,14 +172,20 @@ def test_moments_have_mean_zero_and_variance_one(density, key):
     assert float(jnp.var(moments.cosines(ranks.coordinates, 3))) == pytest.approx(1, abs=0.05)
 
 
+@eqx.filter_jit
+def log_evidence(groups, sums=None):
+    """Of 60 observations, at the sums of entries that were observed or at others."""
+    entries = evidence.Entries.of(groups, jnp.ones(60, bool))
+    sums = entries.sums(jnp.zeros((60, 0))) if sums is None else sums
+    return evidence.log_evidence(sums, entries.correlations, groups)
+
+
 def test_evidence_is_that_of_the_gaussian_integral(key):
     """log N(z; 0, R + tau^2 I) - log N(z; 0, R), for a block and for single entries."""
     values = jax.random.normal(key, (60, 5)).at[:, 1].multiply(3.0)
     values = values.at[:, 2].add(values[:, 1])
     groups = [Group("a", 0.7, [values[:, :3], values[:, 3:4]]), Group("b", 0.3, [values[:, 4:]])]
-    entries = evidence.Entries.of(groups, jnp.ones(60, bool))
-    sums = entries.sums(jnp.zeros((60, 0)))
-    got = evidence.log_evidence(sums, entries.correlations, groups)[:, 0]
+    got = log_evidence(groups)[:, 0]
     v = np.asarray(values, float)
     sizes = np.sqrt(np.sum(v**2, axis=0))
     z, r = np.sum(v, axis=0) / sizes, v.T @ v / np.outer(sizes, sizes)
@@ -188,9 +202,7 @@ def test_evidence_is_that_of_the_gaussian_integral(key):
     first = np.logaddexp(block, alone[3]) - np.log(2) + np.log(0.7)
     np.testing.assert_allclose(got, [first, alone[4] + np.log(0.3)], rtol=1e-4)
     groups = [groups[0]._replace(alone=values[:, 4:]), Group("b", 0.3, [values[:, 2:3]])]
-    entries = evidence.Entries.of(groups, jnp.ones(60, bool))
-    sums = entries.sums(jnp.zeros((60, 0)))
-    got = evidence.log_evidence(sums, entries.correlations, groups)[:, 0]
+    got = log_evidence(groups)[:, 0]
     first = np.logaddexp(first, alone[4] + np.log(0.7)) - np.log(2)
     np.testing.assert_allclose(got, [first, alone[2] + np.log(0.3)], rtol=1e-4)
 
@@ -613,9 +625,8 @@ def test_learned_entries_are_ridge_regressions_on_earlier_parts(key):
 def test_evidence_of_a_positive_shift_is_a_half_normal_integral(key):
     entry = jax.random.normal(key, (60, 1)) + 0.2
     groups = [Group("a", 1.0, [jnp.ones((60, 1))]), Group("b", 0.3, [entry], positive=True)]
-    entries = evidence.Entries.of(groups, jnp.ones(60, bool))
     sums = jnp.asarray([[0.0, 0.0, 0.0], [-1.5, 0.0, 2.5]])
-    got = evidence.log_evidence(sums, entries.correlations, groups)[1]
+    got = log_evidence(groups, sums)[1]
     for z, value in zip(np.asarray(sums[1]), got, strict=True):
 
         def integrand(shift, z=z):
@@ -645,13 +656,19 @@ def test_an_interaction_outside_the_listed_features_is_learned(key):
 def test_nothing_is_learned_from_observations_that_are_left_out(key):
     """Ranks of density 0 or NaN belong to them; what they are must not matter to others."""
     predictions, ys = forecasts(key, 60)
-    seen = Seen.of(key, near(key, predictions, ys))
-    frame, kept = moments.Frame.of(seen, None), jnp.arange(60) != 7
-    lost = seen.ranks._replace(density=seen.ranks.density.at[7].set(jnp.nan))
-    (entry,), (of_lost,) = (
-        varying(key, frame, seen._replace(ranks=ranks), None, kept).blocks
-        for ranks in (seen.ranks, lost)
-    )
+    kept = jnp.arange(60) != 7
+
+    @jax.jit
+    def entries(points):
+        seen = Seen.of(key, points)
+        frame = moments.Frame.of(seen, None)
+        lost = seen.ranks._replace(density=seen.ranks.density.at[7].set(jnp.nan))
+        return [
+            varying(key, frame, seen._replace(ranks=ranks), None, kept).blocks
+            for ranks in (seen.ranks, lost)
+        ]
+
+    (entry,), (of_lost,) = entries(near(key, predictions, ys))
     np.testing.assert_array_equal(entry, of_lost)
     assert entry[7] == 0
     assert np.sum(np.asarray(entry) != 0) > 30
@@ -686,17 +703,17 @@ def test_contributions_are_changes_of_the_statistic(key):
     predictions, ys = forecasts(key, 50, shift=(0.3, 0.0))
     result = calibration_test(0, predictions, ys, null=QUICK)
     points = near(jax.random.key(7), predictions, ys)
-    seen = Seen.of(key, points)
-    frame = moments.Frame.of(seen, None)
-    groups = moments.groups(frame, seen, None, jnp.zeros((), bool), None)
-    entries = evidence.Entries.of(groups, jnp.ones(50, bool))
 
-    def total(weights):
+    def total(weights, points):
+        seen = Seen.of(key, points)
+        frame = moments.Frame.of(seen, None)
+        groups = moments.groups(frame, seen, None, jnp.zeros((), bool), None)
+        entries = evidence.Entries.of(groups, jnp.ones(50, bool))
         sums = (entries.values * weights[:, None]).sum(axis=0)[:, None]
         each = evidence.log_evidence(sums, entries.correlations, groups)
         return jax.nn.logsumexp(each)
 
-    slopes = jax.grad(total)(jnp.ones(50))
+    slopes = jax.jit(jax.grad(total))(jnp.ones(50), points)
     assert result.contributions.shape == (50,)
     # of the order of the slopes of the statistic, drawn with other points
     ratio = float(jnp.sum(result.contributions) / jnp.sum(slopes))

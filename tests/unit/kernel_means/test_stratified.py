@@ -103,7 +103,7 @@ def test_averages_are_unbiased_and_the_stated_error_is_theirs(name):
     first = p @ np.exp(-((POINTS[:, None] - np.asarray(YS)[:, 0]) ** 2) / (2 * 1.5**2))
     second = p @ np.exp(-((POINTS[:, None] - POINTS) ** 2) / (2 * 1.5**2)) @ p.T
 
-    @jax.jit
+    @optimized
     @jax.vmap
     def averages(key):
         means = kernel_means(Gaussian(1.5), predictions, key=key)

@@ -113,8 +113,13 @@ def test_whether_claims_are_gaussian_is_found_from_the_scores(key, dtype, name, 
     centers, ys = (jnp.asarray(a + 50, dtype) for a in (centers, ys))
     score = jax.vmap(jax.grad(form, argnums=1))
     nodes = 50 + 3 * jax.random.normal(key, (10, 2), dtype)
-    at_nodes = jnp.stack([score(centers, jnp.broadcast_to(z, ys.shape)) for z in nodes], axis=1)
-    told = attribution.claims(None, nodes, at_nodes, ys, score(centers, ys))
+
+    @jax.jit
+    def claims(centers, ys):
+        at_nodes = jax.vmap(lambda z: score(centers, jnp.broadcast_to(z, ys.shape)), out_axes=1)
+        return attribution.claims(None, nodes, at_nodes(nodes), ys, score(centers, ys))
+
+    told = claims(centers, ys)
     assert bool(told.exact) == bool(told.gaussian) == linear
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from optimized import optimized
 from scipy import stats
 
 from jaxcal import sbi
@@ -105,7 +106,6 @@ def test_continuous_parameters_condition_on_discrete_columns(pairs):
     np.testing.assert_allclose(got, jax.vmap(log_prob)(thetas, xs), rtol=1e-6)
 
 
-@partial(jax.jit, static_argnames="n")
 def _p_values(key, n):
     """P-values of right probabilities: one of four values is rare, and some are all but certain."""
     a, b, c, d = jax.random.split(key, 4)
@@ -120,7 +120,7 @@ def _p_values(key, n):
 @pytest.mark.parametrize("n", [20, 200])
 def test_each_p_value_of_right_probabilities_has_its_level(n):
     keys = jax.random.split(jax.random.key(3), 1000)
-    p = np.asarray(jax.lax.map(lambda key: _p_values(key, n), keys))
+    p = np.asarray(optimized(partial(jax.lax.map, partial(_p_values, n=n)))(keys))
     for level in (0.05, 0.01):
         most = stats.binom.ppf(0.999, len(p), level)
         assert ((p <= level).sum(axis=0) <= most).all()

@@ -105,18 +105,23 @@ def test_it_is_the_test_in_memory_with_the_same_fit(test, whole):
 
 def test_its_table_is_that_of_all_observations(test, whole):
     """With features that the observations standardize, as they do in memory."""
-    fit = test.fit.fit
-    rows = jnp.zeros(N, jnp.uint32), jnp.arange(N, dtype=jnp.uint32)
-    keys = row_keys(jax.random.split(fit.key)[0], rows)
-    seen = Fit.of(keys, forecasts(), jnp.asarray(YS), (fit.units, fit.ends)).seen
-    along = fit.frame.along(seen, jnp.asarray(INPUTS))
-    centred = along - along.mean(axis=1, keepdims=True)
-    deviation = centred.std(axis=1, keepdims=True)  # 0 of claimed scales, which are all the same
-    along = centred / jnp.where(deviation > 0, deviation, 1)
     columns = ("everywhere", "centre", "scale", *(f"input {k}" for k in range(10)))
-    kept, names = jnp.ones(N, bool), ("0", "1")
-    scores = seen.ranks.normal, normal(seen.ranks.resolved)
-    in_memory = table(*scores, along, kept, 0.05, names, columns, seen.ranks.expected)
+
+    @jax.jit
+    def of_all(fit):
+        rows = jnp.zeros(N, jnp.uint32), jnp.arange(N, dtype=jnp.uint32)
+        keys = row_keys(jax.random.split(fit.key)[0], rows)
+        seen = Fit.of(keys, forecasts(), jnp.asarray(YS), (fit.units, fit.ends)).seen
+        along = fit.frame.along(seen, jnp.asarray(INPUTS))
+        centred = along - along.mean(axis=1, keepdims=True)
+        deviation = centred.std(axis=1, keepdims=True)  # 0 of claimed scales, which are all equal
+        along = centred / jnp.where(deviation > 0, deviation, 1)
+        scores = seen.ranks.normal, normal(seen.ranks.resolved)
+        return table(
+            *scores, along, jnp.ones(N, bool), 0.05, ("0", "1"), columns, seen.ranks.expected
+        )
+
+    in_memory = of_all(test.fit.fit)
     streamed = test.result(whole).table
     assert (streamed.rows, streamed.columns) == (in_memory.rows[:4], columns)
     np.testing.assert_allclose(streamed.effect, in_memory.effect[:4], rtol=1e-7, atol=1e-12)
