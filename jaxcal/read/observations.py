@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Int, PyTree, UInt32
+from jaxtyping import Array, Bool, Int, PyTree, UInt32
 
 from jaxcal.read import Draws, Scores, Unnormalized, checks
 from jaxcal.read.convert import brought
@@ -173,6 +173,16 @@ def repeated_rows(
     discrete |= one_prediction & (3 * (n - alone) < n)
     limit = int(max(SHARE * n, FLOAT32 * n**2 if targets.dtype.itemsize <= 4 else 0.0))
     return jnp.where(discrete | (whole <= limit), jnp.zeros_like(whole), whole)
+
+
+def copies(targets: Array, predictions: PyTree) -> Bool[Array, " n"]:
+    """Return which observations repeat an earlier one; none if `repeated_rows` returns 0."""
+    n = len(targets)
+    bits = fingerprints(targets, n), fingerprints(predictions, n)
+    both = _mixed(bits[0]) + bits[1]
+    order = jnp.argsort(both)
+    again = jnp.concatenate([jnp.zeros(1, bool), both[order][1:] == both[order][:-1]])
+    return jnp.zeros(n, bool).at[order].set(again) & (repeated_rows(targets, *bits) > 0)
 
 
 def _is_number(dtype: DTypeLike) -> bool:

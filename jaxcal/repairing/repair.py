@@ -123,7 +123,8 @@ def repair(
     of_folds = None if in_order else keys[0]
     maps = cross_fitted(of_folds, densities, ys, columns, folds, likelihoods, n_draws)
     if isinstance(predictions, Draws):
-        gains, unit = _energy_gained(predictions, maps, ys, columns), ENERGY
+        scores = _energy_gained(predictions, maps, ys, columns)
+        gains, unit = jnp.where(jnp.isnan(maps.gains), jnp.nan, scores), ENERGY
     else:
         gains, unit = maps.gains, NATS
 

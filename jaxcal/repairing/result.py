@@ -38,7 +38,8 @@ class Repair(Result):
             about 1 - level (`experiments/repair`).
         high: Upper limit, [].
         p_value: One-sided p-value of the hypothesis that the mean gain is at most 0, [].
-        gains: Gain of each observation, [n]; NaN if the original density of its target is 0.
+        gains: Gain of each observation, [n]; NaN if the original density of its target is 0, or if
+            it repeats another one.
         unmoved: Number of predictions whose centre and scale were not found, []; they are not
             changed.
         before: `calibration_test` of the predictions (for draws, `skce_test`).
