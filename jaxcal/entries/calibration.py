@@ -24,7 +24,7 @@ from jaxcal.nulls.resampling import season
 from jaxcal.numerics import not_finite
 from jaxcal.read import Standardized, Units, checks
 from jaxcal.read.convert import input_names
-from jaxcal.read.observations import densities, fingerprints, finite_rows, repeated_rows
+from jaxcal.read.observations import densities, finite_rows, n_repeated
 from jaxcal.read.scores import is_distribution, score, signs_reversed, states_an_end
 from jaxcal.results import Parts, Table, TestResult, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Keys, Points, Predictions, Scalar
@@ -330,16 +330,14 @@ def _about_data(
     predictions: Predictions, targets: Array, inputs: Points | None
 ) -> dict[str, Array]:
     """Return the notes that do not need points near the predictions."""
-    n = len(targets)
-    raw = targets.reshape(n, -1)
-    same = repeated_rows(targets, fingerprints(targets, n), fingerprints(predictions, n))
+    raw = targets.reshape(len(targets), -1)
     return {
         "nonfinite-targets": not_finite(targets),
         "nonfinite-predictions": jnp.zeros((), int) if inputs is None else not_finite(inputs),
         "identical-targets": jnp.all(raw == raw[:1]),
         "constant-coordinates": jnp.sum(jnp.max(raw, axis=0) == jnp.min(raw, axis=0)),
         "far-targets": range_over_iqr(raw),
-        "repeated-rows": same,
+        "repeated-rows": n_repeated(targets, predictions),
     }
 
 

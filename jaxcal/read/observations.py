@@ -125,6 +125,7 @@ def densities(value: Any, ys: Array) -> Any:
 
 Words = TypeVar("Words", UInt32[Array, "*s"], UInt32[np.ndarray, "*s"])
 SHARE = 0.01  # share of observations up to which repeats are not reported
+DIFFER = 7.0  # expected pairs of labels that differ: none does with probability e^-7 at most
 FLOAT32 = 2.0**-22  # times n^2: four times the chance repeats of a density's float32 draws
 
 
@@ -173,6 +174,26 @@ def repeated_rows(
     discrete |= one_prediction & (3 * (n - alone) < n)
     limit = int(max(SHARE * n, FLOAT32 * n**2 if targets.dtype.itemsize <= 4 else 0.0))
     return jnp.where(discrete | (whole <= limit), jnp.zeros_like(whole), whole)
+
+
+def n_repeated(targets: Array, predictions: PyTree, beside: PyTree = None) -> Int[Array, ""]:
+    """Return `repeated_rows` of targets and predictions, with ``beside`` a part of the latter.
+
+    Classes repeat together with their probabilities by chance. They count as copies if labels of
+    equal probabilities never differ although, if these are right, more than `DIFFER` should.
+    """
+    n = len(targets)
+    of_targets, of_predictions = fingerprints(targets, n), fingerprints((predictions, beside), n)
+    if not isinstance(predictions, Classes):
+        return repeated_rows(targets, of_targets, of_predictions)
+    order = jnp.argsort(of_predictions)
+    bits, p, ys = (part[order] for part in (of_predictions, predictions.probabilities, targets))
+    same = bits[1:] == bits[:-1]
+    differ = jnp.sum(jnp.where(same, 1 - jnp.sum(p[1:] ** 2, axis=1), 0))
+    sure = (
+        (differ > DIFFER) & jnp.all(~same | (ys[1:] == ys[:-1])) & (jnp.sum(same) > int(SHARE * n))
+    )
+    return jnp.where(sure, jnp.sum(same, dtype=jnp.int32), 0)
 
 
 def copies(targets: Array, predictions: PyTree) -> Bool[Array, " n"]:
