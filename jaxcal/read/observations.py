@@ -177,33 +177,34 @@ def repeated_rows(
 
 
 def n_repeated(targets: Array, predictions: PyTree, beside: PyTree = None) -> Int[Array, ""]:
-    """Return `repeated_rows` of targets and predictions, with ``beside`` a part of the latter.
+    """Return how many observations repeat an earlier one; ``beside`` is a part of predictions."""
+    if isinstance(predictions, Classes):
+        return jnp.sum(copies(targets, predictions, beside), dtype=jnp.int32)
+    n = len(targets)
+    return repeated_rows(targets, fingerprints(targets, n), fingerprints((predictions, beside), n))
+
+
+def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[Array, " n"]:
+    """Return which observations repeat an earlier one, more often than chance (`repeated_rows`).
 
     Classes repeat together with their probabilities by chance. They count as copies if labels of
     equal probabilities never differ although, if these are right, more than `DIFFER` should.
     """
     n = len(targets)
-    of_targets, of_predictions = fingerprints(targets, n), fingerprints((predictions, beside), n)
-    if not isinstance(predictions, Classes):
-        return repeated_rows(targets, of_targets, of_predictions)
-    order = jnp.argsort(of_predictions)
-    bits, p, ys = (part[order] for part in (of_predictions, predictions.probabilities, targets))
-    same = bits[1:] == bits[:-1]
-    differ = jnp.sum(jnp.where(same, 1 - jnp.sum(p[1:] ** 2, axis=1), 0))
-    sure = (
-        (differ > DIFFER) & jnp.all(~same | (ys[1:] == ys[:-1])) & (jnp.sum(same) > int(SHARE * n))
-    )
-    return jnp.where(sure, jnp.sum(same, dtype=jnp.int32), 0)
-
-
-def copies(targets: Array, predictions: PyTree) -> Bool[Array, " n"]:
-    """Return which observations repeat an earlier one; none if `repeated_rows` returns 0."""
-    n = len(targets)
-    bits = fingerprints(targets, n), fingerprints(predictions, n)
-    both = _mixed(bits[0]) + bits[1]
+    bits = fingerprints(targets, n), fingerprints((predictions, beside), n)
+    classes = isinstance(predictions, Classes)
+    both = bits[1] if classes else _mixed(bits[0]) + bits[1]
     order = jnp.argsort(both)
-    again = jnp.concatenate([jnp.zeros(1, bool), both[order][1:] == both[order][:-1]])
-    return jnp.zeros(n, bool).at[order].set(again) & (repeated_rows(targets, *bits) > 0)
+    same = both[order][1:] == both[order][:-1]
+    if classes:
+        p, ys = predictions.probabilities[order], targets[order]
+        differ = jnp.sum(jnp.where(same, 1 - jnp.sum(p[1:] ** 2, axis=1), 0))
+        shown = (differ > DIFFER) & jnp.all(~same | (ys[1:] == ys[:-1]))
+        shown &= jnp.sum(same) > int(SHARE * n)
+    else:
+        shown = repeated_rows(targets, *bits) > 0
+    again = jnp.concatenate([jnp.zeros(1, bool), same & shown])
+    return jnp.zeros(n, bool).at[order].set(again)
 
 
 def _is_number(dtype: DTypeLike) -> bool:
