@@ -147,7 +147,7 @@ def monitor(
     Args:
         key: Random key, another one for each call: typed, legacy or an integer.
         posterior: What `score_pairs` takes, the same in each call.
-        thetas: [k, d] parameters from the prior, new ones in each call.
+        thetas: [k, d] parameters from the prior, k >= 2 new ones in each call.
         xs: [k, ...] observations simulated from them.
         so_far: Result of the previous call; None in the first call, which needs at least 20 pairs.
         n_draws: Draws of each posterior, where draws are cheap; else log densities near it are
@@ -202,7 +202,7 @@ def monitor(
         scaling, level = Scaling(so_far.center, so_far.scale), so_far.level
         before = so_far.normal_scores, np.concatenate([so_far.inputs, so_far.widths], axis=1)
     after = scores[order], scaling(columns)
-    _check_new(pairs, *(rows[:, : features.shape[1]] for rows in (before[1], after[1])))
+    _check_new(pairs, before[1][:, : features.shape[1]], after[1][:, : features.shape[1]])
     # on the host: under jit each number of rows would be compiled separately
     scores, columns = (
         jnp.asarray(np.concatenate([old, new]).astype(new.dtype))
