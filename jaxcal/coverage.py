@@ -172,10 +172,11 @@ def ranks_of(
     targets: ArrayLike | None,
     draws: ArrayLike | None,
     first: int = 0,
+    least: int = 2,
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"], int]:
     """Return the number of draws with a higher density than each target, [n], a mask of NaN
-    densities, [n], and the number of draws; ``first`` is the number of the first row, and the other
-    arguments are as in `coverage`."""
+    densities, [n], and the number of draws; ``first`` is the number of the first of ``least`` rows
+    or more, and the other arguments are as in `coverage`."""
     if isinstance(predictions, LogDensities):
         if targets is not None or draws is not None:
             raise TypeError(
@@ -183,7 +184,7 @@ def ranks_of(
             )
         here, there = _precomputed(predictions)
         return *_above(here, there, first), len(there)
-    ys = checks.targets(targets)
+    ys = checks.targets(targets, least=least)
     if isinstance(predictions, Unnormalized):
         predictions = predictions.arrays_only()
     predictions = checks.predictions(predictions, ys)

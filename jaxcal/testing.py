@@ -41,7 +41,7 @@ from jaxcal.nulls import Needs, Null, Outcome, contract
 from jaxcal.nulls.resampling import season
 from jaxcal.numerics import full_precision
 from jaxcal.read import checks
-from jaxcal.read.observations import fingerprints, repeated_rows
+from jaxcal.read.observations import n_repeated
 from jaxcal.results import Coordinates, Estimate, TestResult
 from jaxcal.results.notes import Notes, all_finite
 from jaxcal.typing import Features, Key, Pairwise, Points, PredictionsLike, Scalar
@@ -307,12 +307,9 @@ def _unjudged(
 
 def _about_rows(predictions: PredictionsLike, targets: Array, spec: Specification) -> Notes:
     """Return notes on targets that are not finite and on repeated observations."""
-    n = targets.shape[0]
     # vectors that the distance compares in place of predictions, such as inputs, are in the spec
-    described = fingerprints((predictions, spec), n)
-    lost = not_finite(targets)
-    repeated = repeated_rows(targets, fingerprints(targets, n), described)
-    return {"nonfinite-targets": lost, "repeated-rows": repeated}
+    repeated = n_repeated(targets, predictions, spec)
+    return {"nonfinite-targets": not_finite(targets), "repeated-rows": repeated}
 
 
 def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:

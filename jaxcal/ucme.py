@@ -29,7 +29,7 @@ from jaxcal.nulls.locations import F, Judgement, LocationNull, Signs
 from jaxcal.numerics import full_precision
 from jaxcal.read import Draws, checks
 from jaxcal.read.families import Classes, distribution_of
-from jaxcal.read.observations import drawn_order, fingerprints, repeated_rows
+from jaxcal.read.observations import drawn_order, n_repeated
 from jaxcal.results import Estimate, TestResult, recorded
 from jaxcal.skce.calibration import (
     MeanOptions,
@@ -324,13 +324,12 @@ def _test(key: Key, problem: _Problem, null: LocationNull | Redrawn) -> TestResu
     else:
         judgement, few = null.judge(key, z), n < null.enough(j)
         rare = rare_targets(key, fitted, predictions, ys)
-    repeated = (fingerprints(tree, ys.shape[0])[rows] for tree in (ys, predictions))
     notes = prepared.notes | {
         "nonfinite-targets": not_finite(ys),
         "nonfinite-predictions": nonfinite,
         "collinear-features": judgement.collinear,
         "many-locations": jnp.asarray(few),
-        "repeated-rows": repeated_rows(ys, *repeated),
+        "repeated-rows": n_repeated(ys, predictions),
     }
     notes |= {} if rare is None else {"rare-targets": rare}
     return TestResult.of(

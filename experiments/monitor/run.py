@@ -179,7 +179,7 @@ class Config:
         ("exact", (2, 20, 100)),
         ("draws", (2,)),
         ("skewed", (2,)),
-        ("densities", (2,)),
+        ("densities", (2, 20)),
     )
 
 

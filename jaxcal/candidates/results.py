@@ -6,7 +6,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxcal.results import JudgedResult, Sentences, count_verdicts, counted, in_words
+from jaxcal.results import JudgedResult, Sentences, count_verdicts, in_words, sentences
+from jaxcal.results.notes import memory
 from jaxcal.typing import Scalar
 
 MEANINGS = {
@@ -34,6 +35,7 @@ class ExchangeabilityResult(JudgedResult):
             NaN or +infinite, [].
         nonfinite_features: Number of such values among the features of predictions, [].
         impossible: Number of targets at which their own prediction has density 0, [].
+        repeated: Number of observations that repeat another one, [].
         unmoved: Number of observations whose candidates all equal their target or have no weight,
             []; they carry no information.
         parts: Names of the g parts.
@@ -51,6 +53,7 @@ class ExchangeabilityResult(JudgedResult):
     nonfinite: Int[Array, ""]
     nonfinite_features: Int[Array, ""]
     impossible: Int[Array, ""]
+    repeated: Int[Array, ""]
     unmoved: Int[Array, ""]
     parts: tuple[str, ...] = eqx.field(static=True)
     n_resamples: int = eqx.field(static=True)
@@ -82,37 +85,18 @@ class ExchangeabilityResult(JudgedResult):
         ]
 
     def _sentences(self) -> Sentences:
-        n = self.ranks.shape[-2]
-        counts = (self.nonfinite, self.nonfinite_features, self.impossible)
-        nonfinite, features, impossible = (int(np.sum(np.asarray(count))) for count in counts)
-        unmoved = int(np.max(np.asarray(self.unmoved)))
+        n, unmoved = self.ranks.shape[-2], int(np.max(np.asarray(self.unmoved)))
+        rejected = np.asarray(self.p_value)[..., None] <= self.level
+        lags = memory(np.swapaxes(self.ranks, -1, -2)[..., None])
+        notes = {
+            "nonfinite-targets": self.nonfinite,
+            "nonfinite-predictions": self.nonfinite_features,
+            "impossible-targets": self.impossible,
+            "repeated-rows": self.repeated,
+            "dependent-rows": np.where(rejected, lags, 0),
+        }
         return [
-            (
-                counted(
-                    "{} {observation is|observations are} not finite (the target NaN or infinite, "
-                    "or a log density NaN or +infinite), so the p-value is NaN: repair {it|them}"
-                    " [nonfinite-targets]",
-                    nonfinite,
-                ),
-                nonfinite > 0,
-            ),
-            (
-                counted(
-                    "{} {value that describes|values that describe} the predictions {is|are} NaN "
-                    "or infinite, so the p-value is NaN: look for parameters that are not finite, "
-                    "and for nodes at which a density is 0 [nonfinite-predictions]",
-                    features,
-                ),
-                features > 0,
-            ),
-            (
-                counted(
-                    "{} {target lies where its|targets lie where their} own prediction has density "
-                    "0, which calibration excludes [impossible-targets]",
-                    impossible,
-                ),
-                impossible > 0,
-            ),
+            *sentences(notes),
             (
                 f"the candidates of {unmoved} of {n} observations never left their target: take "
                 f"smaller steps, or more of them [unmoved-candidates]",

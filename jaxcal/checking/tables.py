@@ -69,6 +69,8 @@ def classes_of(columns: Sequence[Column], chosen: Sequence[str] = ()) -> Table:
         Unreadable: The role or the class of a column is unclear; the message says what to do.
     """
     columns = _flat(columns)
+    if not all(len(entries) for _, entries in columns):
+        raise Unreadable("a column has no rows")
     label, rest, guesses, keys = _chosen(columns, chosen) if chosen else _roles(columns)
     observed = _labels(*label)
     names, seen = [name for name, _ in rest], sorted(set(observed))

@@ -29,6 +29,8 @@ from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Gaussian
 from jaxcal.read import checks
+from jaxcal.read.families import Classes
+from jaxcal.read.observations import n_repeated
 from jaxcal.results.notes import memory
 from jaxcal.typing import ArrayLike, Contents, KernelLike, Key, Scalar
 
@@ -194,7 +196,7 @@ def compared(
     if "ridge" in others:
         others["ridge"] = others["ridge"][0]
     lags = jax.vmap(lambda q: memory(residuals(q, labels), labels[:, None]))(stack)
-    counts = {"n": n, "memory": lags}
+    counts = {"n": n, "memory": lags, "repeated": n_repeated(labels, Classes(stack[0]))}
     return judged(draws_key, errors, level, measure.largest) | others | counts
 
 

@@ -27,7 +27,7 @@ from jaxcal.ckce.results import Covered
 from jaxcal.entries.moments import features_of
 from jaxcal.entries.ranks import Ranked, seen
 from jaxcal.read import Draws, Scores, Standardized, Units, Unnormalized, checks
-from jaxcal.read.observations import observations
+from jaxcal.read.observations import n_repeated, observations
 from jaxcal.results.notes import memory
 from jaxcal.typing import ArrayLike, Contents, Key, PredictionsLike
 
@@ -83,6 +83,7 @@ def compared(
     errors, (hit, lower, memories) = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
     covered = Covered(hit, lower, jnp.stack([lag.astype(hit.dtype) for lag in lags]))
     others = {"covered": covered, "skill": log_scores(models, ys), "n": len(ys)}
+    others["repeated"] = n_repeated(ys, models[0])
     return judged(draws_key, errors, level, 1.0) | others | {"memory": memories}
 
 

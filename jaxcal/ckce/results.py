@@ -178,6 +178,7 @@ class Comparison(Result):
         memory: Correlation of what neighbouring rows contribute, [M], where it is more than chance
             and rows are not sorted by targets, else 0; None where it is not computed: in one pass,
             and by "ckce" and "skce" for predictions other than class probabilities.
+        repeated: Number of observations that repeat another, [], or None as above.
         given: Number of further variables that errors are conditional on.
     """
 
@@ -214,6 +215,7 @@ class Comparison(Result):
     covered: Covered | None = None
     says: Says | None = None
     memory: Float[Array, " M"] | None = None
+    repeated: Int[Array, ""] | None = None
     given: int = eqx.field(static=True, default=0)
 
     @property
@@ -279,8 +281,8 @@ class Comparison(Result):
         lags = np.zeros(1) if self.covered is None else np.asarray(self.covered.correlation)
         lags = np.broadcast_to(lags.reshape(-1, lags.shape[-1]).max(axis=0), (len(self.names),))
         said = said + [of_a_chain(*one) for one in zip(self.names, lags, strict=True)]
-        if self.memory is not None:
-            said += sentences({"dependent-rows": self.memory})
+        of_rows = {"dependent-rows": self.memory, "repeated-rows": self.repeated}
+        said += sentences({code: value for code, value in of_rows.items() if value is not None})
         without_value = np.flatnonzero(~np.isfinite(np.asarray(self.corrected))).tolist()
         return said + [(self._why(k), True) for k in without_value]
 

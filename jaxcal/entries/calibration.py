@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jaxcal.engine.quadratic import ordered_pairs
 from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.evidence import Entries, log_evidence
 from jaxcal.entries.learned import varying
-from jaxcal.entries.moments import Frame, groups
+from jaxcal.entries.moments import MOST, Frame, groups
 from jaxcal.entries.ranks import Seen, Statistics, normal, seen
 from jaxcal.entries.table import sharpened, table
 from jaxcal.fit.specification import range_over_iqr
@@ -23,13 +23,15 @@ from jaxcal.nulls.contract import p_value
 from jaxcal.nulls.resampling import season
 from jaxcal.numerics import not_finite
 from jaxcal.read import Standardized, Units, checks
-from jaxcal.read.observations import densities, fingerprints, finite_rows, repeated_rows
+from jaxcal.read.convert import input_names
+from jaxcal.read.observations import densities, finite_rows, n_repeated
 from jaxcal.read.scores import is_distribution, score, signs_reversed, states_an_end
 from jaxcal.results import Parts, Table, TestResult, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Keys, Points, Predictions, Scalar
 
 LEAST_ROWS = 10  # least number of observations for a table
 TAKES = "a target (and its inputs)"  # arguments of statistics
+Names: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # of coordinates, of columns of a table
 IMPROBABLE = 1e-6  # probability that any of n correct predictions has a target so far in its tail
 
 
@@ -60,9 +62,10 @@ def calibration_test(
         predictions: n log densities: an `Unnormalized`, or a numpyro distribution with batch shape
             [n], which is sampled if possible.
         targets: Observed targets, shape [n], [n, d] or [n, ...].
-        inputs: Inputs of the predictions, or numbers with which errors may vary, [n] or [n, q];
-            categories as columns of 0 and 1. Of more than 10 columns the leading principal
-            components are tested together, and up to 200 columns one by one.
+        inputs: Inputs of the predictions, or numbers with which errors may vary, [n] or [n, q],
+            or a data frame, whose columns name them; categories as columns of 0 and 1. Of more than
+            10 columns the leading principal components are tested together, and up to 200 columns
+            one by one.
         names: Names of the d coordinates of a target; by default 0, 1, ...
         statistics: A JAX function of one target (and its inputs, if passed) that returns one or
             several numbers, whose ranks are tested too: SBC of quantities that you choose (Modrak
@@ -108,7 +111,7 @@ def calibration_test(
     if of_jaxcal and not isinstance(null, Wild | HadamardWild | DependentWild):
         raise _no_signs(null)
     predictions, columns = observed(predictions, ys, inputs)
-    called = coordinate_names(names, ys)
+    called = table_names(names, ys, inputs, columns)
     if statistics is not None:
         _returns_numbers(checks.function(statistics, "statistics", TAKES), ys, columns)
     options = {"names": called, "statistics": statistics}
@@ -116,9 +119,14 @@ def calibration_test(
     return result.at_level(level, null.least_p_value)
 
 
-def coordinate_names(names: Sequence[str] | None, ys: Array) -> tuple[str, ...]:
-    """Return the checked names of the coordinates of a target; by default 0, 1, .."""
-    return checks.names(names, ys[0].size, "coordinate") or tuple(map(str, range(ys[0].size)))
+def table_names(
+    names: Sequence[str] | None, ys: Array, inputs: ArrayLike | None, columns: Points | None
+) -> Names:
+    """Return the checked names of the coordinates of a target, by default 0, 1, .., and of the
+    columns of a table."""
+    called = checks.names(names, ys[0].size, "coordinate") or tuple(map(str, range(ys[0].size)))
+    along = () if columns is None else input_names(inputs, columns.shape[1])[:MOST]
+    return called, ("everywhere", "centre", "scale", *along)
 
 
 def _returns_numbers(statistics: Statistics, ys: Array, inputs: Points | None) -> None:
@@ -161,7 +169,7 @@ def _unjudged(
     null: Null,
     level: Scalar,
     *,
-    names: tuple[str, ...],
+    names: Names,
     statistics: Statistics | None,
 ) -> TestResult:
     """Return the result before it is compared with its level, on which only limits depend."""
@@ -235,7 +243,7 @@ def _says_an_end(predictions: Predictions) -> bool:
 
 
 def _one(
-    names: tuple[str, ...],
+    names: Names,
     statistics: Statistics | None,
     key: Key,
     predictions: Predictions,
@@ -322,21 +330,19 @@ def _about_data(
     predictions: Predictions, targets: Array, inputs: Points | None
 ) -> dict[str, Array]:
     """Return the notes that do not need points near the predictions."""
-    n = len(targets)
-    raw = targets.reshape(n, -1)
-    same = repeated_rows(targets, fingerprints(targets, n), fingerprints(predictions, n))
+    raw = targets.reshape(len(targets), -1)
     return {
         "nonfinite-targets": not_finite(targets),
         "nonfinite-predictions": jnp.zeros((), int) if inputs is None else not_finite(inputs),
         "identical-targets": jnp.all(raw == raw[:1]),
         "constant-coordinates": jnp.sum(jnp.max(raw, axis=0) == jnp.min(raw, axis=0)),
         "far-targets": range_over_iqr(raw),
-        "repeated-rows": same,
+        "repeated-rows": n_repeated(targets, predictions),
     }
 
 
 def _table(
-    fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, names: tuple[str, ...]
+    fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, names: Names
 ) -> Table | None:
     """Return a table with columns for averages, claimed features and inputs."""
     ranks = fit.seen.ranks
@@ -344,7 +350,7 @@ def _table(
         return None
     scores = ranks.normal, normal(ranks.resolved)
     along = frame.along(fit.seen, inputs)
-    of = table(*scores, along, fit.kept, level, names, frame.columns, ranks.expected)
+    of = table(*scores, along, fit.kept, level, *names, ranks.expected)
     return sharpened(of, ranks.even)
 
 

@@ -138,12 +138,6 @@ class Frame(NamedTuple):
             return claimed
         return [*claimed, self.inputs(inputs)]
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Return the names of the columns of a table."""
-        count = 0 if self.inputs is None else min(len(self.inputs.columns.center), MOST)
-        return ("everywhere", "centre", "scale", *(f"input {k}" for k in range(count)))
-
     def along(self, seen: Seen, inputs: Float[Array, "n q"] | None) -> Float[Array, "f n d"]:
         """Return the features of all table columns except the first, for each coordinate."""
         centers, deviations = seen.claims

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.engine.signs import independent_signs
-from jaxcal.entries.calibration import IMPROBABLE, LEAST_ROWS, Fit
+from jaxcal.entries.calibration import IMPROBABLE, LEAST_ROWS, Fit, Names
 from jaxcal.entries.evidence import log_evidence, side_by_side
 from jaxcal.entries.moments import Frame, Group, groups
 from jaxcal.entries.ranks import normal
@@ -28,7 +28,7 @@ class EntriesFit(eqx.Module):
 
     Given the fit, every entry is a sum over observations. ``layout`` has the entries of each
     alternative; sums with ``n_draws`` draws of signs are computed too. ``names`` are those of the
-    coordinates.
+    coordinates and of the columns of the table.
     """
 
     key: Key
@@ -38,7 +38,7 @@ class EntriesFit(eqx.Module):
     even: Bool[Array, ""]
     layout: Layout = eqx.field(static=True)
     n_draws: int = eqx.field(static=True)
-    names: tuple[str, ...] = eqx.field(static=True)
+    names: Names = eqx.field(static=True)
 
     @classmethod
     def of(
@@ -48,7 +48,7 @@ class EntriesFit(eqx.Module):
         ys: Array,
         inputs: Points | None,
         n_draws: int,
-        names: tuple[str, ...],
+        names: Names,
     ) -> "EntriesFit":
         """Fit to checked observations."""
         units, frame, ends, even, layout = _fitted(key, predictions, ys, inputs)
@@ -59,7 +59,7 @@ class EntriesFit(eqx.Module):
         c = sum(sum(sizes) for _, _, sizes, _ in self.layout)
         k = c + sum(alone or 0 for *_, alone in self.layout)
         shapes = {"entries": (k, 1 + self.n_draws), "products": (c, c), "squares": (k,)}
-        d, f = len(self.frame.center.columns.center), len(self.frame.columns) - 1
+        d, f = len(self.frame.center.columns.center), len(self.names[1]) - 1
         shapes |= {"cubes": (2, d, f + 2, f + 2, f + 2), "powers": (2, d, f, 5, 5)}
         return {name: np.zeros(shape) for name, shape in shapes.items()} | {
             name: np.zeros(()) for name in COUNTS
@@ -83,7 +83,7 @@ class EntriesFit(eqx.Module):
         if sums["cubes"][0, 0, 0, 0, 0] < LEAST_ROWS:
             return None
         with jax.enable_x64(True):
-            of = sums["cubes"], sums["powers"], level, self.names, self.frame.columns
+            of = sums["cubes"], sums["powers"], level, *self.names
             table = sharpened(summed_table(*of), self.even)
             return jax.tree.map(np.asarray, table)
 

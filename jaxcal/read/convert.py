@@ -4,6 +4,7 @@ import math
 import operator
 import re
 import reprlib
+import sys
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ SHORT = reprlib.Repr()
 SHORT.maxother = SHORT.maxstring = 60
 MOST = 2**31 - 1  # largest count: shapes and indices have 32 bits
 DIGIT = 2**32  # range of one word of a threefry key
+ENCODED = "inputs", "xs", "summaries"  # arguments whose categories have to be columns of 0 and 1
 
 
 def key(value: object, name: str = "key") -> Key:
@@ -217,8 +219,11 @@ def _complete(value: Any, name: str) -> None:
         masked = int(np.ma.count_masked(value))
         kind, size = "masked", value.size
     elif type(value).__module__.startswith("pandas") and hasattr(value, "isna"):
-        frame: Any = value.to_frame() if hasattr(value, "to_frame") else value
+        frame: Any = value if hasattr(value, "columns") else sys.modules["pandas"].DataFrame(value)
         gaps = np.asarray(frame.isna())
+        unordered = [getattr(kind, "ordered", None) is False for kind in frame.dtypes]
+        if name in ENCODED and any(unordered):
+            raise _no_numbers(name, "categories without an order", strings=True)
         # NaN in a NumPy column is a number, which results report; NA is missing
         boxed = [not isinstance(kind, np.dtype) or kind.hasobject for kind in frame.dtypes]
         masked, size, kind = int(np.sum(gaps[:, boxed])), gaps.size, "missing (NA)"
@@ -266,7 +271,7 @@ def _no_numbers(name: str, what: str, *, strings: bool) -> TypeError:
     """Return an error that says how to encode strings as numbers."""
     classes = "; classes are numbers 0, .., m - 1, as np.unique(.., return_inverse=True) gives"
     columns = "; encode categories as columns of 0 and 1, as pandas.get_dummies(..) does"
-    remedies = {"targets": classes} | dict.fromkeys(("inputs", "xs", "summaries"), columns)
+    remedies = {"targets": classes} | dict.fromkeys(ENCODED, columns)
     remedy = remedies.get(name, "") if strings else ""
     return TypeError(f"{name}: wanted an array of numbers, got {what}{remedy}")
 
@@ -279,12 +284,28 @@ def _entries(value: object, name: str) -> Any:
     return [array(x, name) if brought(x) else _entries(x, name) for x in plain]
 
 
+def _named_columns(value: Any) -> list[Any]:
+    """Return the names of the columns of a data frame, table or series; [] for anything else."""
+    if type(value).__module__.partition(".")[0] not in ("pandas", "pyarrow", "polars"):
+        return []
+    alone = [getattr(value, "name", None)]
+    return list(getattr(value, "column_names", getattr(value, "columns", alone)))
+
+
+def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Return the names of q inputs: those of the columns of a data frame, or "input 0", ..;
+    ValueError if some are those of the ``fitted`` inputs, but not all in their places."""
+    names = tuple(_named_columns(value))
+    if set(names) & set(fitted) and names[: len(fitted)] != fitted:
+        raise ValueError(f"inputs: wanted the columns {fitted} of the fit, got {names}")
+    strings = len(names) == q and all(isinstance(name, str) and name for name in names)
+    return names if strings else tuple(f"input {k}" for k in range(q))
+
+
 def class_columns(value: Any, name: str) -> list[int] | None:
     """Return the column of each class in a data frame or table whose column names are numbers; None
     if no name is a number."""
-    if type(value).__module__.partition(".")[0] not in ("pandas", "pyarrow", "polars"):
-        return None
-    words = [str(word) for word in getattr(value, "column_names", getattr(value, "columns", ()))]
+    words = [str(word) for word in _named_columns(value)]
     words = [{"False": "0", "True": "1"}.get(word, word) for word in words]
     words = [re.sub(r"\.0$", "", word) for word in words]
     if not any(re.fullmatch(r"-?\d+", word) for word in words):

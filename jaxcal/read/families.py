@@ -5,6 +5,7 @@ with the decorator `distribution`. It is found by the name of the distribution's
 library of distributions is imported here.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -241,9 +242,8 @@ def _spread(scale: Array) -> Array:
 
 def _whole(array: Array | np.ndarray | float, whole: PyTree) -> Array:
     """Return a parameter with one number per coordinate as [*batch, d]."""
-    shape = (*whole.batch_shape, *whole.event_shape)
-    flat = jnp.broadcast_to(array, shape)
-    return flat.reshape(*whole.batch_shape, -1)
+    of_each = jnp.broadcast_to(array, (*whole.batch_shape, *whole.event_shape))
+    return of_each.reshape(*whole.batch_shape, math.prod(whole.event_shape))
 
 
 @distribution("Normal")

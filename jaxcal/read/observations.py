@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Int, PyTree, UInt32
+from jaxtyping import Array, Bool, Int, PyTree, UInt32
 
 from jaxcal.read import Draws, Scores, Unnormalized, checks
 from jaxcal.read.convert import brought
@@ -125,6 +125,7 @@ def densities(value: Any, ys: Array) -> Any:
 
 Words = TypeVar("Words", UInt32[Array, "*s"], UInt32[np.ndarray, "*s"])
 SHARE = 0.01  # share of observations up to which repeats are not reported
+DIFFER = 7.0  # expected pairs of labels that differ: none does with probability e^-7 at most
 FLOAT32 = 2.0**-22  # times n^2: four times the chance repeats of a density's float32 draws
 
 
@@ -173,6 +174,37 @@ def repeated_rows(
     discrete |= one_prediction & (3 * (n - alone) < n)
     limit = int(max(SHARE * n, FLOAT32 * n**2 if targets.dtype.itemsize <= 4 else 0.0))
     return jnp.where(discrete | (whole <= limit), jnp.zeros_like(whole), whole)
+
+
+def n_repeated(targets: Array, predictions: PyTree, beside: PyTree = None) -> Int[Array, ""]:
+    """Return how many observations repeat an earlier one; ``beside`` is a part of predictions."""
+    if isinstance(predictions, Classes):
+        return jnp.sum(copies(targets, predictions, beside), dtype=jnp.int32)
+    n = len(targets)
+    return repeated_rows(targets, fingerprints(targets, n), fingerprints((predictions, beside), n))
+
+
+def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[Array, " n"]:
+    """Return which observations repeat an earlier one, more often than chance (`repeated_rows`).
+
+    Classes repeat together with their probabilities by chance. They count as copies if labels of
+    equal probabilities never differ although, if these are right, more than `DIFFER` should.
+    """
+    n = len(targets)
+    bits = fingerprints(targets, n), fingerprints((predictions, beside), n)
+    classes = isinstance(predictions, Classes)
+    both = bits[1] if classes else _mixed(bits[0]) + bits[1]
+    order = jnp.argsort(both)
+    same = both[order][1:] == both[order][:-1]
+    if classes:
+        p, ys = predictions.probabilities[order], targets[order]
+        differ = jnp.sum(jnp.where(same, 1 - jnp.sum(p[1:] ** 2, axis=1), 0))
+        shown = (differ > DIFFER) & jnp.all(~same | (ys[1:] == ys[:-1]))
+        shown &= jnp.sum(same) > int(SHARE * n)
+    else:
+        shown = repeated_rows(targets, *bits) > 0
+    again = jnp.concatenate([jnp.zeros(1, bool), same & shown])
+    return jnp.zeros(n, bool).at[order].set(again)
 
 
 def _is_number(dtype: DTypeLike) -> bool:

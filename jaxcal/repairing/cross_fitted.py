@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.engine import one_at_a_time
 from jaxcal.read import Standardized, Units
+from jaxcal.read.observations import copies
 from jaxcal.repairing.certificate import folds_of
 from jaxcal.repairing.features import Features
 from jaxcal.repairing.fit import Fitted, Parameters, densities_at, fit, log_likelihoods
@@ -68,7 +69,7 @@ def _cross_fitted(
     seen = Standardized(both[1], features.units, ys.shape[1:])
     ts = features.units.points(ys.reshape(n, -1))
     old = densities_at(seen, ts)
-    usable = jnp.isfinite(old) & jnp.all(jnp.isfinite(ts), axis=1)
+    usable = jnp.isfinite(old) & jnp.all(jnp.isfinite(ts), axis=1) & ~copies(ys, both[0])
     fold = folds_of(key, n, folds)
 
     def of_others(number: Int[Array, ""]) -> Fitted:

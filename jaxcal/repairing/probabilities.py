@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxcal.dce import recalibrate
@@ -17,6 +18,8 @@ from jaxcal.measures.temperature import (
     with_temperature,
 )
 from jaxcal.read import checks
+from jaxcal.read.families import Classes
+from jaxcal.read.observations import copies
 from jaxcal.repairing.certificate import (
     ENERGY,
     NATS,
@@ -25,7 +28,7 @@ from jaxcal.repairing.certificate import (
     folds_of,
     say_gain,
 )
-from jaxcal.results import Result, Sentences, recorded
+from jaxcal.results import Result, Sentences, recorded, sentences
 from jaxcal.typing import ArrayLike, Key, Scalar, Vector
 
 SMALLEST = 1e-9  # least temperature: a search that ended at 0 gets it
@@ -41,7 +44,7 @@ class ProbabilityRepair(Result):
             about 1 - level.
         high: Upper limit, [].
         p_value: One-sided p-value of the hypothesis that the mean gain is at most 0, [].
-        gains: Gain of each observation, [n].
+        gains: Gain of each observation, [n]; NaN if it repeats another one.
         fitted: The map of all pairs: a `jaxcal.measures.TemperatureFit` for class probabilities, a
             `jaxcal.dce.Recalibration` for probabilities of a label.
         unit: "nats" of the log score, or "energy score", which for a label is (p - y)^2.
@@ -72,6 +75,7 @@ class ProbabilityRepair(Result):
 
     def _sentences(self) -> Sentences:
         said = [(text, True) for text in self.fitted.warnings()]
+        said += sentences({"repeated-rows": np.sum(np.isnan(self.gains))})
         return [*said, *about_gains(self.gains, self.in_order)]
 
     def _lines(self) -> list[str]:
@@ -96,7 +100,7 @@ def _temperatures(
 ) -> tuple[TemperatureFit, Float[Array, "k n"], Int[Array, " n"]]:
     """Return the temperature of all pairs, the gains of each pair by the fits without fold 0, 1, ..
     and, last, to all pairs, and the folds."""
-    fold = folds_of(key, len(p), folds)
+    fold, again = folds_of(key, len(p), folds), copies(ys, Classes(p))
     floor = jnp.finfo(p.dtype).tiny  # as in the fit
 
     def score(t: Array | float) -> Vector:
@@ -104,11 +108,12 @@ def _temperatures(
         return jnp.log(jnp.maximum(at, floor))
 
     def without(number: Array) -> tuple[TemperatureFit, Vector]:
-        fit = most_likely(*as_distribution(p, ys), (fold != number).astype(p.dtype))
+        fit = most_likely(*as_distribution(p, ys), (~again & (fold != number)).astype(p.dtype))
         return fit, score(fit.temperature)
 
     fits, scores = jax.lax.map(without, jnp.arange(folds + 1))
-    return jax.tree.map(lambda leaf: leaf[-1], fits), scores - score(1.0)[None], fold
+    gains = jnp.where(again, jnp.nan, scores - score(1.0)[None])
+    return jax.tree.map(lambda leaf: leaf[-1], fits), gains, fold
 
 
 @recorded
@@ -120,12 +125,11 @@ def of_labels(
     ys = checks.unit(targets, "targets", "labels").astype(p.dtype)
     keys = jax.random.split(key)
     fold = folds_of(None if in_order else keys[0], len(p), folds)
-    fits = [
-        recalibrate(keys[1], p, ys, weights=(fold != number).astype(p.dtype), level=level)
-        for number in range(folds + 1)
-    ]
+    again = copies(ys, Classes(jnp.stack([1 - p, p], axis=1)))
+    weights = [(~again & (fold != number)).astype(p.dtype) for number in range(folds + 1)]
+    fits = [recalibrate(keys[1], p, ys, weights=weight, level=level) for weight in weights]
     new = jnp.stack([fit(p) for fit in fits])
-    gains = (p - ys)[None] ** 2 - (new - ys[None]) ** 2
+    gains = jnp.where(again, jnp.nan, (p - ys)[None] ** 2 - (new - ys[None]) ** 2)
     return _certified(gains, fold, fits[-1], ENERGY, folds, in_order, level)
 
 

@@ -123,7 +123,8 @@ def repair(
     of_folds = None if in_order else keys[0]
     maps = cross_fitted(of_folds, densities, ys, columns, folds, likelihoods, n_draws)
     if isinstance(predictions, Draws):
-        gains, unit = _energy_gained(predictions, maps, ys, columns), ENERGY
+        scores = _energy_gained(predictions, maps, ys, columns)
+        gains, unit = jnp.where(jnp.isnan(maps.gains), jnp.nan, scores), ENERGY
     else:
         gains, unit = maps.gains, NATS
 
@@ -139,7 +140,7 @@ def repair(
     # always true: under jit the second test waits for the first (`tests/laws/test_lapack.py`)
     finished = ~(before.p_value < -1)
     after = tested(jax.tree.map(lambda leaf: jnp.where(finished, leaf, jnp.nan), maps.moves))
-    along = tuple(f"input {k}" for k in range(columns.shape[1]))
+    along = convert.input_names(inputs, columns.shape[1])
     whole = jnp.all(ys == jnp.round(ys)) & jnp.any(ys != ys[:1])
     parts = before, after, maps.fitted, maps.features, (called, along), folds
     gain, low, high, p, each = certificate(gains, maps.fold, level, in_order)

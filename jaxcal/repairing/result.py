@@ -13,6 +13,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.read import Draws, Unnormalized, checks
+from jaxcal.read.convert import input_names
 from jaxcal.repairing.certificate import NATS, about_gains, say_gain
 from jaxcal.repairing.cross_fitted import in_data_units
 from jaxcal.repairing.drawn import gaussians, moved_draws
@@ -37,7 +38,8 @@ class Repair(Result):
             about 1 - level (`experiments/repair`).
         high: Upper limit, [].
         p_value: One-sided p-value of the hypothesis that the mean gain is at most 0, [].
-        gains: Gain of each observation, [n]; NaN if the original density of its target is 0.
+        gains: Gain of each observation, [n]; NaN if the original density of its target is 0, or if
+            it repeats another one.
         unmoved: Number of predictions whose centre and scale were not found, []; they are not
             changed.
         before: `calibration_test` of the predictions (for draws, `skce_test`).
@@ -128,6 +130,7 @@ class Repair(Result):
         columns = columns_of(inputs, n, dtype)
         if columns.shape[1] != q:
             raise ValueError(f"inputs: the repair was fitted with {q}, got {columns.shape[1]}")
+        input_names(inputs, q, self.names[1])
         return moves_of(self.fitted.parameters, self.features, predictions, columns, n)
 
     def _changes(self) -> list[tuple[float, str]]:

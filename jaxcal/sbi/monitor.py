@@ -26,7 +26,9 @@ from jaxcal.entries.moments import Scaling
 from jaxcal.entries.ranks import normal, seen
 from jaxcal.numerics import at_least
 from jaxcal.read import Standardized, Units, checks
+from jaxcal.read.observations import copies, drawn_order
 from jaxcal.results import JudgedResult, Sentences, recorded
+from jaxcal.results.notes import TABLE, memory
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, score_pairs
 from jaxcal.sbi.ranks import ranks_among_draws
 from jaxcal.typing import ArrayLike, Key, KeyLike, Observations, PosteriorLike, Scalar
@@ -40,6 +42,7 @@ MOST_INPUTS = 100  # in the regression on all inputs, whose memory is quadratic 
 # log deviations of the scores, and their slopes along the claimed log deviation, that are bet on
 LEVELS, SPREADS = (-0.2, 0.0, 0.2), (-0.5, -0.25, 0.25, 0.5)
 LEAST_SCORE = 1e-3  # absolute score, in logarithms
+LEAST_NEW = 5  # pairs with the inputs of earlier ones that are taken for these
 LEAST_PAIRS = 20  # in the first call: its mean and deviation of x scale the x of all calls
 
 
@@ -47,7 +50,8 @@ class Monitored(JudgedResult):
     """Evidence against a posterior after each of n pairs.
 
     Attributes:
-        log_evidence: Natural logarithm of E after each pair, [n].
+        log_evidence: Natural logarithm of E after each pair, [n]; those of a call are in random
+            order, as pairs that are sorted in some way tell of the next ones.
         normal_scores: Normal scores of the ranks of the density and of each parameter, [n, r].
         inputs: Features of x, in units of the first call, [n, q].
         widths: Claimed log deviation of what is ranked, in units of the first call, [n, r].
@@ -84,6 +88,15 @@ class Monitored(JudgedResult):
         """Number of pairs after which E first reached 1 / level, or None."""
         reached = np.asarray(self.log_evidence) >= -math.log(self.level)
         return int(np.argmax(reached)) + 1 if reached.any() else None
+
+    def _sentences(self) -> Sentences:
+        lag = float(np.max(memory(np.asarray(self.normal_scores).T[..., None])))
+        text = (
+            f"scores of neighbouring pairs have correlation {lag:.2g}: calls came in an order that "
+            f"tells of the parameters, as sorted ones or a chain do, and right posteriors are then "
+            f"rejected: put all pairs in random order first [dependent-rows]"
+        )
+        return [(text, lag > TABLE["dependent-rows"].above)]
 
     def _no_verdict(self) -> Sentences:
         lost = np.any(np.isnan(np.asarray(self.log_evidence)))
@@ -134,7 +147,7 @@ def monitor(
     Args:
         key: Random key, another one for each call: typed, legacy or an integer.
         posterior: What `score_pairs` takes, the same in each call.
-        thetas: [k, d] parameters from the prior, new ones in each call.
+        thetas: [k, d] parameters from the prior, k >= 2 new ones in each call.
         xs: [k, ...] observations simulated from them.
         so_far: Result of the previous call; None in the first call, which needs at least 20 pairs.
         n_draws: Draws of each posterior, where draws are cheap; else log densities near it are
@@ -175,7 +188,8 @@ def monitor(
     pairs = score_pairs(pairs_key, posterior, thetas, xs, **options)
     scores, widths, statistics = _scores(rank_key, pairs, n_draws)
     features = inputs_of(pairs)
-    columns = jnp.concatenate([features, widths.astype(features.dtype)], axis=1)
+    order = drawn_order(jax.random.fold_in(key, 2), len(features), pairs.thetas, features)
+    columns = jnp.concatenate([features, widths.astype(features.dtype)], axis=1)[order]
     if so_far is None:
         if len(features) < LEAST_PAIRS:
             raise ValueError(
@@ -187,7 +201,8 @@ def monitor(
         _check_same(so_far, statistics, features)
         scaling, level = Scaling(so_far.center, so_far.scale), so_far.level
         before = so_far.normal_scores, np.concatenate([so_far.inputs, so_far.widths], axis=1)
-    after = scores, scaling(columns)
+    after = scores[order], scaling(columns)
+    _check_new(pairs, before[1][:, : features.shape[1]], after[1][:, : features.shape[1]])
     # on the host: under jit each number of rows would be compiled separately
     scores, columns = (
         jnp.asarray(np.concatenate([old, new]).astype(new.dtype))
@@ -206,6 +221,18 @@ def monitor(
         statistics,
         level,
     )
+
+
+def _check_new(pairs: ScoredPairs, before: Array | np.ndarray, after: Array) -> None:
+    """Raise ValueError if pairs repeat each other or, by their inputs [.., q], of earlier ones."""
+    again = int(jnp.sum(copies(pairs.thetas, pairs.features)))
+    old, new = ({row.tobytes() for row in np.asarray(rows)} for rows in (before, after))
+    continuous = len(old) == len(before) and len(new) == len(after) >= LEAST_NEW
+    if again or (continuous and new <= old):
+        raise ValueError(
+            f"thetas and xs: {again or len(new)} of {len(after)} pairs repeat others of this call "
+            f"or of earlier ones: pass each once"
+        )
 
 
 def _check_same(so_far: Monitored, statistics: tuple[str, ...], features: Array) -> None:

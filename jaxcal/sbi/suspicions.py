@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.read import Scores
-from jaxcal.read.observations import fingerprints, repeated_rows
+from jaxcal.read.observations import fingerprints, n_repeated, repeated_rows
 from jaxcal.read.scores import log_densities_at
 from jaxcal.results import counted
 from jaxcal.sbi.space import Space, evenly_filled
@@ -25,9 +25,8 @@ def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
     """Count rows of thetas that repeat beyond chance: those of thetas alone, and those that repeat
     with their features."""
     n = len(thetas)
-    of_thetas, none = fingerprints(thetas, n), jnp.zeros(n, jnp.uint32)
-    with_features = repeated_rows(thetas, of_thetas, fingerprints(features, n))
-    return repeated_rows(thetas, of_thetas, none), with_features
+    alone = repeated_rows(thetas, fingerprints(thetas, n), jnp.zeros(n, jnp.uint32))
+    return alone, n_repeated(thetas, features)
 
 
 def simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ class RankCounts(eqx.Module):
         return {"counts": np.zeros(self.draws + 1), "unknown": np.zeros(())}, {}
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
-        ranks, unknown, m = ranks_of(*batch, first=first)
+        ranks, unknown, m = ranks_of(*batch, first=first, least=1)
         if m != self.draws:
             raise ValueError(f"draws: wanted {self.draws} from each prediction, got {m}")
         counts = np.bincount(np.asarray(ranks)[done:], minlength=m + 1)

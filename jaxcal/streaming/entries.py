@@ -8,9 +8,10 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.entries.calibration import coordinate_names, observed
+from jaxcal.entries.calibration import observed, table_names
 from jaxcal.entries.sums import EntriesFit
 from jaxcal.read import checks
+from jaxcal.read.convert import input_names
 from jaxcal.results import JudgedResult, Parts, Sentences, Table, in_words, sentences, too_few
 from jaxcal.results.report import strongest_cells
 from jaxcal.streaming.state import StreamState
@@ -105,7 +106,7 @@ class EntriesStream(eqx.Module):
     ) -> "EntriesStream":
         """Fit to these observations."""
         checked, columns = observed(predictions, ys, inputs)
-        called = coordinate_names(names, ys)
+        called = table_names(names, ys, inputs, columns)
         return cls(EntriesFit.of(key, checked, ys, columns, n_draws, called))
 
     @property
@@ -122,6 +123,7 @@ class EntriesStream(eqx.Module):
         few, q = self.fit.frame.inputs, 0 if columns is None else columns.shape[1]
         if q != (first_q := 0 if few is None else few.columns.scale.size):
             raise ValueError(f"inputs: the first sample had {first_q} columns, the batch has {q}")
+        input_names(inputs[0] if inputs else None, q, self.fit.names[1][3:])
         sums, least = self.fit.of_batch(checked, ys, columns, first + np.arange(len(ys)), done)
         return len(ys), sums, least
 

@@ -122,11 +122,11 @@ class StreamState:
 
     fingerprint: int
     n: int
-    shards: tuple[str, ...]
+    shards: tuple[str, ...] = field(repr=False)
     rows: tuple[Span, ...]
-    sums: dict[str, np.ndarray]
-    least: dict[str, float]
-    fitted_to: dict[str, np.ndarray] = field(default_factory=dict)
+    sums: dict[str, np.ndarray] = field(repr=False)
+    least: dict[str, float] = field(repr=False)
+    fitted_to: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     left_out: int = 0
 
     def merge(self, other: "StreamState") -> "StreamState":

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxcal.__main__ import main
-from jaxcal.checking import files
+from jaxcal.checking import files, tables
 from jaxcal.streaming.arrays_file import BadFile
 
 N = 40
@@ -156,6 +156,11 @@ def test_a_table_of_two_classes_is_read_in_this_form(write, form):
 def test_a_table_that_says_too_little_is_refused_with_the_remedy(write, form):
     with pytest.raises(BadFile, match=r"a\.csv: .*--columns label=NAME CLASS=NAME"):
         files.read(write("a.csv", DANGEROUS[form]))
+
+
+def test_a_table_without_rows_is_refused():
+    with pytest.raises(tables.Unreadable, match="no rows"):
+        tables.classes_of([("label", []), ("p", [])])
 
 
 NAMED = {

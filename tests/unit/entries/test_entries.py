@@ -781,10 +781,29 @@ def test_many_columns_become_their_leading_components(key):
         assert float(jnp.var(left) / jnp.var(leading)) < 0.02
 
 
+def test_a_data_frame_names_the_inputs_of_table_and_repair(key):
+    predictions, ys = forecasts(key, 60)
+    frame = pd.DataFrame(np.asarray(jax.random.normal(key, (60, 2))), columns=["age", "weight"])
+    test: Any = calibration_test(0, predictions, ys, inputs=frame)
+    assert test.table.columns[3:] == ("age", "weight")
+    stream = StreamedTest.calibration(0, predictions, ys, frame, n_draws=9)
+    streamed: Any = stream.result(stream.run([(predictions, ys, frame)]))
+    assert streamed.table.columns == test.table.columns
+    repaired: Any = jaxcal.repair(0, predictions, ys, inputs=frame, folds=2)
+    assert repaired.names[1] == ("age", "weight")
+    turned = frame[["weight", "age"]]
+    with pytest.raises(ValueError, match=r"inputs: wanted the columns \('age', 'weight'\)"):
+        repaired.predictions(predictions, turned)
+    with pytest.raises(ValueError, match="batch 0: inputs: wanted the columns"):
+        stream.run([(predictions, ys, turned)])
+    unnamed: Any = calibration_test(0, predictions, ys, inputs=frame.to_numpy())
+    assert unnamed.table.columns[3:] == ("input 0", "input 1")
+
+
 def test_bad_input_is_said(key):
     predictions, ys = forecasts(key, 40)
     no_densities: Any = np.ones(40)
-    frame = pd.DataFrame({"hour": range(40), "station": pd.Categorical(["a", "b"] * 20)})
+    frame = pd.DataFrame({"hour": range(40), "station": pd.Categorical([10, 20] * 20)})
     for error, words, call in [
         (TypeError, "log densities", lambda: calibration_test(0, no_densities, ys)),
         (TypeError, "null: Eigenvalues draws", lambda: run(null=nulls.Eigenvalues())),

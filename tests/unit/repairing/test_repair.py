@@ -602,3 +602,23 @@ def test_a_map_is_likelier_than_none_on_the_pairs_of_its_fit(fastest, monkeypatc
     if fastest == 2.0:
         assert np.all(gains > 10)
     jax.clear_caches()
+
+
+@pytest.mark.parametrize("kind", ["densities", "draws", "classes", "labels"])
+def test_no_gain_is_certified_by_copies_of_rows(key, kind):
+    """Each pair is there five times; without care a right model gains in 23 of 25 data sets."""
+    center, noise = jax.random.normal(key, (2, 30, 2))
+    rows = np.repeat(np.arange(30), 5)
+    predictions: Any = Unnormalized(
+        gaussian, (center[rows], jnp.broadcast_to(jnp.eye(2), (150, 2, 2)))
+    )
+    if kind == "draws":
+        predictions = jaxcal.Draws((center[:, None] + jax.random.normal(key, (30, 40, 2)))[rows])
+    targets: Any = (center + noise)[rows]
+    if kind in ("classes", "labels"):
+        p = jax.random.dirichlet(key, jnp.ones(2), (30,))[rows]
+        predictions, targets = p if kind == "classes" else p[:, 1], (noise[rows, 0] > 0).astype(int)
+    repaired: Any = jaxcal.repair(0, predictions, targets)
+    assert int(jnp.sum(jnp.isfinite(repaired.gains))) == 30
+    assert float(repaired.low) < 0
+    assert "150 (30 used)" in str(repaired)

@@ -179,3 +179,28 @@ def test_the_picture_shows_the_evidence_and_the_line(evidence):
     np.testing.assert_allclose(line.get_ydata(), np.asarray(evidence.log_evidence) / math.log(10))
     assert bound.get_ydata()[0] == pytest.approx(math.log10(20))
     assert evidence.figure() is not None
+
+
+def test_sorted_pairs_of_a_call_are_put_in_random_order():
+    """Sorted by a parameter, one tells of the next: 100 of 100 right posteriors were rejected."""
+    thetas, xs = pairs(0, 100)
+    order = jnp.argsort(thetas[:, 0])
+    found = sbi.monitor(0, exact, thetas[order], xs[order], prior=PRIOR)
+    assert float(found.p_value) > 0.05
+    assert found.warnings() == []
+    evidence = None
+    for rows in np.split(np.asarray(order), 4):  # nothing can be mended across calls
+        evidence = sbi.monitor(0, exact, thetas[rows], xs[rows], prior=PRIOR, so_far=evidence)
+    assert "[dependent-rows]" in str(evidence)
+
+
+def test_a_pair_is_evidence_once():
+    thetas, xs = pairs(0, 30)
+    with pytest.raises(ValueError, match="30 of 60 pairs repeat others"):
+        sbi.monitor(0, exact, jnp.tile(thetas, (2, 1)), jnp.tile(xs, (2, 1)), prior=PRIOR)
+    first = sbi.monitor(0, exact, thetas, xs, prior=PRIOR)
+    with pytest.raises(ValueError, match="10 of 10 pairs repeat others"):
+        sbi.monitor(1, exact, thetas[:10], xs[:10], prior=PRIOR, so_far=first)
+    rounded = jnp.sign(xs)  # few values, which come again
+    first = sbi.monitor(0, exact, thetas, rounded, prior=PRIOR)
+    assert len(sbi.monitor(1, exact, *pairs(1, 9), prior=PRIOR, so_far=first).inputs) == 39

@@ -18,6 +18,7 @@ from jaxcal.nulls.contract import p_value
 from jaxcal.streaming import StreamedTest, StreamState
 
 N, SIZE, DRAWS = 240, 40, 99
+NAMES = ("0", "1"), ("everywhere", "centre", "scale")
 
 
 def log_density(center, y):
@@ -277,7 +278,7 @@ def test_it_keeps_its_level_and_finds_a_wrong_spread(key):
             ys = centers + scale * noise
             predictions = jaxcal.Unnormalized(log_density, centers)
             sample = jaxcal.Unnormalized(log_density, centers[:first])
-            fit = EntriesFit.of(fit_key, sample, ys[:first], None, DRAWS, ("0", "1"))
+            fit = EntriesFit.of(fit_key, sample, ys[:first], None, DRAWS, NAMES)
             rows = jnp.zeros(n, jnp.uint32), jnp.arange(n, dtype=jnp.uint32)
             sums, _ = _sums(fit, predictions, ys, None, rows, jnp.asarray(0))
             parts = sums["entries"], sums["products"], sums["squares"]

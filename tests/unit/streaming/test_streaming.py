@@ -54,6 +54,12 @@ def test_batches_in_any_order_are_one_linear_test(test):
     assert "first 200 observations" in str(result)
 
 
+def test_a_printed_state_is_one_line(test):
+    state = test.run(array_batches(200, P, LABELS))
+    assert len(repr(state)) < 100
+    assert "n=600" in repr(state)
+
+
 def test_a_wrong_model_is_rejected(test):
     assert test.result(test.run(array_batches(200, np.roll(P, 1, axis=1), LABELS))).p_value < 1e-6
 
