@@ -188,7 +188,9 @@ def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[A
     """Return which observations repeat an earlier one, more often than chance (`repeated_rows`).
 
     Classes repeat together with their probabilities by chance. They count as copies if labels of
-    equal probabilities never differ although, if these are right, more than `DIFFER` should.
+    equal probabilities never differ although more than `DIFFER` should: if these are right, and
+    also by how labels of different probabilities with one likeliest class differ, which they do not
+    if a model that is too cautious is never wrong.
     """
     n = len(targets)
     bits = fingerprints(targets, n), fingerprints((predictions, beside), n)
@@ -197,8 +199,12 @@ def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[A
     order = jnp.argsort(both)
     same = both[order][1:] == both[order][:-1]
     if classes:
-        p, ys = predictions.probabilities[order], targets[order]
-        differ = jnp.sum(jnp.where(same, 1 - jnp.sum(p[1:] ** 2, axis=1), 0))
+        p, ys = predictions.probabilities[order], targets[order].astype(int)
+        likely, one_of_each = jnp.argmax(p, axis=1), jnp.concatenate([jnp.ones(1, bool), ~same])
+        seen = jnp.zeros((p.shape[1],) * 2, p.dtype).at[likely, ys].add(one_of_each.astype(p.dtype))
+        seen = seen / jnp.maximum(jnp.sum(seen, axis=1, keepdims=True), 1)
+        most = jnp.maximum(jnp.sum(p**2, axis=1), jnp.sum(seen**2, axis=1)[likely])
+        differ = jnp.sum(jnp.where(same, 1 - most[1:], 0))
         shown = (differ > DIFFER) & jnp.all(~same | (ys[1:] == ys[:-1]))
         shown &= jnp.sum(same) > int(SHARE * n)
     else:

@@ -110,3 +110,12 @@ def test_copies_of_classes_are_named_and_chance_repeats_are_not():
         assert "160 observations repeat" in str(test(0, honest[fifth], labels))
     models = {"a": honest[fifth], "b": np.full((200, 3), 1 / 3)}
     assert "160 observations repeat" in str(jaxcal.compare(0, models, labels))
+
+
+def test_labels_of_a_model_that_is_too_cautious_are_no_copies():
+    """Never wrong, and sure to .9: equal rows, of which repair has to make use."""
+    ys = np.random.default_rng(0).integers(0, 2, 200)
+    p = np.where(np.arange(2) == ys[:, None], 0.9, 0.1)
+    assert n_repeated(jnp.asarray(ys), Classes(jnp.asarray(p))) == 0
+    assert n_repeated(jnp.zeros(100, int), Classes(jnp.full((100, 2), 0.5))) == 0
+    assert jaxcal.repair(0, p, ys).low > 0.05  # of .105 nats
