@@ -169,8 +169,8 @@ class StreamedTest(eqx.Module):
 
         Batches are pairs (models by the same names, targets); the result is a `Comparison` and
         needs 1,024 observations or more. All observations share one leave-one-out factor:
-        `jaxcal.streaming.comparison` states the error of this approximation. Distributions and
-        draws break ties by batch, not by row.
+        `jaxcal.streaming.comparison` states the error of this approximation. Points drawn from
+        distributions, and ties of draws, depend on the batch, not on row numbers.
 
         Args:
             key: Random key: typed, legacy or an integer seed.
