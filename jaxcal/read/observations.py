@@ -134,7 +134,7 @@ def fingerprints(tree: PyTree, n: int) -> UInt32[Array, " n"]:
     bits = jnp.zeros(n, jnp.uint32)
     for place, leaf in enumerate(jax.tree.leaves(tree)):
         if getattr(leaf, "shape", ())[:1] == (n,) and _is_number(leaf.dtype):
-            words = _mixed(_words(jax.lax.stop_gradient(leaf)))
+            words = _mixed(_words(jax.lax.stop_gradient(jnp.asarray(leaf))))
             count = np.arange(1, words.shape[1] + 1, dtype=np.uint32)
             columns = _mixed(count * np.uint32(0x9E3779B9) + np.uint32(place + 1))
             bits += jnp.sum(_mixed(words ^ columns[None]), axis=1, dtype=jnp.uint32)
