@@ -30,7 +30,7 @@ from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.numerics import largest
 from jaxcal.read import Standardized, Units, checks
-from jaxcal.read.observations import copies, densities
+from jaxcal.read.observations import densities, n_repeated
 from jaxcal.read.scores import (
     log_densities_and_gradients,
     log_densities_at,
@@ -227,7 +227,7 @@ def _test(
         nonfinite=nonfinite,
         nonfinite_features=nonfinite_features,
         impossible=impossible,
-        repeated=jnp.sum(copies(targets, predictions)),
+        repeated=n_repeated(targets, predictions),
         unmoved=jnp.sum(same | (candidates.weights[:, 0] >= 1)),
         parts=PARTS if d > 1 else PARTS[:3],
         n_resamples=n_resamples,

@@ -7,10 +7,11 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import by_values
-from jaxcal.numerics import at_least
+from jaxcal.numerics import at_least, full_precision
 from jaxcal.typing import KernelLike, Points
 
 
+@full_precision
 def pivots(
     kernel: KernelLike, xs: Points, rank: int, tolerance: Array | float
 ) -> tuple[Int[Array, " r"], Bool[Array, " r"]]:
@@ -37,8 +38,7 @@ def pivots(
         step, columns, left, taken = state
         i = jnp.argmax(left).astype(jnp.int32)
         column = gram(kernel, ordered, ordered[i][None])[:, 0]
-        with jax.default_matmul_precision("highest"):
-            column = (column - columns @ columns[i]) / jnp.sqrt(left[i])
+        column = (column - columns @ columns[i]) / jnp.sqrt(left[i])
         left = at_least(left - column**2, 0).at[i].set(0)
         return step + 1, columns.at[:, step].set(column), left, taken.at[step].set(i)
 
@@ -71,23 +71,23 @@ class NystroemFeatures(eqx.Module):
         lift = jax.scipy.linalg.solve_triangular(low, identity, lower=True).T
         return cls(kernel, landmarks, jnp.where(used[:, None], lift, 0), used)
 
+    @full_precision
     def turned(self, matrix: Float[Array, "p s"]) -> "NystroemFeatures":
         """Return the map to the features times ``matrix``."""
-        with jax.default_matmul_precision("highest"):
-            return NystroemFeatures(self.kernel, self.landmarks, self.lift @ matrix, self.used)
+        return NystroemFeatures(self.kernel, self.landmarks, self.lift @ matrix, self.used)
 
+    @full_precision
     def __call__(self, q: Float[Array, "n m"]) -> Float[Array, "n p"]:
         block = jnp.where(self.used, gram(self.kernel, q, self.landmarks), 0)
-        with jax.default_matmul_precision("highest"):
-            return block @ self.lift
+        return block @ self.lift
 
 
+@full_precision
 def gram(
     kernel: KernelLike, xs: Float[Array, "n q"], ys: Float[Array, "m q"]
 ) -> Float[Array, "n m"]:
     """Return ``[k(x_i, y_j)]``: `jaxcal.kernels.points.matrix` in full precision."""
-    with jax.default_matmul_precision("highest"):
-        return points.matrix(kernel, xs, ys)
+    return points.matrix(kernel, xs, ys)
 
 
 def square_gram(kernel: KernelLike, xs: Float[Array, "n q"]) -> Float[Array, "n n"]:

@@ -18,11 +18,11 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.engine.quadratic import TILE, ordered_pairs, quadratic_sums
+from jaxcal.numerics import full_precision
 from jaxcal.read import checks
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import Scalar
@@ -91,6 +91,7 @@ def jackknife(rows: Float[Array, "*b n"]) -> Float[Array, "*b"]:
     return 2 / (n - 2) * jnp.sqrt((n - 1) / n * jnp.sum(gaps**2, axis=-1))
 
 
+@full_precision
 def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
     """Return the empirical risk of a calibration function on one problem.
 
@@ -145,10 +146,9 @@ def risk_by_moments(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
     """
     n = _at_least_two(residuals)
     left, right = factors
-    with jax.default_matmul_precision("highest"):
-        pure = jnp.sum((residuals @ (residuals.T @ residuals)) * residuals, axis=1)
-        cross = jnp.sum((residuals @ (residuals.T @ right)) * left, axis=1)
-        squares = jnp.sum((left @ (right.T @ right)) * left, axis=1)
+    pure = jnp.sum((residuals @ (residuals.T @ residuals)) * residuals, axis=1)
+    cross = jnp.sum((residuals @ (residuals.T @ right)) * left, axis=1)
+    squares = jnp.sum((left @ (right.T @ right)) * left, axis=1)
     gaps = jnp.sum(residuals**2, axis=1) - on_diagonal(factors)
     rows = (pure - 2 * cross + squares - gaps**2) / (n - 1)
     return Risk(jnp.mean(rows), rows)

@@ -33,7 +33,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.kernels.grams import NystroemFeatures, gram, gram_diagonal, pivots
 from jaxcal.kernels.points import Gaussian
-from jaxcal.numerics import at_least
+from jaxcal.numerics import at_least, full_precision
 from jaxcal.read import checks
 from jaxcal.squared_ce.estimators import Setting, positive
 from jaxcal.squared_ce.functions import Factors, one_problem
@@ -69,6 +69,7 @@ class Spectral(eqx.Module):
         return jnp.stack(parts)
 
 
+@full_precision
 def spectral(kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None) -> Spectral:
     """Return the factorisation of each kernel's matrix at the training inputs.
 
@@ -106,20 +107,19 @@ def _low_rank(
     landmarks = candidates[rows]
     to_features = NystroemFeatures.at(kernel, landmarks, used).lift
     features = _lift_rows(kernel, landmarks, to_features, train.inputs)
-    with jax.default_matmul_precision("highest"):
-        values, vectors = jnp.linalg.eigh(features.T @ features)
-        loadings = vectors.T @ (features.T @ train.residuals)
+    values, vectors = jnp.linalg.eigh(features.T @ features)
+    loadings = vectors.T @ (features.T @ train.residuals)
     trace = jnp.sum(gram_diagonal(kernel, train.inputs))
     unexplained = at_least(1 - jnp.sum(features**2) / trace, 0)
     return landmarks, to_features @ vectors, at_least(values, 0), loadings, unexplained
 
 
+@full_precision
 def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) -> Array:
     """Return ``k(queries, centres) @ lift``, computed in blocks of queries."""
 
     def block(rows: Array) -> Array:
-        with jax.default_matmul_precision("highest"):
-            return gram(kernel, rows, centres) @ lift
+        return gram(kernel, rows, centres) @ lift
 
     n = queries.shape[0]
     if n <= QUERY_ROWS:

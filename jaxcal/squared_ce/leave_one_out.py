@@ -22,6 +22,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
+from jaxcal.numerics import full_precision
 from jaxcal.read import checks
 from jaxcal.results import Interval
 from jaxcal.squared_ce.intervals import root
@@ -63,6 +64,7 @@ class LeaveOneOut(eqx.Module):
     functions: int = eqx.field(static=True)
 
 
+@full_precision
 def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     r"""Estimate a calibration error from every row, with an interval that is valid near zero too.
 

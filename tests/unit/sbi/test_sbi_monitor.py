@@ -185,9 +185,9 @@ def test_sorted_pairs_of_a_call_are_put_in_random_order():
     """Sorted by a parameter, one tells of the next: 100 of 100 right posteriors were rejected."""
     thetas, xs = pairs(0, 100)
     order = jnp.argsort(thetas[:, 0])
-    found = sbi.monitor(0, exact, thetas[order], xs[order], prior=PRIOR)
-    assert float(found.p_value) > 0.05
-    assert found.warnings() == []
+    sorted_pairs = sbi.monitor(0, exact, thetas[order], xs[order], prior=PRIOR)
+    assert float(sorted_pairs.p_value) > 0.05
+    assert sorted_pairs.warnings() == []
     evidence = None
     for rows in np.split(np.asarray(order), 4):  # nothing can be mended across calls
         evidence = sbi.monitor(0, exact, thetas[rows], xs[rows], prior=PRIOR, so_far=evidence)
