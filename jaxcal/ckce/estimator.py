@@ -24,7 +24,8 @@ from jaxcal.kernels import grams, points
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls.contract import p_value
 from jaxcal.read import checks
-from jaxcal.read.observations import finite_rows
+from jaxcal.read.families import Classes
+from jaxcal.read.observations import finite_rows, n_repeated
 from jaxcal.results import TestResult, recorded
 from jaxcal.typing import (
     ArrayLike,
@@ -260,6 +261,7 @@ def _test(key: Key, problem: Problem, *, n_draws: int) -> TestResult:
             {
                 "nonfinite-predictions": jnp.sum(~jnp.isfinite(problem.q)),
                 "identical-predictions": jnp.all(problem.q == problem.q[:1]),
+                "repeated-rows": n_repeated(problem.labels, Classes(problem.q)),
             },
             estimate=jnp.sum(parts),
             biased=biased,

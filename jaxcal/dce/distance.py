@@ -23,6 +23,8 @@ from jaxcal.dce.resampling import (
 )
 from jaxcal.nulls.contract import holm
 from jaxcal.read import checks
+from jaxcal.read.families import Classes
+from jaxcal.read.observations import n_repeated
 from jaxcal.results import (
     Interval,
     JudgedResult,
@@ -131,6 +133,7 @@ class DistanceResult(JudgedResult):
             "one-class": n > 1 and np.all(y == y[0]) and (self.counts is None or y[0] in (0, 1)),
             "uneven-weights": effective if effective < n / 2 else 0,
             "dependent-rows": self._memory(),
+            "repeated-rows": 0 if self.counts is not None else _repeated(v, y),
         }
 
     def _memory(self) -> Any:
@@ -195,6 +198,12 @@ def _adjusted(p_values: Array) -> Array:
     p = jnp.ravel(p_values)
     adjusted = jnp.where(jnp.isnan(p), jnp.nan, holm(jnp.where(jnp.isnan(p), 1, p)))
     return adjusted.reshape(p_values.shape)
+
+
+def _repeated(v: np.ndarray, y: np.ndarray) -> int:
+    """Return how many labels repeat an earlier one with its prediction, more often than chance."""
+    both = Classes(jnp.asarray(np.stack([1 - v, v], axis=1)))
+    return int(n_repeated(jnp.asarray(y), both))
 
 
 @recorded

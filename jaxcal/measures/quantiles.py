@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal.coverage import among, by_row, massart
 from jaxcal.mcmc.results import McmcDraws
 from jaxcal.numerics import largest
 from jaxcal.read import Draws, checks
+from jaxcal.read.observations import n_repeated
 from jaxcal.read.sampling import value_if_any
 from jaxcal.results import (
     JudgedResult,
@@ -43,6 +44,7 @@ class QuantileCalibration(JudgedResult):
         p_value: P-value [] of "transforms are uniform", valid for every n.
         level: Probability of rejecting uniform transforms, which determines `verdict`.
         draws: Number m of draws of each prediction; 0 for distributions.
+        repeated: Number of observations that repeat another one, [].
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
@@ -55,6 +57,7 @@ class QuantileCalibration(JudgedResult):
     p_value: Scalar
     level: float = eqx.field(static=True, default=0.05)
     draws: int = eqx.field(static=True, default=0)
+    repeated: Int[Array, ""] | int = 0
 
     def _no_verdict(self) -> Sentences:
         few = too_few("of Massart", _least, self.pit.shape[-1], self.level)
@@ -65,8 +68,9 @@ class QuantileCalibration(JudgedResult):
         unknown = int(np.sum(np.isnan(np.asarray(self.pit))))
         nans = f"{unknown} transforms are NaN, so it cannot tell [nonfinite-transforms]"
         rejected = np.asarray(self.p_value) <= self.level
-        lag = {"dependent-rows": np.where(rejected, memory(np.asarray(self.pit)[..., None]), 0)}
-        return [(nans, unknown > 0), *sentences(lag)]
+        lag = np.where(rejected, memory(np.asarray(self.pit)[..., None]), 0)
+        notes = {"dependent-rows": lag, "repeated-rows": np.asarray(self.repeated)}
+        return [(nans, unknown > 0), *sentences(notes)]
 
     def _batch_lines(self) -> list[str]:
         size, n = np.size(self.p_value), self.pit.shape[-1]
@@ -180,6 +184,7 @@ def quantile_calibration(
         massart(jnp.where(unknown, jnp.nan, gap), n, sides=2),
         checks.level(level),
         m,
+        n_repeated(ys, predictions),
     )
 
 

@@ -133,7 +133,8 @@ TABLE = {
     ),
     "repeated-rows": Note(
         "{} {observation repeats|observations repeat} another exactly, in target and prediction: "
-        "they are not independent, and p-values are too small: keep one of each"
+        "they are not independent, p-values are too small and intervals too narrow: keep one of "
+        "each"
     ),
     "impossible-targets": Note(
         "{} {target lies where its|targets lie where their} own prediction has density 0, which "

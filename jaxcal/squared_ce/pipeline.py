@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal.read import checks
+from jaxcal.read.families import Classes
+from jaxcal.read.observations import n_repeated
 from jaxcal.results import recorded
 from jaxcal.results.notes import memory
 from jaxcal.squared_ce import reductions, splits
@@ -151,6 +153,7 @@ def calibration_error(
         if every_row.interval.low > 0:
             gaps = np.moveaxis(np.asarray(problem.residuals), -2, 0).reshape(problem.n, -1)
             notes["dependent-rows"] = memory(gaps, classes[:, None])
+        notes["repeated-rows"] = int(n_repeated(jnp.asarray(classes), Classes(p)))
         return Report(
             notion=problem.notion,
             estimators=tuned,

@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import jaxcal
+from jaxcal import dce
 from jaxcal.nulls import Wild
 from jaxcal.read.families import Classes
 from jaxcal.read.observations import fingerprints, n_repeated, repeated_rows
@@ -119,3 +120,27 @@ def test_labels_of_a_model_that_is_too_cautious_are_no_copies():
     assert n_repeated(jnp.asarray(ys), Classes(jnp.asarray(p))) == 0
     assert n_repeated(jnp.zeros(100, int), Classes(jnp.full((100, 2), 0.5))) == 0
     assert jaxcal.repair(0, p, ys).low > 0.05  # of .105 nats
+
+
+ONE_MODEL = {
+    "ckce_test": lambda p, ys: jaxcal.ckce.ckce_test(0, p, ys, n_draws=20),
+    "calibration_error": lambda p, ys: jaxcal.calibration_error(0, p, ys),
+    "distance": lambda p, ys: dce.distance_from_calibration(0, p[:, 0], (ys == 0).astype(float)),
+    "quantiles": lambda p, ys: jaxcal.measures.quantile_calibration(dist.Normal(p[:, 0], 1.0), ys),
+}
+
+
+@pytest.mark.parametrize("name", ONE_MODEL)
+def test_measures_of_one_model_name_copies_only(name, key):
+    logits_key, label_key = jax.random.split(key)
+    logits = 2 * jax.random.normal(logits_key, (200, 3))
+    p, ys = jax.nn.softmax(logits), jax.random.categorical(label_key, logits)
+    if name == "quantiles":
+        ys = p[:, 0] + jax.random.normal(label_key, (200,))
+    rounded = jnp.round(4 * p) / 4  # few values, and the same pairs by chance
+    rounded = rounded / jnp.sum(rounded, axis=1, keepdims=True)
+    five_times = jnp.repeat(p[:40], 5, axis=0), jnp.repeat(ys[:40], 5)
+    for predictions, targets, copied in ((p, ys, 0), (rounded, ys, 0), (*five_times, 160)):
+        said = str(ONE_MODEL[name](predictions, targets))
+        assert ("[repeated-rows]" in said) == (copied > 0)
+        assert f"{copied} observations repeat" in said or not copied
