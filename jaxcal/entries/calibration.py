@@ -1,6 +1,7 @@
 """Calibration test from log densities, with attribution to coordinates, in linear time."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -16,7 +17,7 @@ from jaxcal.entries.evidence import Entries, log_evidence
 from jaxcal.entries.learned import varying
 from jaxcal.entries.moments import MOST, Frame, groups
 from jaxcal.entries.ranks import Seen, Statistics, normal, seen
-from jaxcal.entries.table import sharpened, table
+from jaxcal.entries.table import row_names, sharpened, table
 from jaxcal.fit.specification import range_over_iqr
 from jaxcal.nulls import DependentWild, HadamardWild, Null, Wild
 from jaxcal.nulls.contract import p_value
@@ -111,11 +112,12 @@ def calibration_test(
     if of_jaxcal and not isinstance(null, Wild | HadamardWild | DependentWild):
         raise _no_signs(null)
     predictions, columns = observed(predictions, ys, inputs)
-    called = table_names(names, ys, inputs, columns)
+    called, along = table_names(names, ys, inputs, columns)
     if statistics is not None:
         _returns_numbers(checks.function(statistics, "statistics", TAKES), ys, columns)
-    options = {"names": called, "statistics": statistics}
-    result = _unjudged(key, predictions, ys, columns, null, jnp.asarray(level), **options)
+    result = _unjudged(key, predictions, ys, columns, null, jnp.asarray(level), statistics)
+    if (of := result.table) is not None:  # whose names are no part of the program
+        result = replace(result, table=replace(of, rows=row_names(called), columns=along))
     return result.at_level(level, null.least_p_value)
 
 
@@ -160,7 +162,7 @@ def _no_signs(null: object) -> TypeError:
     )
 
 
-@partial(jax.jit, static_argnames=("names", "statistics"))
+@partial(jax.jit, static_argnames="statistics")
 def _unjudged(
     key: Key,
     predictions: Predictions,
@@ -168,14 +170,10 @@ def _unjudged(
     inputs: Points | None,
     null: Null,
     level: Scalar,
-    *,
-    names: Names,
     statistics: Statistics | None,
 ) -> TestResult:
     """Return the result before it is compared with its level, on which only limits depend."""
-    return one_at_a_time(partial(_one, names, statistics))(
-        key, predictions, targets, inputs, null, level
-    )
+    return one_at_a_time(partial(_one, statistics))(key, predictions, targets, inputs, null, level)
 
 
 class Fit(NamedTuple):
@@ -243,7 +241,6 @@ def _says_an_end(predictions: Predictions) -> bool:
 
 
 def _one(
-    names: Names,
     statistics: Statistics | None,
     key: Key,
     predictions: Predictions,
@@ -302,7 +299,7 @@ def _one(
         contributions=outcome.contributions[0],
         coordinates=None,
         parts=parts,
-        table=_table(fit, frame, inputs, level, names),
+        table=_table(fit, frame, inputs, level),
         ranks=jnp.where(fit.kept[:, None], fit.seen.ranks.shown, jnp.nan),
         steps=_steps(fit, frame, parts.names),
         test="calibration test",
@@ -341,17 +338,15 @@ def _about_data(
     }
 
 
-def _table(
-    fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, names: Names
-) -> Table | None:
-    """Return a table with columns for averages, claimed features and inputs."""
+def _table(fit: Fit, frame: Frame, inputs: Points | None, level: Scalar) -> Table | None:
+    """Return a table, without names, with columns for averages, claimed features and inputs."""
     ranks = fit.seen.ranks
     if len(ranks.coordinates) < LEAST_ROWS:
         return None
     scores = ranks.normal, normal(ranks.resolved)
     along = frame.along(fit.seen, inputs)
-    of = table(*scores, along, fit.kept, level, *names, ranks.expected)
-    return sharpened(of, ranks.even)
+    unnamed = ("",) * scores[0].shape[1], ("",) * (1 + len(along))
+    return sharpened(table(*scores, along, fit.kept, level, *unnamed, ranks.expected), ranks.even)
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:

@@ -57,7 +57,7 @@ def table(
     effects, errors, standard = of_rows(scores)
     shapes = jax.vmap(lambda z, rho: _shapes(z, rho, kept))(standard, jnp.swapaxes(expected, 0, 1))
     count = jnp.sum(kept).astype(normal.dtype)
-    return with_limits(effects, errors, count, level, names, columns, shapes)
+    return with_limits(effects, errors, count, level, row_names(names), columns, shapes)
 
 
 class Shapes(NamedTuple):
@@ -138,7 +138,7 @@ def with_limits(
     errors: Float[Array, "2 r c"],
     count: Scalar,
     level: Scalar | float,
-    names: tuple[str, ...],
+    rows: tuple[str, ...],
     columns: tuple[str, ...],
     shapes: Shapes | None = None,
 ) -> Table:
@@ -146,12 +146,9 @@ def with_limits(
     those of normal scores; p-values are the larger of these and of resolved scores. Rows of
     ``shapes`` [2, ..] follow; all their columns but the first are NaN."""
     degrees = count - 2
-    labels = [f"{kind} of {name}" for kind in ("shift", "spread") for name in names]
     (_, r, c), limited = effects.shape, [part.reshape(2, -1) for part in (effects, errors)]
     tested = limited
     if shapes is not None:
-        labels += [f"correlation of {a} and {b}" for a, b in combinations(names, 2)]
-        labels += [f"tails of {name}" for name in names]
         ratios = shapes.ratio, jnp.ones_like(shapes.ratio)
         tested = [jnp.concatenate(parts, 1) for parts in zip(limited, ratios, strict=True)]
         limited = [jnp.concatenate(parts, 1) for parts in zip(limited, shapes[:2], strict=True)]
@@ -161,12 +158,19 @@ def with_limits(
     adjusted = jnp.where(there, holm(jnp.where(there, p, 1)), jnp.nan)
     reach = student_quantile(1 - level / 2, degrees) * error
 
-    def rows(cells: Float[Array, " k"]) -> Float[Array, "r2 c"]:
-        first = jnp.full((len(labels) - r, c), jnp.nan, cells.dtype).at[:, 0].set(cells[r * c :])
+    def by_row(cells: Float[Array, " k"]) -> Float[Array, "r2 c"]:
+        first = jnp.full((len(rows) - r, c), jnp.nan, cells.dtype).at[:, 0].set(cells[r * c :])
         return jnp.concatenate([cells[: r * c].reshape(r, c), first])
 
-    of_cells = map(rows, (effect, effect - reach, effect + reach, p, adjusted))
-    return Table(tuple(labels), columns, *of_cells)
+    of_cells = map(by_row, (effect, effect - reach, effect + reach, p, adjusted))
+    return Table(rows, columns, *of_cells)
+
+
+def row_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the rows of a table of coordinates of these names."""
+    rows = [f"{kind} of {name}" for kind in ("shift", "spread") for name in names]
+    rows += [f"correlation of {a} and {b}" for a, b in combinations(names, 2)]
+    return (*rows, *(f"tails of {name}" for name in names))
 
 
 @lru_cache
@@ -247,7 +251,7 @@ def summed_table(
     each = np.stack([_of_sums(*of) for of in of_scores])  # [2 d, effects and errors, 2, 1 + f]
     both = each.reshape(2, d, 2, 2, 1 + f).transpose(2, 0, 3, 1, 4).reshape(2, 2, 2 * d, 1 + f)
     effects, errors, count = (jnp.asarray(part) for part in (*both, cubes[0, 0, 0, 0, 0]))
-    return with_limits(effects, errors, count, level, names, columns)
+    return with_limits(effects, errors, count, level, row_names(names)[: 2 * d], columns)
 
 
 def _of_sums(

@@ -78,13 +78,14 @@ def test_the_default_follows_what_it_costs(null):
     p = jax.nn.softmax(jax.random.normal(jax.random.key(0), (70, 3)))
     x = jnp.linspace(-1, 1, 70)
     draws = Draws(jax.random.normal(jax.random.key(1), (40, 20)))
-    given = {} if null is None else {"null": null}
-    names = [
-        skce_test(0, p, jnp.arange(70) % 3, **given).null,
-        skce_test(0, dist.Normal(x[:40], 1.0), x[:40] + 1, **given).null,
-        skce_test(0, dist.Normal(x, 1.0), x + 1, **given).null,
-        skce_test(0, draws, x[:40], **given).null,
+    test = partial(skce_test, 0) if null is None else partial(skce_test, 0, null=null)
+    data = [
+        (p, jnp.arange(70) % 3),
+        (dist.Normal(x[:40], 1.0), x[:40] + 1),
+        (dist.Normal(x, 1.0), x + 1),
+        (draws, x[:40]),
     ]
+    names = [jax.eval_shape(test, *of).null for of in data]
     assert names == ["Redrawn"] * (4 if null else 2) + ["Wild"] * (0 if null else 2)
 
 

@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 import jaxcal
 from jaxcal import Unnormalized, calibration_test, nulls, plots
-from jaxcal.entries import evidence, moments
+from jaxcal.entries import calibration, evidence, moments
 from jaxcal.entries import ranks as standing
 from jaxcal.entries import table as tables
 from jaxcal.entries.landed import landed
@@ -161,9 +161,14 @@ def test_moments_have_mean_zero_and_variance_one(density, key):
         ys = center + jnp.einsum("nij,nj->ni", jnp.linalg.inv(inverse), z)
         predictions = Unnormalized(skewed, predictions.params)
     points = near(key, predictions, ys)
-    seen = Seen.of(key, points)
-    frame = moments.Frame.of(seen, None)
-    for group in moments.groups(frame, seen, None, jnp.zeros((), bool), None):
+
+    @eqx.filter_jit
+    def groups(points):
+        seen = Seen.of(key, points)
+        frame = moments.Frame.of(seen, None)
+        return moments.groups(frame, seen, None, jnp.zeros((), bool), None)
+
+    for group in groups(points):
         for block in group.blocks:
             mean, error = np.mean(block, axis=0), np.std(block, axis=0) / n**0.5
             assert np.all(np.abs(mean) <= 4.5 * error), group.name
@@ -552,23 +557,25 @@ def test_right_counts_are_not_called_impossible(wide, key):
 
 def test_densities_that_say_nothing_get_no_verdict(key):
     """Flat ones, a value so far out that others lose their digits, and logs without digits."""
-    predictions, ys = jax.tree.map(lambda x: x.astype(jnp.float32), forecasts(key, 60))
+    forecast, ys = jax.tree.map(lambda x: x.astype(jnp.float32), forecasts(key, 60))
 
-    def flat(params, y):
-        return 0.0 * jnp.sum(y)
+    def density(params, y):  # one program
+        weight, constant, of_normal = params
+        return weight * normal(of_normal, y) + constant
 
-    result = calibration_test(0, Unnormalized(flat, predictions.params), ys, null=QUICK)
+    def of(weight, constant):
+        both = jnp.full((2, 60), jnp.asarray([[weight], [constant]]), jnp.float32)
+        return Unnormalized(density, (*both, forecast.params))
+
+    flat, coarse, predictions = of(0, 0), of(1, 1e7), of(1, 0)
+    result = calibration_test(0, flat, ys, null=QUICK)
     assert result.verdict == "cannot tell"
     assert not any("overflow" in text for text in result.warnings())
     assert any("60 densities fall so slowly" in text for text in result.warnings())
     result = calibration_test(0, predictions, ys.at[0, 0].set(1e8), null=QUICK)
     assert result.verdict == "cannot tell"
     assert "far out" in result.reason
-
-    def coarse(params, y):
-        return normal(params, y) + 1e7
-
-    result = calibration_test(0, Unnormalized(coarse, predictions.params), ys, null=QUICK)
+    result = calibration_test(0, coarse, ys, null=QUICK)
     assert any("coarse-logs" in text for text in result.warnings())
     assert result.verdict == "cannot tell"
     assert "rounding hides" in result.reason
@@ -796,8 +803,12 @@ def test_a_data_frame_names_the_inputs_of_table_and_repair(key):
         repaired.predictions(predictions, turned)
     with pytest.raises(ValueError, match="batch 0: inputs: wanted the columns"):
         stream.run([(predictions, ys, turned)])
-    unnamed: Any = calibration_test(0, predictions, ys, inputs=frame.to_numpy())
+    programs = calibration._unjudged._cache_size()
+    unnamed: Any = calibration_test(0, predictions, ys, inputs=frame.to_numpy(), names=["a", "b"])
     assert unnamed.table.columns[3:] == ("input 0", "input 1")
+    rows = "shift of a", "spread of a", "correlation of a and b", "tails of b"
+    assert unnamed.table.rows[::2] == rows
+    assert calibration._unjudged._cache_size() == programs  # other names are no other program
 
 
 def test_bad_input_is_said(key):
@@ -823,7 +834,7 @@ def test_bad_input_is_said(key):
     assert np.isfinite(constant.p_value)
     assert "2 columns of inputs are constant" in " ".join(constant.warnings())
     assert np.all(np.isnan(constant.table.effect[:, 3:]))
-    lost = calibration_test(0, predictions, ys.at[3, 0].set(jnp.nan))
+    lost = calibration_test(0, predictions, ys.at[3, 0].set(jnp.nan), inputs=np.ones((40, 2)))
     assert lost.verdict == "cannot tell"
     with pytest.raises(ValueError, match="no parts"):
         plots.parts(jaxcal.kccsd_test(0, predictions, ys))

@@ -306,6 +306,10 @@ def test_a_moment_finds_its_fault_under_every_null(moment, fault, key):
         assert wrong.p_value <= 0.02
 
 
+def square(_, y):
+    return y**2 - 1
+
+
 @pytest.mark.parametrize(
     ("null", "of"),  # what a null takes for its statistic
     [
@@ -321,10 +325,6 @@ def test_a_moment_against_its_skewness_counts_less_in_all_nulls(null, of, spread
     """Squares are skewed to the right: of targets that are too close they sum to the left."""
     predictions = dist.Normal(jnp.zeros(40), 1.0)
     targets = spread * jax.random.normal(key, (40,))
-
-    def square(_, y):
-        return y**2 - 1
-
     result = moment_test(key, predictions, targets, moment=square, null=null, standardize=False)
     plain = of(result)
     assert (result.p_value_error is not None) == isinstance(null, nulls.Eigenvalues)

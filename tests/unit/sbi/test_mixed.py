@@ -2,11 +2,13 @@
 
 from functools import partial
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from jaxtyping import Array
 from optimized import optimized
 from scipy import stats
 
@@ -27,20 +29,23 @@ def simulated(key, n):
     return jnp.stack([a, k.astype(a.dtype), b], 1), xs
 
 
-def log_prob(theta, x, weights=WEIGHTS, along=0.0, narrow=1.0):
-    a, k, b = theta
-    place = jnp.asarray(k, int)
-    residuals = x - jnp.stack([0.3 * a + CENTERS[place], b])
-    of_continuous = -narrow * (a**2 + b**2 + jnp.sum(residuals**2)) / 2
-    return of_continuous + jnp.log(weights[place]) + along * k * x[1]
+class Claims(eqx.Module):
+    """The posterior, or a wrong one: all are one program, as only these numbers differ."""
+
+    weights: Array = eqx.field(default=(0.5, 0.3, 0.2), converter=jnp.asarray)
+    along: Array = eqx.field(default=0.0, converter=jnp.asarray)
+    defined_to: Array = eqx.field(default=jnp.inf, converter=jnp.asarray)  # x[1], where k = 2
+
+    def __call__(self, theta, x):
+        a, k, b = theta
+        place = jnp.asarray(k, int)
+        residuals = x - jnp.stack([0.3 * a + CENTERS[place], b])
+        of_continuous = -(a**2 + b**2 + jnp.sum(residuals**2)) / 2
+        value = of_continuous + jnp.log(self.weights[place]) + self.along * k * x[1]
+        return jnp.where((k == 2) & (x[1] > self.defined_to), jnp.nan, value)
 
 
-def wrong_weights(theta, x):
-    return log_prob(theta, x, jnp.array([0.2, 0.3, 0.5]))
-
-
-def changes_with_x(theta, x):
-    return log_prob(theta, x, along=0.7)
+log_prob = Claims()
 
 
 def prior(key, m):
@@ -72,12 +77,12 @@ def test_a_right_posterior_passes_and_shows_discrete_parameters(pairs):
 
 
 def test_only_wrong_probabilities_are_rejected_and_named(pairs):
-    by_weight = checked(wrong_weights, pairs)
+    by_weight = checked(Claims(weights=(0.2, 0.3, 0.5)), pairs)
     assert "probabilities of discrete parameters are wrong" in by_weight.verdict()
     said = by_weight.findings()
     assert any(text.startswith("k = 0 is claimed with probability") for text in said)
     assert not any(text.startswith(("a ", "b ")) for text in said)
-    along = checked(changes_with_x, pairs).findings()
+    along = checked(Claims(along=0.7), pairs).findings()
     assert "the probability of k = 2 is too high where x[1] is large" in along
 
 
@@ -160,15 +165,12 @@ def test_what_is_no_list_of_values_is_refused(pairs, discrete, error, said):
         checked(log_prob, pairs, discrete=discrete)
 
 
-def undefined_at_two(theta, x):
-    return log_prob(theta, x) + jnp.where((theta[1] == 2) & (x[1] > 1.5), jnp.nan, 0.0)
-
-
 def test_densities_that_are_undefined_at_a_value_are_named(pairs):
-    rows = np.flatnonzero(np.asarray((pairs[1][:, 1] > 1.5) & (pairs[0][:, 1] != 2)))
-    some = tuple(part[pairs[0][:, 1] != 2] for part in pairs)  # defined at the parameters
-    with pytest.raises(ValueError, match=f"in {len(rows)} of .* is NaN at a value of k, infinite"):
-        checked(undefined_at_two, some)
+    thetas, xs = pairs
+    n = int(jnp.sum(xs[:, 1] > 1.5))
+    defined = thetas.at[:, 1].set(jnp.minimum(thetas[:, 1], 1.0))  # at the parameters
+    with pytest.raises(ValueError, match=f"in {n} of .* is NaN at a value of k, infinite"):
+        checked(Claims(defined_to=1.5), (defined, xs))
 
 
 def test_bad_calls_name_the_remedy(pairs):

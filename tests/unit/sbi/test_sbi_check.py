@@ -27,27 +27,33 @@ N, D = 300, 2
 PRIOR = dist.Normal(jnp.zeros(D), 1.0).to_event(1)
 
 
+def of_each(value):
+    return jnp.broadcast_to(jnp.asarray(value, float), D)
+
+
 class Density(eqx.Module):
-    """Of N(slope x, I / (2 precision)), and ``beyond`` where the first parameter is past ``edge``.
+    """Of N(slope x, 1 / (2 precision)), and ``beyond`` where the first parameter is past ``edge``.
 
     A check is one program for all of them, as what they differ in are arrays.
     """
 
-    slope: jax.Array = eqx.field(converter=jnp.asarray)
-    precision: jax.Array = eqx.field(converter=jnp.asarray)
+    slope: jax.Array = eqx.field(converter=of_each)
+    precision: jax.Array = eqx.field(converter=of_each)
+    columns: jax.Array = eqx.field(converter=jnp.asarray, default=(0, 1))
     edge: jax.Array = eqx.field(converter=jnp.asarray, default=np.inf)
     beyond: jax.Array = eqx.field(converter=jnp.asarray, default=0.0)
 
     def __call__(self, theta, x):
-        inside = -self.precision * jnp.sum((theta - self.slope * x) ** 2)
+        inside = -jnp.sum(self.precision * (theta[self.columns] - self.slope * x) ** 2)
         return jnp.where(theta[0] < self.edge, inside, self.beyond)
 
 
 log_prob = Density(0.5, 1.0)  # the posterior of theta ~ N(0, I), x ~ N(theta, I)
 prior_log_prob = Density(0.0, 0.5)
-said_to_be_nan = Density(0.5, 1.0, 1.5, np.nan)  # the gradient past the edge is 0, not NaN
-impossible_outside = Density(0.5, 1.0, 1.5, -np.inf)
-clipped_outside = Density(0.5, 1.0, 1.5, -1e6)
+# the gradient past the edge is 0, not NaN
+said_to_be_nan = Density(0.5, 1.0, edge=1.5, beyond=np.nan)
+impossible_outside = Density(0.5, 1.0, edge=1.5, beyond=-np.inf)
+clipped_outside = Density(0.5, 1.0, edge=1.5, beyond=-1e6)
 
 
 @pytest.fixture(scope="module")
@@ -648,18 +654,10 @@ def test_moments_of_gaussian_posteriors_come_from_their_scores():
     np.testing.assert_allclose(claims.covariances, scale * jnp.linalg.inv(inverse)[None], rtol=1e-6)
 
 
-def two_noises(theta, x):
-    """The posterior of theta ~ N(0, I), x ~ N(theta, diag(.25, .64)), up to its constant."""
-    v = jnp.asarray([0.25, 0.64], theta.dtype)
-    return -jnp.sum((theta - x / (1 + v)) ** 2 * (1 + v) / (2 * v))
-
-
-def exchanged_parameters(theta, x):
-    return two_noises(theta[::-1], x)
-
-
-def too_narrow(theta, x):
-    return 4 * two_noises(theta, x)
+V = np.asarray([0.25, 0.64])
+two_noises = Density(1 / (1 + V), (1 + V) / (2 * V))  # of theta ~ N(0, I), x ~ N(theta, diag(V))
+exchanged_parameters = Density(1 / (1 + V), (1 + V) / (2 * V), (1, 0))
+too_narrow = Density(1 / (1 + V), 2 * (1 + V) / V)
 
 
 def shifted(theta, x):
@@ -672,7 +670,9 @@ def pairs_of_two_noises(key, *shape):
 
 
 @pytest.mark.parametrize(
-    ("density", "named"), [(exchanged_parameters, True), (two_noises, False), (too_narrow, False)]
+    ("density", "named"),
+    [(exchanged_parameters, True), (two_noises, False), (too_narrow, False)],
+    ids=["exchanged", "right", "too narrow"],
 )
 def test_swapped_parameters_are_named(density, named):
     thetas, xs = pairs_of_two_noises(21, 100)
@@ -686,9 +686,8 @@ def test_swapped_parameters_are_named(density, named):
     assert float(report.exchanged[0, 1]) == pytest.approx(total)
 
 
-def far_too_narrow_in_a(theta, x):
-    """Of theta ~ N(0, diag(9, .25)): with the two exchanged it is likelier, and still wrong."""
-    return -jnp.sum((theta / jnp.asarray([0.3, 1.0], theta.dtype)) ** 2) / 2
+# of theta ~ N(0, diag(9, .25)): with the two exchanged it is likelier, and still wrong
+far_too_narrow_in_a = Density(0.0, [1 / 0.18, 0.5])
 
 
 def test_parameters_also_wrong_when_exchanged_are_not_swapped():
@@ -748,7 +747,9 @@ def test_a_missing_mode_is_named():
     assert beyond <= int(said.split()[0]) <= int(jnp.sum(jnp.any(thetas < 0, axis=1)))
 
 
-@pytest.mark.parametrize("density", [two_noises, too_narrow, shifted])
+@pytest.mark.parametrize(
+    "density", [two_noises, too_narrow, shifted], ids=["right", "too narrow", "shifted"]
+)
 def test_few_pairs_rarely_look_swapped(density):
     """Of 400 data sets of 10 pairs, at most 5 % reach a ratio of 20."""
     thetas, xs = pairs_of_two_noises(22, 400, 10)
