@@ -39,7 +39,7 @@ def mcmc_draws(
     predictions: Predictions,
     *,
     n_draws: int = 20,
-    sampler: Sampler = NUTS(),
+    sampler: Sampler | None = None,
     n_chains: int = 4,
     n_warmup: int = 500,
     thin: int | None = None,
@@ -64,7 +64,7 @@ def mcmc_draws(
         predictions: An `Unnormalized` (with ``event_shape``), or a numpyro distribution with batch
             shape [n] on the whole space.
         n_draws: Number of draws from each prediction, of all chains together.
-        sampler: `MALA`, `HMC` or `NUTS` of `jaxcal.mcmc`.
+        sampler: `MALA`, `HMC` or `NUTS` of `jaxcal.mcmc`; by default ``NUTS()``.
         n_chains: Number of chains per prediction.
         n_warmup: Number of steps of warm-up.
         thin: Steps between draws. By default each chain makes 2,000 steps after warm-up, and at
@@ -102,6 +102,7 @@ def mcmc_draws(
         )
     kept = n_draws // n_chains
     thin = max(10, -(-LENGTH // kept)) if thin is None else checks.integer(thin, "thin")
+    sampler = NUTS() if sampler is None else sampler
     if isinstance(sampler, type) or not isinstance(sampler, Sampler):
         raise TypeError(f"sampler: wanted one such as jaxcal.mcmc.MALA(0.1), got {sampler!r}")
     n, event = _layout(predictions, event_shape)

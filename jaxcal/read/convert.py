@@ -132,7 +132,12 @@ def number(
 def real(
     value: Any, name: str, *, above: float | int = -math.inf, below: float | int = math.inf
 ) -> float:
-    """Return a number as in `number`, as a Python float; it must be concrete."""
+    """Return a number as in `number`, as a Python float; it must be concrete.
+
+    Python numbers start no backend of JAX: a default may be read before devices are chosen.
+    """
+    if type(value) in (int, float) and above < value < below and abs(value) < 1e308:
+        return float(value)
     if isinstance(value, Tracer):
         raise TypeError(f"{name}: its value must be known, and it is traced: keep it out of jit")
     number(value, name, above=above, below=below)

@@ -42,7 +42,6 @@ from jaxcal.typing import KernelLike
 
 PIVOT_ROWS = 8192  # number of observations among which landmarks are chosen
 QUERY_ROWS = 4096  # number of queries lifted at a time
-RBF = Gaussian(1.0)  # exp(-gamma |x - y|^2) with the paper's gamma = 1/2
 
 
 class Spectral(eqx.Module):
@@ -138,6 +137,7 @@ class RidgeSettings(NamedTuple):
 
 
 def _kernels(value: object) -> tuple[KernelLike, ...]:
+    value = Gaussian(1.0) if value is None else value  # exp(-gamma |x - y|^2), gamma = 1/2
     kernels = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if not kernels:
         raise ValueError("kernels: wanted at least one")
@@ -167,7 +167,8 @@ class KernelRidge(eqx.Module):
     Args:
         ridges: Multipliers of the ridges to try; None takes those of the authors' code for scalar
             or vector inputs.
-        kernels: One kernel or several, all of which are tried with every ridge.
+        kernels: One kernel or several, all of which are tried with every ridge; by default the
+            paper's ``Gaussian(1.0)``.
         rank: None for one exact eigendecomposition per kernel; a number for landmarks.
         power: The ridge is its multiplier times n^power for n training observations. By default as
             in the authors' code, .75 for ukkr and 1.5 for kkr; the paper prints 1.5 and 2.5.
@@ -192,7 +193,7 @@ class KernelRidge(eqx.Module):
     ridges: tuple[float, ...] | None = eqx.field(
         default=None, static=True, converter=_checked(positive, "ridges")
     )
-    kernels: tuple[KernelLike, ...] = eqx.field(default=(RBF,), converter=_kernels)
+    kernels: tuple[KernelLike, ...] = eqx.field(default=None, converter=_kernels)
     rank: int | None = eqx.field(
         default=None, static=True, converter=_checked(checks.integer, "rank")
     )

@@ -175,6 +175,22 @@ def test_a_fresh_import_is_light_and_changes_nothing():
     assert changed == []
 
 
+def test_imports_leave_the_choice_of_devices_open():
+    code = """
+        import importlib, pkgutil
+        import jax, jaxcal
+        for module in pkgutil.walk_packages(jaxcal.__path__, "jaxcal."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+        jax.config.update("jax_num_cpu_devices", 3)  # an error once a backend runs
+        print(jax.device_count())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    settings = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=settings, check=False)
+    assert done.stdout.split() == ["3"], done.stderr
+
+
 DERIVATIVES = {"grad", "value_and_grad", "vjp", "jvp", "jacfwd", "jacrev", "hessian", "linearize"}
 # scores of densities; kernels and their profiles; the engine's own backward pass; an equation
 DIFFERENTIATE = {
