@@ -18,7 +18,7 @@ from jaxcal.kernel_means.dispatch import KernelMeans
 from jaxcal.kernels.points import Constant
 from jaxcal.moments import attribution
 from jaxcal.moments.attribution import Claims
-from jaxcal.moments.support import edges
+from jaxcal.moments.stein import edges
 from jaxcal.nulls.resampling import series_of
 from jaxcal.numerics import not_finite
 from jaxcal.read import Draws, Standardized

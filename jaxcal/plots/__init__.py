@@ -7,8 +7,7 @@ on ``ax`` and returns it, or makes a new pyplot figure, which ``matplotlib.pyplo
 colours.
 """
 
-from jaxcal.plots.comparisons import comparison, differences
-from jaxcal.plots.rejections import rejections
+from jaxcal.plots.comparisons import comparison, differences, rejections
 from jaxcal.plots.reliability import reliability
 from jaxcal.plots.results import contributions, coordinates, null_histogram, parts, table
 from jaxcal.plots.where import where

@@ -11,8 +11,7 @@ from jaxcal.entries import calibration_test
 from jaxcal.nulls import DependentWild
 from jaxcal.read import Draws, Unnormalized, checks, convert
 from jaxcal.read.scores import is_distribution, states_an_end
-from jaxcal.repairing.certificate import ENERGY, NATS, certificate
-from jaxcal.repairing.cross_fitted import CrossFitted, cross_fitted
+from jaxcal.repairing.certificate import ENERGY, NATS, CrossFitted, certificate, cross_fitted
 from jaxcal.repairing.drawn import (
     blocks,
     energy_scores,

@@ -14,8 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.read import Draws, Unnormalized, checks
 from jaxcal.read.convert import input_names
-from jaxcal.repairing.certificate import NATS, about_gains, say_gain
-from jaxcal.repairing.cross_fitted import in_data_units
+from jaxcal.repairing.certificate import NATS, about_gains, in_data_units, say_gain
 from jaxcal.repairing.drawn import gaussians, moved_draws
 from jaxcal.repairing.features import DRAWS, MOST, OWN, Features, too_many
 from jaxcal.repairing.fit import Fitted, Parameters

@@ -31,6 +31,10 @@ from jaxcal.typing import Contents, DTypeLike
 
 FORMAT, HEADER = 1, "header.json"
 MOVED = {  # modules of classes in files that an earlier version wrote
+    "jaxcal.repairing.cross_fitted": "jaxcal.repairing.certificate",
+    "jaxcal.moments.support": "jaxcal.moments.stein",
+    "jaxcal.dce.kernel": "jaxcal.dce.smooth",
+    "jaxcal.candidates.mixtures": "jaxcal.candidates.proposals",
     "jaxcal.read.standardized": "jaxcal.read.predictions",
     "jaxcal.squared_ce.tuned": "jaxcal.squared_ce.tuning",
 }

@@ -184,7 +184,6 @@ DIFFERENTIATE = {
     "divergences/fisher.py",
     "engine/__init__.py",
     "moments/stein.py",
-    "moments/support.py",
     "entries/calibration.py",
     "repairing/fit.py",
 }
