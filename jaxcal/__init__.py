@@ -1,8 +1,8 @@
 """jaxcal: can I trust the uncertainty of this probabilistic model?
 
 Functions, classes and subpackages (`kernels`, `divergences`, `nulls`, `skce`, `ucme`, `moments`,
-`mcmc`, `coverage`, `candidates`, `measures`, `ckce`, `squared_ce`, `dce`, `streaming`,
-`simulators`, `sbi`, `plots`, `whitening`), and JAX with them, are imported on first use.
+`mcmc`, `coverage`, `candidates`, `measures`, `ckce`, `squared_ce`, `dce`, `streaming`, `sbi`,
+`plots`, `whitening`), and JAX with them, are imported on first use.
 """
 
 from importlib import import_module
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         nulls,
         plots,
         sbi,
-        simulators,
         skce,
         squared_ce,
         streaming,
@@ -129,7 +128,6 @@ __all__ = [
     "plots",
     "repair",
     "sbi",
-    "simulators",
     "skce",
     "skce_interval",
     "skce_test",
