@@ -88,10 +88,6 @@ def __getattr__(name: str) -> Any:
     return getattr(home, name) if name in _HOMES else home
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
-
 __all__ = [
     "Draws",
     "LogDensities",
@@ -138,3 +134,4 @@ __all__ = [
     "ucme_test",
     "whitening",
 ]
+__dir__ = __all__.copy  # completion shows the public names

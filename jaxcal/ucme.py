@@ -42,10 +42,7 @@ from jaxcal.statistics.weighted import Weighted
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
 __all__ = ["F", "Signs", "ucme", "ucme_test"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names
 
 
 LOCATIONS = 5

@@ -17,7 +17,7 @@ from sklearn.tree import DecisionTreeRegressor
 
 import jaxcal
 from jaxcal import sbi
-from jaxcal.repairing.drawn import energy_scores
+from jaxcal.repairing.move import energy_scores
 from jaxcal.sbi.torch_density import density_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

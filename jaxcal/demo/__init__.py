@@ -19,8 +19,8 @@ from jaxtyping import Float32, Float64, Shaped
 
 from jaxcal import plots
 from jaxcal.calibration import kccsd_test
+from jaxcal.checking.check import CheckReport
 from jaxcal.checking.plan import SCORES
-from jaxcal.checking.report import CheckReport
 from jaxcal.demo.forecasters import Energy, Regression, train
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.read import checks

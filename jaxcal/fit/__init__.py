@@ -12,13 +12,15 @@ from jaxcal.fit.options import (
 )
 from jaxcal.fit.redraws import as_forms, kernel_residual, rare_targets, refitted, samplable
 from jaxcal.fit.residuals import (
+    ClassFrame,
     Featured,
+    Frame,
     MeanResidual,
     Residual,
     SteinResidual,
+    View,
 )
 from jaxcal.fit.specification import Keys, RandomFeatures, Specification
-from jaxcal.fit.views import ClassFrame, Frame, View
 from jaxcal.numerics import not_finite
 
 __all__ = [
@@ -48,7 +50,4 @@ __all__ = [
     "vector_kernel",
     "with_random_features",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxcal.fit.residuals import Featured, noted
-from jaxcal.fit.views import View
+from jaxcal.fit.residuals import Featured, View, noted
 from jaxcal.moments import Moment, attribution
 from jaxcal.moments.evaluation import evaluate
 from jaxcal.moments.stein import edges, smooth

@@ -5,7 +5,4 @@ from jaxcal.moments.evaluation import Moment
 from jaxcal.moments.stein import Curvature, Score
 
 __all__ = ["Balance", "Curvature", "Exchangeable", "Moment", "Score"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

@@ -11,7 +11,7 @@ from jaxtyping import Array
 from jaxcal import testing
 from jaxcal.divergences.gaussians import Wasserstein
 from jaxcal.divergences.mmd import MMD
-from jaxcal.divergences.simplex import Euclidean
+from jaxcal.divergences.vectors import Euclidean
 from jaxcal.engine.quadratic import TILE
 from jaxcal.fit import (
     MeanResidual,

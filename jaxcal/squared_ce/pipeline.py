@@ -17,7 +17,7 @@ from jaxcal.results import recorded
 from jaxcal.results.notes import memory
 from jaxcal.squared_ce import reductions, splits
 from jaxcal.squared_ce.binning import Bins
-from jaxcal.squared_ce.estimators import Estimator, Estimators
+from jaxcal.squared_ce.functions import Estimator, Estimators
 from jaxcal.squared_ce.kde import KernelDensity
 from jaxcal.squared_ce.kernel_ridge import KernelRidge
 from jaxcal.squared_ce.leave_one_out import leave_one_out

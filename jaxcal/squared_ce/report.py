@@ -10,9 +10,8 @@ import numpy as np
 
 from jaxcal.read import checks
 from jaxcal.results import Interval, Result, Sentences, confidence, sentences
-from jaxcal.squared_ce.estimators import Setting
-from jaxcal.squared_ce.intervals import RiskDifference, compare_risks
-from jaxcal.squared_ce.leave_one_out import LeaveOneOut
+from jaxcal.squared_ce.functions import Setting
+from jaxcal.squared_ce.leave_one_out import LeaveOneOut, RiskDifference, compare_risks
 from jaxcal.squared_ce.tuning import Tuned, in_numpy
 from jaxcal.typing import Contents
 

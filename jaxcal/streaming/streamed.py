@@ -27,10 +27,8 @@ from jaxcal.results import Result
 from jaxcal.skce.calibration import mean_specification
 from jaxcal.streaming.batches import remaining
 from jaxcal.streaming.comparison import ComparisonSums
-from jaxcal.streaming.counts import RankCounts, TableSums
-from jaxcal.streaming.entries import EntriesStream
-from jaxcal.streaming.linear import LinearFit
-from jaxcal.streaming.state import StreamState, Sums, same_test
+from jaxcal.streaming.linear import EntriesStream, LinearFit
+from jaxcal.streaming.state import RankCounts, StreamState, Sums, TableSums, same_test
 from jaxcal.typing import ArrayLike, KeyLike, Models, Predictions, PredictionsLike
 
 PATIENCE = 3.0  # seconds before a progress bar appears
@@ -338,7 +336,7 @@ class StreamedTest(eqx.Module):
 
         Returns:
             `jaxcal.streaming.linear.StreamResult`, with an estimate, or of a calibration test
-            `jaxcal.streaming.entries.StreamedCalibration`, a `Comparison`, a `Coverage` or a
+            `jaxcal.streaming.linear.StreamedCalibration`, a `Comparison`, a `Coverage` or a
             `jaxcal.dce.Table`.
 
         Raises:
