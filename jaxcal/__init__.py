@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from jaxcal.ckce import compare
     from jaxcal.dce import distance_from_calibration
     from jaxcal.entries import calibration_test
-    from jaxcal.fit import RandomFeatures
     from jaxcal.fit.explanation import explain
+    from jaxcal.fit.specification import RandomFeatures
     from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
     from jaxcal.mcmc import mcmc_draws
     from jaxcal.read import Draws, LogDensities, Scores, Unnormalized
@@ -49,7 +49,7 @@ __version__ = "0.2.0"
 _HOMES = {  # modules of functions and classes
     "Draws": "read",
     "LogDensities": "read",
-    "RandomFeatures": "fit",
+    "RandomFeatures": "fit.specification",
     "Scores": "read",
     "TestResult": "results",
     "Unnormalized": "read",

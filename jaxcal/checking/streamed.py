@@ -28,7 +28,7 @@ from jaxcal.checking.plan import (
 )
 from jaxcal.dce import distance_from_calibration
 from jaxcal.dce.table import CELLS
-from jaxcal.fit import RandomFeatures
+from jaxcal.fit.specification import RandomFeatures
 from jaxcal.read import checks
 from jaxcal.results import Result
 from jaxcal.streaming.arrays_file import BadFile

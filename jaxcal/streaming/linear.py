@@ -18,8 +18,10 @@ from jaxtyping import Array, Float, PyTree
 from jaxcal.engine.linear import ROWS, along, filled, in_blocks, parts_of, square, total, triangle
 from jaxcal.entries.calibration import observed, table_names
 from jaxcal.entries.sums import EntriesFit
-from jaxcal.fit import Fitted, Specification, not_finite
+from jaxcal.fit.fitted import Fitted
+from jaxcal.fit.specification import Specification
 from jaxcal.nulls.limits import p_value_of_spectrum
+from jaxcal.numerics import not_finite
 from jaxcal.read import checks
 from jaxcal.read.convert import input_names
 from jaxcal.read.observations import observations

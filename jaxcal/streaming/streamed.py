@@ -14,13 +14,9 @@ from jaxtyping import Array, PyTree
 
 from jaxcal.dce.table import CELLS
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.fit import (
-    MeanResidual,
-    RandomFeatures,
-    Specification,
-    stein_specification,
-    with_random_features,
-)
+from jaxcal.fit.options import stein_specification, with_random_features
+from jaxcal.fit.residuals import MeanResidual
+from jaxcal.fit.specification import RandomFeatures, Specification
 from jaxcal.numerics import full_precision
 from jaxcal.read import checks
 from jaxcal.results import Result
