@@ -19,7 +19,7 @@ from jaxcal import (
 )
 from jaxcal import read as models
 from jaxcal.skce.estimates import BlockEstimates
-from jaxcal.squared_ce.report import Report
+from jaxcal.squared_ce.pipeline import Report
 
 RUN = ("atoms",)  # programs whose values the host goes on with: these are not only traced
 RNG = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from jaxcal.repairing import ProbabilityRepair, repair
 from jaxcal.repairing.certificate import NATS, gain_in_words
 from jaxcal.results import JudgedResult, Result, Sentences, in_words, recorded
 from jaxcal.results.report import image, page, shown
-from jaxcal.squared_ce.report import Report
+from jaxcal.squared_ce.pipeline import Report
 from jaxcal.typing import ArrayLike, Contents, Key, KeyLike, PredictionsLike
 
 if TYPE_CHECKING:

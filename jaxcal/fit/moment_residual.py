@@ -9,8 +9,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal.fit.residuals import Featured, View, noted
 from jaxcal.moments import Moment, attribution
-from jaxcal.moments.evaluation import evaluate
-from jaxcal.moments.stein import edges, smooth
+from jaxcal.moments.stein import edges, evaluate, smooth
 from jaxcal.numerics import at_least, normals, not_finite
 from jaxcal.read import OwnUnits, Standardized
 from jaxcal.read.scores import each_density, is_distribution, signs_reversed, states_an_end

@@ -10,7 +10,7 @@ from jaxcal.ckce.results import Comparison
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, cells, legend_above, one, say
 from jaxcal.read import checks
 from jaxcal.results import confidence
-from jaxcal.squared_ce.report import Report
+from jaxcal.squared_ce.pipeline import Report
 from jaxcal.typing import ArrayLike
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ from jaxcal.typing import Contents, DTypeLike
 
 FORMAT, HEADER = 1, "header.json"
 MOVED = {  # modules of classes in files that an earlier version wrote
+    "jaxcal.squared_ce.report": "jaxcal.squared_ce.pipeline",
     "jaxcal.checking.report": "jaxcal.checking.check",
     "jaxcal.streaming.counts": "jaxcal.streaming.state",
     "jaxcal.streaming.entries": "jaxcal.streaming.linear",
