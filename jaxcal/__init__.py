@@ -1,8 +1,8 @@
 """jaxcal: can I trust the uncertainty of this probabilistic model?
 
 Functions, classes and subpackages (`kernels`, `divergences`, `nulls`, `skce`, `ucme`, `moments`,
-`mcmc`, `coverage`, `candidates`, `measures`, `ckce`, `squared_ce`, `dce`, `streaming`,
-`simulators`, `sbi`, `plots`, `whitening`), and JAX with them, are imported on first use.
+`mcmc`, `coverage`, `candidates`, `measures`, `ckce`, `squared_ce`, `dce`, `streaming`, `sbi`,
+`plots`, `whitening`), and JAX with them, are imported on first use.
 """
 
 from importlib import import_module
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         nulls,
         plots,
         sbi,
-        simulators,
         skce,
         squared_ce,
         streaming,
@@ -34,8 +33,8 @@ if TYPE_CHECKING:
     from jaxcal.ckce import compare
     from jaxcal.dce import distance_from_calibration
     from jaxcal.entries import calibration_test
-    from jaxcal.fit import RandomFeatures
     from jaxcal.fit.explanation import explain
+    from jaxcal.fit.specification import RandomFeatures
     from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
     from jaxcal.mcmc import mcmc_draws
     from jaxcal.read import Draws, LogDensities, Scores, Unnormalized
@@ -50,7 +49,7 @@ __version__ = "0.2.0"
 _HOMES = {  # modules of functions and classes
     "Draws": "read",
     "LogDensities": "read",
-    "RandomFeatures": "fit",
+    "RandomFeatures": "fit.specification",
     "Scores": "read",
     "TestResult": "results",
     "Unnormalized": "read",
@@ -89,10 +88,6 @@ def __getattr__(name: str) -> Any:
     return getattr(home, name) if name in _HOMES else home
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
-
 __all__ = [
     "Draws",
     "LogDensities",
@@ -129,7 +124,6 @@ __all__ = [
     "plots",
     "repair",
     "sbi",
-    "simulators",
     "skce",
     "skce_interval",
     "skce_test",
@@ -140,3 +134,4 @@ __all__ = [
     "ucme_test",
     "whitening",
 ]
+__dir__ = __all__.copy  # completion shows the public names

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from jaxcal import __version__, command_line
 
 if TYPE_CHECKING:
-    from jaxcal.checking.report import CheckReport
+    from jaxcal.checking.check import CheckReport
 
 UNUSABLE, CANNOT_TELL, INTERRUPTED, NO_READER = 2, 3, 130, 141  # the last two by shell convention
 

@@ -13,14 +13,9 @@ from jax.tree_util import Partial
 from jaxcal import testing
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.engine.quadratic import TILE
-from jaxcal.fit import (
-    MomentResidual,
-    RandomFeatures,
-    Specification,
-    SteinOptions,
-    checked_base_measure,
-    stein_specification,
-)
+from jaxcal.fit.moment_residual import MomentResidual
+from jaxcal.fit.options import SteinOptions, checked_base_measure, stein_specification
+from jaxcal.fit.specification import RandomFeatures, Specification
 from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.moments import Balance

@@ -27,10 +27,7 @@ __all__ = ["coverage"]
 
 TIES = 0x7165  # seed of the places among equal values
 RowNumber: TypeAlias = int | Int[Array, ""]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names
 
 
 class Coverage(Result):

@@ -9,7 +9,8 @@ from jaxtyping import Array
 from jaxcal import testing
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.engine.quadratic import TILE
-from jaxcal.fit import RandomFeatures, SteinOptions, stein_specification
+from jaxcal.fit.options import SteinOptions, stein_specification
+from jaxcal.fit.specification import RandomFeatures
 from jaxcal.kernels.points import Constant
 from jaxcal.nulls import Null, Wild
 from jaxcal.read import Unnormalized, checks

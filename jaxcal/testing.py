@@ -22,24 +22,16 @@ from jaxcal.engine.quadratic import (
     quadratic_sums,
 )
 from jaxcal.engine.signs import HadamardSigns
-from jaxcal.fit import (
-    Featured,
-    Fitted,
-    RandomFeatures,
-    Specification,
-    as_forms,
-    explanation,
-    kernel_residual,
-    not_finite,
-    rare_targets,
-    refitted,
-    with_random_features,
-)
-from jaxcal.fit.residuals import errors
+from jaxcal.fit import explanation
+from jaxcal.fit.fitted import Fitted
+from jaxcal.fit.options import with_random_features
+from jaxcal.fit.redraws import as_forms, kernel_residual, rare_targets, refitted
+from jaxcal.fit.residuals import Featured, errors
+from jaxcal.fit.specification import RandomFeatures, Specification
 from jaxcal.moments import attribution
 from jaxcal.nulls import Needs, Null, Outcome, contract
 from jaxcal.nulls.resampling import season
-from jaxcal.numerics import full_precision
+from jaxcal.numerics import full_precision, not_finite
 from jaxcal.read import checks
 from jaxcal.read.observations import n_repeated
 from jaxcal.results import Coordinates, Estimate, TestResult

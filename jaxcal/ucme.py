@@ -15,18 +15,14 @@ from jaxtyping import Array, Float
 
 from jaxcal.divergences.vectors import Vectors, gram_block
 from jaxcal.engine.quadratic import ordered_pairs
-from jaxcal.fit import (
-    Featured,
-    Fitted,
-    Specification,
-    explanation,
-    not_finite,
-    rare_targets,
-    refitted,
-)
+from jaxcal.fit import explanation
+from jaxcal.fit.fitted import Fitted
+from jaxcal.fit.redraws import rare_targets, refitted
+from jaxcal.fit.residuals import Featured
+from jaxcal.fit.specification import Specification
 from jaxcal.nulls import Redrawn, contract
 from jaxcal.nulls.locations import F, Judgement, LocationNull, Signs
-from jaxcal.numerics import full_precision
+from jaxcal.numerics import full_precision, not_finite
 from jaxcal.read import Draws, checks
 from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.observations import drawn_order, n_repeated
@@ -42,10 +38,7 @@ from jaxcal.statistics.weighted import Weighted
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
 
 __all__ = ["F", "Signs", "ucme", "ucme_test"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names
 
 
 LOCATIONS = 5

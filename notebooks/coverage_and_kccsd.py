@@ -27,7 +27,7 @@ import numpyro.distributions as dist
 import jaxcal
 from jaxcal import plots
 from jaxcal.coverage import coverage
-from jaxcal.plots.rejections import interval
+from jaxcal.plots.comparisons import interval
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
 n, m = (100, 19) if quick else (400, 99)  # cases, and draws of each prediction

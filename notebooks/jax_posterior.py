@@ -9,14 +9,16 @@
 
 # %%
 import os
+from collections import namedtuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 import optax
 
 import jaxcal
-from jaxcal import sbi, simulators
+from jaxcal import sbi
 from jaxcal.coverage import coverage
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
@@ -29,8 +31,46 @@ keys = jax.random.split(jax.random.key(0), 6)
 # works with their logarithms, whose prior is Gaussian; observations are taken in logarithms too.
 
 # %%
-problem = simulators.lotka_volterra()
-thetas, xs = problem.pairs(keys[0], simulations)
+names = "alpha", "beta", "gamma", "delta"
+prior = dist.LogNormal(jnp.asarray([-0.125, -3.0, -0.125, -3.0]), jnp.full(4, 0.5)).to_event(1)
+
+
+def log_populations(theta):
+    """dX = alpha X - beta X Y, dY = delta X Y - gamma Y from (30, 1), at ten times 2.1 apart."""
+    alpha, beta, gamma, delta = theta
+    h = 2.1 / 42
+
+    def slope(y):
+        return jnp.stack([alpha - beta * jnp.exp(y[1]), delta * jnp.exp(y[0]) - gamma])
+
+    def step(y, _):  # the method of Runge and Kutta
+        a = slope(y)
+        b = slope(y + h / 2 * a)
+        c = slope(y + h / 2 * b)
+        return y + h / 6 * (a + 2 * b + 2 * c + slope(y + h * c)), None
+
+    def between(y, _):
+        return jax.lax.scan(step, y, None, length=42)[0], y
+
+    start = jnp.log(jnp.asarray([30.0, 1.0]))
+    return jax.lax.scan(between, start, None, length=10)[1].T.reshape(-1)
+
+
+def simulate(key, theta):
+    """Ten observed populations of prey, then of predators, with log-normal errors."""
+    return jnp.exp(log_populations(theta) + 0.1 * jax.random.normal(key, (20,)))
+
+
+Pairs = namedtuple("Pairs", "thetas xs")
+
+
+def pairs(key, n):
+    prior_key, draw_key = jax.random.split(key)
+    thetas = prior.sample(prior_key, (n,))
+    return Pairs(thetas, jax.vmap(simulate)(jax.random.split(draw_key, n), thetas))
+
+
+thetas, xs = pairs(keys[0], simulations)
 center, scale = jnp.mean(jnp.log(xs), axis=0), jnp.std(jnp.log(xs), axis=0)
 
 
@@ -107,8 +147,8 @@ hasty = train(start, few_steps, keys[2])
 # and the figure. Posteriors without a sampler go without it.
 
 # %%
-fresh = problem.pairs(keys[3], tested)
-options = {"prior": problem.prior, "names": problem.names, "summaries": jnp.log(fresh.xs)}
+fresh = pairs(keys[3], tested)
+options = {"prior": prior, "names": names, "summaries": jnp.log(fresh.xs)}
 
 
 @eqx.filter_jit
@@ -136,7 +176,7 @@ before.figure()
 # verdict comes from.
 
 # %%
-tuning = problem.pairs(keys[5], tested)
+tuning = pairs(keys[5], tested)
 
 
 class Tempered(eqx.Module):

@@ -24,7 +24,7 @@ import jaxcal
 from jaxcal import plots
 from jaxcal.coverage import coverage
 from jaxcal.nulls import Wild
-from jaxcal.plots.rejections import interval
+from jaxcal.plots.comparisons import interval
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
 n, m = (60, 19) if quick else (300, 99)  # cases, and draws of each prediction

@@ -21,7 +21,7 @@ import numpyro.distributions as dist
 import jaxcal
 from jaxcal.coverage import coverage
 from jaxcal.nulls import Wild
-from jaxcal.plots.rejections import interval
+from jaxcal.plots.comparisons import interval
 
 quick = bool(os.environ.get("JAXCAL_QUICK"))
 sizes = (30,) if quick else (50, 100, 200, 400)

@@ -3,7 +3,7 @@
 import importlib
 
 PACKAGES = """candidates ckce coverage dce divergences kernel_means kernels mcmc measures
-moments nulls plots sbi simulators skce squared_ce streaming ucme whitening"""
+moments nulls plots sbi skce squared_ce streaming ucme whitening"""
 PLACES = ["jaxcal"] + [f"jaxcal.{place}" for place in PACKAGES.split()]
 
 

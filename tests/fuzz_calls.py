@@ -13,14 +13,13 @@ from jaxcal import (
     dce,
     divergences,
     kernels,
-    simulators,
     squared_ce,
     streaming,
     whitening,
 )
 from jaxcal import read as models
 from jaxcal.skce.estimates import BlockEstimates
-from jaxcal.squared_ce.report import Report
+from jaxcal.squared_ce.pipeline import Report
 
 RUN = ("atoms",)  # programs whose values the host goes on with: these are not only traced
 RNG = np.random.default_rng(0)
@@ -199,15 +198,6 @@ def recipes():
         "ckce": compared,
         "squared_ce": squared,
         "dce": distances,
-        "simulators": {
-            "Simulator": {
-                "name": "normal",
-                "prior": PRIOR,
-                "draw": lambda key, theta: theta,
-                "log_likelihood": log_prob,
-                "names": ("a", "b"),
-            }
-        },
         "plots": plots(),
         "methods": methods(),
         "torch": {"TorchPosterior": {"posterior": lambda x: None}},
@@ -267,7 +257,6 @@ def with_vectors(values):
 METHODS = {
     "BlockEstimates.lower_bound": BlockEstimates.lower_bound,
     "Report.compare": Report.compare,
-    "Simulator.pairs": simulators.Simulator.pairs,
     "Table.of": dce.Table.of,
     "Table.grouped": dce.Table.grouped,
     "array_batches": all_batches,
@@ -282,7 +271,6 @@ def methods():
     return {
         "BlockEstimates.lower_bound": {"self": block_estimates, "level": 0.1},
         "Report.compare": {"self": report, **names},
-        "Simulator.pairs": {"self": simulators.gaussian_linear(2), "key": 0, "n": 3},
         "Table.of": BINARY,
         "Table.grouped": {"counts": np.ones(N, int), **BINARY},
         "array_batches": {"size": 4, "arrays": YS},

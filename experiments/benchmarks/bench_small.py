@@ -143,7 +143,7 @@ def part_first(quick, obvious):
     if not obvious:
         import jaxcal
         from jaxcal import testing
-        from jaxcal.fit import stein_specification
+        from jaxcal.fit.options import stein_specification
 
     ready = time.process_time()
     x, y = jax.block_until_ready(data(256))

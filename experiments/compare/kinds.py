@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 from jax.scipy.stats import norm
 
 import jaxcal
-from jaxcal.ckce.ranks import LEVELS
+from jaxcal.ckce.probability import LEVELS
 from jaxcal.streaming import StreamedTest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

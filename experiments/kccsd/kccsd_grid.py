@@ -22,7 +22,7 @@ from jaxcal.divergences import (
     Wasserstein,
 )
 from jaxcal.divergences.vectors import gram_block
-from jaxcal.fit import stein_specification
+from jaxcal.fit.options import stein_specification
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import IMQ, Gaussian, points
 from jaxcal.nulls import Wild

@@ -161,14 +161,14 @@ MUTANTS = [
     ),
     Mutant(
         "the Laplace error counts each observation twice",
-        "dce/kernel.py",
+        "dce/smooth.py",
         "return left + right - rho",
         "return left + right",
         "unit/dce/test_measures.py",
     ),
     Mutant(
         "the unbiased square keeps its diagonal",
-        "dce/kernel.py",
+        "dce/smooth.py",
         "(squared - jnp.sum(rho**2)) /",
         "squared /",
         "unit/dce/test_measures.py",
@@ -189,14 +189,14 @@ MUTANTS = [
     ),
     Mutant(
         "the one-step estimate lacks the factor 2",
-        "squared_ce/intervals.py",
+        "squared_ce/leave_one_out.py",
         "jnp.sum(2 * residuals * estimated",
         "jnp.sum(residuals * estimated",
         "unit/squared_ce/test_squared_ce_pipeline.py",
     ),
     Mutant(
         "the paired test looks at the other tail",
-        "squared_ce/intervals.py",
+        "squared_ce/leave_one_out.py",
         "ndtr(z), interval)",
         "ndtr(-z), interval)",
         "unit/squared_ce/test_squared_ce_pipeline.py",
@@ -322,7 +322,7 @@ MUTANTS = [
     ),
     Mutant(
         "an entry is learned from itself too",
-        "entries/learned.py",
+        "entries/evidence.py",
         "(part < k)[:, None]",
         "(part <= k)[:, None]",
         "unit/entries/test_entries.py",

@@ -4,8 +4,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.squared_ce.estimators import Candidate, Estimator, candidate
-from jaxcal.squared_ce.functions import CalibrationFunction, Factors, on_diagonal
+from jaxcal.squared_ce.functions import (
+    CalibrationFunction,
+    Candidate,
+    Estimator,
+    Factors,
+    candidate,
+    on_diagonal,
+)
 from jaxcal.squared_ce.reductions import Reduced
 
 

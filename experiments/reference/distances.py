@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.dce.kernel import of_unit_norm, sums
 from jaxcal.dce.predictions import Binary, atoms, binary, ordered
+from jaxcal.dce.smooth import decaying_sums, of_unit_norm
 from jaxcal.numerics import largest, safe_sqrt
 from jaxcal.read import checks
 from jaxcal.typing import Scalar, Vector
@@ -186,7 +186,7 @@ def laplace_witness(
     data = ordered(binary(predictions, targets, weights))
     bandwidth = positive_like(bandwidth, data.v)
     v, rho = data.v, data.rho
-    left, right = sums(v, rho, bandwidth)
+    left, right = decaying_sums(v, rho, bandwidth)
     t = checks.floats(at, "at")
     after = jnp.searchsorted(v, t, side="right")
     i, j = jnp.maximum(after - 1, 0), jnp.minimum(after, v.size - 1)

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.stats
 
 from jaxcal.results import Interval
-from jaxcal.squared_ce.intervals import root
+from jaxcal.squared_ce.leave_one_out import root
 
 
 def plug_in(tuned) -> Interval:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.moments import marginal_means
+from jaxcal.moments import attribution
 from jaxcal.moments.attribution import _covariances, _log_spreads, _pseudo_values
 from jaxcal.results import Means
 from jaxcal.typing import Points
@@ -27,4 +27,4 @@ def given_others(
     roots = jnp.sqrt(jnp.diagonal(jnp.linalg.inv(covariances), axis1=1, axis2=2))
     alone, others = -scores / roots, (ys - centers) * roots
     spread = _pseudo_values(_log_spreads(_covariances(alone, others)))
-    return GivenOthers(marginal_means.means(-alone), marginal_means.means(spread))
+    return GivenOthers(attribution.means(-alone), attribution.means(spread))

@@ -8,8 +8,7 @@ from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
 from jaxcal.read import checks
-from jaxcal.squared_ce.estimators import positive
-from jaxcal.squared_ce.functions import one_problem
+from jaxcal.squared_ce.functions import one_problem, positive
 from jaxcal.squared_ce.kde import BLOCK, GRID, log_kernel, logits_of, on_simplex
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import Scalar

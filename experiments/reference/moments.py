@@ -7,8 +7,7 @@ from jaxtyping import Array
 
 from jaxcal.moments import Balance
 from jaxcal.moments.balance import balanced
-from jaxcal.moments.evaluation import LogDensityOfOne
-from jaxcal.moments.stein import FORMS, Form, _entries
+from jaxcal.moments.stein import FORMS, Form, LogDensityOfOne, _entries
 from jaxcal.read import convert
 from jaxcal.typing import DTypeLike, Key, Nodes, Point
 

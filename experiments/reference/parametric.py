@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.read import checks
-from jaxcal.squared_ce.estimators import Setting
-from jaxcal.squared_ce.functions import Factors, one_problem, risk_of_factors
+from jaxcal.squared_ce.functions import Factors, Setting, one_problem, risk_of_factors
 from jaxcal.squared_ce.reductions import Reduced
 
 

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from jaxcal.kernel_means.closed_forms import e1
 from jaxcal.kernel_means.dispatch import Averages, NoClosedForm, check_dimension, own_by_second
-from jaxcal.kernel_means.laplaces import e1
 from jaxcal.kernel_means.mixtures import Grid, below, log_node, slope
 from jaxcal.kernels import points
 from jaxcal.read.families import Laplaces, Normals

@@ -1,4 +1,4 @@
-"""More simulators with priors, on which studies compare posteriors (Lueckmann et al., 2021)."""
+"""More problems, on which studies compare posteriors (Lueckmann et al., 2021)."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ from jax.tree_util import Partial
 from jaxtyping import Array, Float
 
 from jaxcal.read import convert
-from jaxcal.simulators import (
+from reference.problems import (
     VARIANCE,
     Simulator,
     _draw_linear,

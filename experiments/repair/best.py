@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 
 from jaxcal import Unnormalized
 from jaxcal.read import Standardized
-from jaxcal.repairing.cross_fitted import in_data_units
+from jaxcal.repairing.certificate import in_data_units
 from jaxcal.repairing.features import Features
 from jaxcal.repairing.fit import NOWHERE, Parameters, fit, log_likelihoods
 

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-
-from jaxcal import simulators
+from reference import problems as simulators
 
 PEOPLE, TESTED = 1000, 40
 PREDATION, SEASONS = 0.3, 50  # deviation of the noise of Ricker's map, steps

@@ -15,9 +15,8 @@ import numpy as np
 import numpyro.distributions as dist
 
 from jaxcal import Draws
-from jaxcal.repairing.certificate import certificate
-from jaxcal.repairing.cross_fitted import cross_fitted, in_data_units
-from jaxcal.repairing.drawn import gaussians, independent, one_more
+from jaxcal.repairing.certificate import certificate, cross_fitted, in_data_units
+from jaxcal.repairing.move import gaussians, independent, one_more
 from jaxcal.repairing.repair import _energy_gained
 from jaxcal.results.notes import memory
 

@@ -13,9 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
-from jaxcal.moments.marginal_means import student_quantile
-from jaxcal.repairing.certificate import certificate
-from jaxcal.repairing.cross_fitted import cross_fitted, in_data_units
+from jaxcal.moments.attribution import student_quantile
+from jaxcal.repairing.certificate import certificate, cross_fitted, in_data_units
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner

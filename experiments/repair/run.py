@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcal import Unnormalized, calibration_test
-from jaxcal.repairing.certificate import certificate
-from jaxcal.repairing.cross_fitted import cross_fitted, in_data_units
+from jaxcal.repairing.certificate import certificate, cross_fitted, in_data_units
 from jaxcal.repairing.move import move_all
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -13,16 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pit_map
-from boxes import SIMULATORS, Box
 from sklearn.tree import DecisionTreeRegressor
 
 import jaxcal
 from jaxcal import sbi
-from jaxcal.repairing.drawn import energy_scores
+from jaxcal.repairing.move import energy_scores
 from jaxcal.sbi.torch_density import density_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
+from boxes import SIMULATORS, Box
 
 FOLDER = Path(__file__).parent
 M = 100  # draws of each posterior for the energy score

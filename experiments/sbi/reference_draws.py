@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 
-from jaxcal import simulators
 from jaxcal.sbi.space import space_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from reference import problems as simulators
 from reference import simulators as more
 
 FOLDER = Path(__file__).parent

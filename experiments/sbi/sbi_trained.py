@@ -8,10 +8,10 @@ from typing import NamedTuple
 import jax
 import numpy as np
 import sbi_methods as methods
+from reference.problems import two_moons
 from reference.simulators import slcp
 
 import jaxcal
-from jaxcal import simulators
 from jaxcal.nulls import Wild
 from jaxcal.read import Scores
 from jaxcal.sbi import score_pairs
@@ -19,7 +19,7 @@ from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.sbi.torch_density import density_of
 from jaxcal.skce import skce_test
 
-TASKS = {"two moons": simulators.two_moons, "SLCP": slcp}
+TASKS = {"two moons": two_moons, "SLCP": slcp}
 M = 99
 GRID = 64  # cells a side
 

@@ -21,10 +21,10 @@ import numpy as np
 import run
 import runner
 import sbi_methods
+from reference import problems as simulators
+from reference.problems import VARIANCE, box
 
-from jaxcal import simulators
 from jaxcal.sbi import check_posterior
-from jaxcal.simulators import VARIANCE, box
 
 FOLDER = Path(__file__).parent
 METHODS = ("check", "SBC", "coverage", "TARP", "TARP ranks", "LC2ST")

@@ -15,14 +15,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcal import simulators
 from jaxcal.sbi import check_posterior
-from jaxcal.simulators import VARIANCE
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sbi"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
 import sbi_methods
+from reference import problems as simulators
+from reference.problems import VARIANCE
 from reference.simulators import slcp
 
 FOLDER = Path(__file__).parent

@@ -24,7 +24,7 @@ import numpy as np
 
 from jaxcal import squared_ce
 from jaxcal.squared_ce.functions import Residual
-from jaxcal.squared_ce.report import Report
+from jaxcal.squared_ce.pipeline import Report
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -27,7 +27,7 @@ import numpy as np
 
 from jaxcal import squared_ce
 from jaxcal.kernels.grams import gram
-from jaxcal.squared_ce.estimators import at_data
+from jaxcal.squared_ce.functions import at_data
 from jaxcal.squared_ce.reductions import Reduced
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

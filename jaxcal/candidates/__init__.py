@@ -14,7 +14,4 @@ __all__ = [
     "log_density",
     "ranks",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

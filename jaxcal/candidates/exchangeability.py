@@ -24,11 +24,11 @@ from jaxcal.coverage import massart
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.divergences.vectors import NodeScores
 from jaxcal.engine.quadratic import TILE, quadratic_sums
-from jaxcal.fit import Embedding, not_finite
+from jaxcal.fit.fitted import Embedding
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
-from jaxcal.numerics import largest
+from jaxcal.numerics import largest, not_finite
 from jaxcal.read import Standardized, Units, checks
 from jaxcal.read.observations import densities, n_repeated
 from jaxcal.read.scores import (

@@ -4,7 +4,4 @@ from jaxcal.checking.check import check
 from jaxcal.checking.streamed import streamed_check
 
 __all__ = ["check", "streamed_check"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

@@ -1,18 +1,258 @@
-"""`jaxcal.check`: select tests, run them, report."""
+"""`jaxcal.check`: select tests, run them, and report one verdict with its limits."""
 
-from typing import Any
+import html
+import textwrap
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jaxtyping import Array, Float
 
 from jaxcal.checking.plan import CLASS_PROBABILITIES, Asked, Plan, check_inputs, plan
-from jaxcal.checking.report import CheckReport
 from jaxcal.nulls import DependentWild, HadamardWild
+from jaxcal.nulls.contract import holm
 from jaxcal.read import checks
-from jaxcal.repairing import repair
-from jaxcal.results import recorded
-from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
+from jaxcal.repairing import ProbabilityRepair, repair
+from jaxcal.repairing.certificate import NATS, gain_in_words
+from jaxcal.results import JudgedResult, Result, Sentences, in_words, recorded
+from jaxcal.results.report import image, page, shown
+from jaxcal.squared_ce.pipeline import Report
+from jaxcal.typing import ArrayLike, Contents, Key, KeyLike, PredictionsLike
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LIMITS = (
+    "Calibrated predictions need not be sharp or useful: compare scores as well.",
+    "Targets are compared with their predictions: errors that cancel among equal predictions are "
+    "seen only along inputs, where these are given (inputs=, kcsd_test).",
+)
+
+
+class CheckReport(JudgedResult):
+    """Results of the tests of a check, with one verdict.
+
+    Attributes:
+        tests: Results of the k tests.
+        p_values: P-values of the tests, [k].
+        p_adjusted: P-values after Holm's correction, [k]; NaN if a test has none.
+        p_value: P-value of "calibrated" from all tests, []; NaN if no test has one.
+        estimates: Estimates of the size of an error, which do not affect the verdict.
+        kind: Kind of the predictions, in words.
+        why: Reasons for these tests.
+        names: Names of the tests.
+        sight: Errors that each test can detect, and those that it hardly detects.
+        n: Number of observations.
+        level: Level of the verdict.
+        dependent: Whether the tests allow for dependence between observations.
+        repair: The call that repairs such predictions, or "".
+        unit: Unit of the gain by the repair.
+        gain: The repair, if it was computed for this report, or None.
+    """
+
+    _rows: ClassVar[tuple[str, ...]] = ("names", "p_values", "p_adjusted")
+
+    tests: tuple[Result, ...]
+    p_values: Float[Array, " k"]
+    p_adjusted: Float[Array, " k"]
+    p_value: Float[Array, ""]
+    estimates: tuple[Result, ...]
+    kind: str = eqx.field(static=True)
+    why: str = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    sight: tuple[str, ...] = eqx.field(static=True)
+    n: int = eqx.field(static=True)
+    level: float = eqx.field(static=True, default=0.05)
+    dependent: bool = eqx.field(static=True, default=False)
+    repair: str = eqx.field(static=True, default="")
+    unit: str = eqx.field(static=True, default=NATS)
+    gain: ProbabilityRepair | None = None
+
+    @classmethod
+    def of(cls, *, tests: tuple[Result, ...], **fields: Any) -> "CheckReport":
+        """Build a report; tests with NaN p-values count as tests in Holm's correction."""
+        p = jnp.stack([_p_value(test) for test in tests])
+        adjusted = jnp.where(jnp.isnan(p), jnp.nan, holm(jnp.where(jnp.isnan(p), 1, p)))
+        return cls(
+            tests=tests, p_values=p, p_adjusted=adjusted, p_value=jnp.nanmin(adjusted), **fields
+        )
+
+    def _page(self) -> str:
+        return _page(self)
+
+    def _no_verdict(self) -> Sentences:
+        """Return reasons for no verdict: a test has none, and no other test rejects."""
+        told = [np.asarray(_reason(test)) == "" for test in self.tests]
+        adjusted = np.asarray(self.p_adjusted)
+        decided = np.zeros(self.batch_shape, bool)
+        for place, clear in enumerate(told):
+            decided |= clear & (adjusted[..., place] <= self.level)
+        return [
+            (f"{name}: {text}", ~decided & (np.asarray(_reason(test)) == text))
+            for name, test in zip(self.names, self.tests, strict=True)
+            for text in np.unique(_reason(test))
+            if text
+        ]
+
+    def _contents(self) -> Contents:
+        return {
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "p_value": self.p_value,
+            "level": self.level,
+            "n": self.n,
+            "kind": self.kind,
+            "why": self.why,
+            "dependent": self.dependent,
+            "names": self.names,
+            "p_values": self.p_values,
+            "p_adjusted": self.p_adjusted,
+            "tests": [test.to_dict() for test in self.tests],
+            "estimates": [estimate.to_dict() for estimate in self.estimates],
+            "limits": self.limits(),
+            "repair": self.repair_in_words(),
+        }
+
+    def figure(self) -> "Figure | None":
+        return self.tests[0].figure()
+
+    def limits(self) -> list[str]:
+        """Return sentences on the errors that this check can and cannot detect."""
+        return [*self.sight, *LIMITS]
+
+    def verdict_in_words(self) -> str:
+        """Return the verdict in words, or why there is none."""
+        return in_words(self)
+
+    def repair_in_words(self) -> str:
+        """Return the gain by a repair, or the call that computes it; "" without a repair."""
+        if self.gain is None:
+            return self.repair and f"what a repair would gain, in {self.unit}: {self.repair}"
+        what = gain_in_words(self.gain)
+        return f"a repair would gain {what}: {self.repair}"
+
+    def correction(self) -> str:
+        """Return how the verdict follows from the tests."""
+        if len(self.tests) == 1:
+            return "that of the one test"
+        return (
+            f"over {len(self.tests)} tests by Holm's correction: all together reject a calibrated "
+            f"model with probability {self.level:g} at most; below each is judged by itself"
+        )
+
+    def _lines(self) -> list[str]:
+        lines = [
+            f"check of {self.kind}, n = {self.n}",
+            f"  verdict    {self.verdict_in_words()}",
+            *_filled(f"  p-value    {float(self.p_value):.3g}   ({self.correction()})", 13),
+            *_filled(f"  why these  {self.why}", 13),
+            "",
+        ]
+        for result in (*self.tests, *self.estimates):
+            lines += [*repr(result).split("\n"), ""]
+        limits = [line for text in self.limits() for line in _filled(f"  {text}", 4)]
+        last = _filled(self.repair_in_words(), 4)
+        return [*lines, "what this can and cannot see", *limits, *last]
+
+
+def _filled(text: str, indent: int) -> list[str]:
+    return textwrap.wrap(text, 100, subsequent_indent=" " * indent)
+
+
+def _p_value(result: Any) -> Any:
+    """Return the p-value of a result; for coverage, that of uniform ranks."""
+    return jnp.asarray(result.p_value if hasattr(result, "p_value") else result.p_uniform)
+
+
+def _reason(result: Any) -> Any:
+    """Return why a result has no verdict, or ""."""
+    if isinstance(result, JudgedResult):
+        return result.reason
+    return np.where(np.isnan(_p_value(result)), "its p-value is not a number", "")
+
+
+def _page(report: CheckReport) -> str:
+    """Return the HTML page: verdict, reasons, limits, and each result with its figure."""
+    title = f"Check of {report.kind}"
+    rows = [
+        [name, f"{float(p):.3g}", f"{float(q):.3g}"]
+        for name, p, q in zip(report.names, report.p_values, report.p_adjusted, strict=True)
+    ]
+    parts = [
+        _tag("h1", title),
+        f'<p class="verdict">{html.escape(_sentence(report.verdict_in_words()))}</p>',
+        _tag("p", f"n = {report.n} observations; p = {float(report.p_value):.3g}."),
+        *_warnings(report),
+        _tag("h2", "Why these tests"),
+        _tag("p", _sentence(f"the predictions are {report.kind}: {report.why}")),
+        _table(["test", "p-value", "p-value (Holm)"], rows),
+        _tag("p", _sentence(f"the p-value of the verdict is {report.correction()}")),
+        _tag("h2", "What this can and cannot see"),
+        _list(report.limits()),
+        _tag("h2", "Results"),
+        *(_section(result) for result in (*report.tests, *report.estimates)),
+        _tag("h2", "What to do next"),
+        _list(_actions(report)),
+        _tag("h2", "How it was made"),
+        _table(["", ""], _sources(report), head=False),
+    ]
+    return page(title, "\n".join(parts))
+
+
+def _warnings(report: Any) -> list[str]:
+    """Return the warnings of all results as HTML."""
+    texts = [text for one in (*report.tests, *report.estimates) for text in one.warnings()]
+    return [_tag("h2", "Before you rely on it"), _list(texts)] if texts else []
+
+
+def _list(texts: list[str]) -> str:
+    return "<ul>" + "".join(_tag("li", text) for text in texts) + "</ul>"
+
+
+def _actions(report: CheckReport) -> list[str]:
+    """Return what to do after this verdict: its reason, a repair, or more observations."""
+    if report.verdict == "cannot tell":
+        return [f"Remove the reason and check again: {report.reason}."]
+    if report.verdict == "not rejected":
+        return ["Check with more observations to detect smaller errors."]
+    steps = ["Repair the predictions on one half of the pairs, and check them on the other half."]
+    if report.repair:
+        after = "its result prints the gain and the tests before and after the repair"
+        steps.append(_sentence(f"{report.repair_in_words()}; {after}"))
+    return steps
+
+
+def _sources(report: Any) -> list[list[str]]:
+    """Return versions and the recorded call, of the check or of its first test."""
+    recorded = dict((report if report.provenance["function"] else report.tests[0]).provenance)
+    recorded |= recorded.pop("options") or {}
+    return [[name, str(value)] for name, value in recorded.items()]
+
+
+def _section(result: Result) -> str:
+    """Return the figure and the report of a result as HTML."""
+    # the figure of a calibration error compares several estimators, but a check fits one
+    drawing = None if isinstance(result, Report) else result.figure()
+    picture = "" if drawing is None else f"<p>{image(drawing, dpi=110, alt=shown(result))}</p>"
+    return f"{picture}<pre>{html.escape(repr(result))}</pre>"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _tag(name: str, text: str) -> str:
+    return f"<{name}>{html.escape(text)}</{name}>"
+
+
+def _table(heads: list[str], rows: list[list[str]], *, head: bool = True) -> str:
+    top = "<tr>" + "".join(_tag("th", text) for text in heads) + "</tr>" if head else ""
+    body = ["<tr>" + "".join(_tag("td", cell) for cell in row) + "</tr>" for row in rows]
+    return f"<table>{top}{''.join(body)}</table>"
+
 
 LEAST_PAIRS = 10  # least number of observations for a repair with 5 folds
 

@@ -15,9 +15,8 @@ import jax
 import numpy as np
 
 from jaxcal.checking import tables
-from jaxcal.checking.check import carried_out
+from jaxcal.checking.check import CheckReport, carried_out
 from jaxcal.checking.plan import by_features, plan
-from jaxcal.checking.report import CheckReport
 from jaxcal.read import Draws, Scores, checks
 from jaxcal.results.saved import SOURCE
 from jaxcal.streaming import arrays_file

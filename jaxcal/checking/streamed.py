@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from jaxcal.checking.check import CheckReport
 from jaxcal.checking.plan import (
     CLASSES,
     DISTANCE,
@@ -25,17 +26,15 @@ from jaxcal.checking.plan import (
     check_inputs,
     plan,
 )
-from jaxcal.checking.report import CheckReport
 from jaxcal.dce import distance_from_calibration
 from jaxcal.dce.table import CELLS
-from jaxcal.fit import RandomFeatures
+from jaxcal.fit.specification import RandomFeatures
 from jaxcal.read import checks
 from jaxcal.results import Result
 from jaxcal.streaming.arrays_file import BadFile
 from jaxcal.streaming.columns import ARRAYS, TARGETS, Arrays, batch_of
-from jaxcal.streaming.counts import TableSums
 from jaxcal.streaming.shards import Shards
-from jaxcal.streaming.state import StreamState
+from jaxcal.streaming.state import StreamState, TableSums
 from jaxcal.streaming.streamed import StreamedTest
 from jaxcal.typing import ArrayLike, Key, KeyLike
 

@@ -24,7 +24,9 @@ from jaxcal.ckce.inputs import Ridge, ridge_at, standardized
 from jaxcal.ckce.results import CKCE
 from jaxcal.divergences.mmd import MMD
 from jaxcal.divergences.vectors import gram_block
-from jaxcal.fit import Fitted, Specification, stein_specification
+from jaxcal.fit.fitted import Fitted
+from jaxcal.fit.options import stein_specification
+from jaxcal.fit.specification import Specification
 from jaxcal.kernels import points
 from jaxcal.kernels.grams import square_gram
 from jaxcal.kernels.points import Constant, Gaussian

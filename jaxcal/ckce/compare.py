@@ -6,7 +6,7 @@ two models are far more certain than their values.
 
 import math
 
-from jaxcal.ckce import any_predictions, ranks
+from jaxcal.ckce import any_predictions, probability
 from jaxcal.ckce.any_predictions import are_classes
 from jaxcal.ckce.class_comparison import by_kernel, by_probability, compared, of_groups, of_models
 from jaxcal.ckce.inputs import Ridge, named
@@ -144,7 +144,7 @@ def compare(
     elif classes:
         problem = of_groups(models, targets, groups, variables)
     elif measure == "probability":
-        fields = ranks.compared(key, names, each, targets, n_draws, level, variables)
+        fields = probability.compared(key, names, each, targets, n_draws, level, variables)
         return Comparison(**fields, names=names, **counts, things="models")
     else:
         shared = (names, each, targets, measure, n_draws, level)

@@ -7,10 +7,9 @@ Start with `distance_from_calibration`. Predictions are probabilities of label 1
 from jaxcal.dce.binned import binned_ece, unbinned_ece
 from jaxcal.dce.distance import distance_from_calibration
 from jaxcal.dce.intervals import interval_ce, surrogate_interval_ce
-from jaxcal.dce.kernel import kernel_ce
 from jaxcal.dce.lower import lower_distance
 from jaxcal.dce.recalibration import recalibrate
-from jaxcal.dce.smooth import smooth_ce
+from jaxcal.dce.smooth import kernel_ce, smooth_ce
 from jaxcal.dce.table import Table
 
 __all__ = [
@@ -25,7 +24,4 @@ __all__ = [
     "surrogate_interval_ce",
     "unbinned_ece",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

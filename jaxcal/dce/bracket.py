@@ -14,11 +14,10 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal.dce.binned import BinnedECE, binned_ece, ece
 from jaxcal.dce.intervals import _best, _surrogate, smallest_width
-from jaxcal.dce.kernel import _laplace
 from jaxcal.dce.lower import CELLS, bounds_of
 from jaxcal.dce.population import label_free_groups, moved
 from jaxcal.dce.predictions import Ordered, merged, ordered
-from jaxcal.dce.smooth import _smooth
+from jaxcal.dce.smooth import _laplace, _smooth
 from jaxcal.numerics import at_least, at_most, largest, smallest
 from jaxcal.read import checks
 from jaxcal.typing import Scalar, Vector

@@ -22,8 +22,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.dce.intervals import boxcars
-from jaxcal.dce.kernel import sums
 from jaxcal.dce.predictions import Binary, Ordered, merged, one_by_one
+from jaxcal.dce.smooth import decaying_sums
 from jaxcal.nulls.contract import p_value
 from jaxcal.numerics import at_least, largest, smallest
 from jaxcal.read import checks
@@ -65,7 +65,7 @@ def _cells(data: Ordered) -> Ordered:
 
 def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
     """Return the squared Laplace kernel calibration error of sorted residuals, each pair once."""
-    left, _ = sums(v, rho, jnp.ones((), v.dtype))
+    left, _ = decaying_sums(v, rho, jnp.ones((), v.dtype))
     return jnp.sum(rho * (2 * left - rho))
 
 

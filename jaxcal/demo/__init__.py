@@ -19,8 +19,8 @@ from jaxtyping import Float32, Float64, Shaped
 
 from jaxcal import plots
 from jaxcal.calibration import kccsd_test
+from jaxcal.checking.check import CheckReport
 from jaxcal.checking.plan import SCORES
-from jaxcal.checking.report import CheckReport
 from jaxcal.demo.forecasters import Energy, Regression, train
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.read import checks
@@ -92,7 +92,8 @@ class Days(NamedTuple):
 
 def forecasts(weather: Weather) -> Days:
     """Return forecasts of each day from the day before."""
-    angle = 2 * np.pi * _day_of_year(weather.dates) / 365.25
+    day_of_year = (weather.dates - weather.dates.astype("datetime64[Y]")).astype(int)
+    angle = 2 * np.pi * day_of_year / 365.25
     inputs = np.stack(
         [
             weather.temp_max,
@@ -106,10 +107,6 @@ def forecasts(weather: Weather) -> Days:
     )
     targets = np.stack([weather.temp_max, weather.temp_min], axis=1)
     return Days(weather.dates[1:], inputs[:-1].astype(np.float32), targets[1:].astype(np.float32))
-
-
-def _day_of_year(dates: np.ndarray) -> np.ndarray:
-    return (dates - dates.astype("datetime64[Y]")).astype(int)
 
 
 class Verdict(NamedTuple):

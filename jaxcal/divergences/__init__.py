@@ -8,8 +8,7 @@ class probabilities.
 from jaxcal.divergences.fisher import Fisher, GradientKernel, KernelFisher
 from jaxcal.divergences.gaussians import GaussianFisher, GaussianKernelFisher, Wasserstein
 from jaxcal.divergences.mmd import MMD
-from jaxcal.divergences.simplex import Euclidean, TotalVariation
-from jaxcal.divergences.vectors import Vectors
+from jaxcal.divergences.vectors import Euclidean, TotalVariation, Vectors
 
 __all__ = [
     "MMD",
@@ -23,7 +22,4 @@ __all__ = [
     "Vectors",
     "Wasserstein",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

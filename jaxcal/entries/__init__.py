@@ -3,7 +3,4 @@
 from jaxcal.entries.calibration import calibration_test
 
 __all__ = ["calibration_test"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

@@ -13,8 +13,7 @@ from jaxcal import nulls
 from jaxcal.engine import one_at_a_time
 from jaxcal.engine.quadratic import ordered_pairs
 from jaxcal.engine.signs import HadamardSigns
-from jaxcal.entries.evidence import Entries, log_evidence
-from jaxcal.entries.learned import varying
+from jaxcal.entries.evidence import Entries, log_evidence, varying
 from jaxcal.entries.moments import MOST, Frame, groups
 from jaxcal.entries.ranks import Seen, Statistics, normal, seen
 from jaxcal.entries.table import row_names, sharpened, table
@@ -56,7 +55,7 @@ def calibration_test(
     claimed centre and log scale, inputs), have mean 0 under calibration. Their sums are compared
     with sums under random signs, by the evidence averaged over named alternatives: shift, spread,
     correlation, tails, skewness, trends of shift and spread, and "varying": errors along a function
-    of all features that is learned from other observations (`jaxcal.entries.learned`).
+    of all features that is learned from other observations (`jaxcal.entries.evidence`).
 
     Args:
         key: Random key: typed, legacy or an integer seed.

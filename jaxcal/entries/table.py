@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.entries.landed import N_POINTS
-from jaxcal.moments.marginal_means import student_p_value, student_quantile
+from jaxcal.moments.attribution import student_p_value, student_quantile
 from jaxcal.nulls.contract import holm
 from jaxcal.numerics import at_least
 from jaxcal.results import Table

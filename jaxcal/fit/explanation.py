@@ -10,9 +10,8 @@ from jaxtyping import Array
 
 from jaxcal.fit.fitted import Fitted
 from jaxcal.fit.moment_residual import MomentResidual
-from jaxcal.fit.residuals import Featured, MeanResidual, SteinResidual
+from jaxcal.fit.residuals import Featured, Frame, MeanResidual, SteinResidual
 from jaxcal.fit.specification import Specification
-from jaxcal.fit.views import Frame
 from jaxcal.kernels.points import Constant, Product, Scaled, Sum
 from jaxcal.read import Scores, checks
 from jaxcal.read.families import Classes

@@ -9,8 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array
 
 from jaxcal.divergences.vectors import NodeScores, Vectors
-from jaxcal.fit.residuals import Featured, Residual
-from jaxcal.fit.views import ClassFrame, Frame
+from jaxcal.fit.residuals import ClassFrame, Featured, Frame, Residual
 from jaxcal.kernels.points import Constant
 from jaxcal.numerics import at_least, binary_size
 from jaxcal.read import Scores, Units

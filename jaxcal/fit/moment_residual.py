@@ -7,11 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxcal.fit.residuals import Featured, noted
-from jaxcal.fit.views import View
-from jaxcal.moments import Moment, marginal_means
-from jaxcal.moments.evaluation import evaluate
-from jaxcal.moments.support import edges, smooth
+from jaxcal.fit.residuals import Featured, View, noted
+from jaxcal.moments import Moment, attribution
+from jaxcal.moments.stein import edges, evaluate, smooth
 from jaxcal.numerics import at_least, normals, not_finite
 from jaxcal.read import OwnUnits, Standardized
 from jaxcal.read.scores import each_density, is_distribution, signs_reversed, states_an_end
@@ -176,10 +174,10 @@ def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
     nodes, values = (None, None) if view.at_nodes is None else view.at_nodes
     if view.scores is None:
         return eye
-    fitted = marginal_means.covariances_of(predictions, nodes, values, view.scores)
+    fitted = attribution.covariances_of(predictions, nodes, values, view.scores)
     if fitted is None and n < 2 * d:
         return eye
-    covariances = marginal_means.in_common(view.scores)[None] if fitted is None else fitted
+    covariances = attribution.in_common(view.scores)[None] if fitted is None else fitted
     finite = jnp.all(jnp.isfinite(covariances), axis=(1, 2), keepdims=True)
     return jnp.linalg.cholesky(jnp.where(finite, covariances, eye))
 

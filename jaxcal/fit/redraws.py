@@ -11,9 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.fit.fitted import Fitted
-from jaxcal.fit.residuals import Featured
+from jaxcal.fit.residuals import Featured, Frame
 from jaxcal.fit.specification import Keys, Specification
-from jaxcal.fit.views import Frame
 from jaxcal.kernels.classes import ClassGram, MatrixKernel
 from jaxcal.read import Draws
 from jaxcal.read.families import Classes, Laplaces, Normals, distribution_of

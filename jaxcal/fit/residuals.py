@@ -1,7 +1,8 @@
-r"""Residuals with mean 0 under calibration, which multiply a kernel on predictions.
+r"""Data in the units of a test, and residuals, which multiply a kernel on predictions.
 
-:math:`h_{ij} = k(p_i, p_j) \langle \xi_i, \xi_j \rangle` with :math:`\xi` the Stein feature of a
-score, or :math:`l(y, \cdot) - E\,l(Z, \cdot)` for a prediction with kernel means.
+Residuals have mean 0 under calibration. :math:`h_{ij} = k(p_i, p_j) \langle \xi_i, \xi_j \rangle`
+with :math:`\xi` the Stein feature of a score, or :math:`l(y, \cdot) - E\,l(Z, \cdot)` for a
+prediction with kernel means.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -11,19 +12,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxcal.divergences.vectors import Vectors
-from jaxcal.fit.views import View
+from jaxcal.divergences.vectors import NodeScores, Vectors
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernel_means.dispatch import KernelMeans
 from jaxcal.kernels.points import Constant
 from jaxcal.moments import attribution
 from jaxcal.moments.attribution import Claims
-from jaxcal.moments.support import edges
+from jaxcal.moments.stein import edges
 from jaxcal.nulls.resampling import series_of
 from jaxcal.numerics import not_finite
-from jaxcal.read import Draws, Standardized
+from jaxcal.read import Draws, OwnUnits, Standardized, Units
 from jaxcal.read.families import Classes, offered_moments
-from jaxcal.read.scores import climbable, signs_reversed
+from jaxcal.read.scores import climbable, scores_at, signs_reversed
 from jaxcal.statistics.skce import KernelResidual, Observed
 from jaxcal.statistics.stein import Stein, SteinFeatures
 from jaxcal.statistics.weighted import WeightedFeatures
@@ -32,12 +32,114 @@ from jaxcal.typing import (
     Features,
     KernelLike,
     Key,
+    Nodes,
     Pairwise,
+    Point,
     Points,
     Precondition,
     PredictionsLike,
 )
 from jaxcal.whitening import precisions as preconditioners
+from jaxcal.whitening.contract import Whitener, Whitening
+
+
+class View(NamedTuple):
+    """n predictions and their targets in the units of the test.
+
+    ``ys``: targets [n, d] relative to the frame's origin, or classes [n]. ``predictions`` are in
+    the same units; ``about_origin`` are also relative to the origin, so that a common offset costs
+    no digits. ``scores`` [n, d] are those at the targets. ``whitening``, if not None, maps both to
+    the units of each prediction, which are then those of ``about_origin``.
+    """
+
+    ys: Array
+    predictions: Any
+    about_origin: Any
+    scores: Points | None = None
+    at_nodes: NodeScores | None = None
+    targets: Array | None = None
+    whitening: Whitening | None = None
+
+    @property
+    def offset(self) -> Point:
+        """Return the frame's origin in the units of ``predictions``, which nodes share."""
+        common, about = self.predictions.units, self.about_origin.units
+        about = about.units if isinstance(about, OwnUnits) else about
+        return (about.center - common.center) / common.scale
+
+    @property
+    def points(self) -> Array:
+        """Return the targets as inputs of the target kernel."""
+        return self.ys if self.whitening is None else self.whitening.points(self.ys)
+
+    @property
+    def point_scores(self) -> Points:
+        """Return the scores at `points`."""
+        assert self.scores is not None
+        return self.scores if self.whitening is None else self.whitening.scores(self.scores)
+
+
+class Frame(eqx.Module):
+    """Units [d], centre [d] of the raw targets, nodes [m, d], and the whitening of predictions."""
+
+    units: Units
+    origin: Point
+    nodes: Nodes | None
+    whitener: Whitener | None = None
+
+    def standardized(self, predictions: PredictionsLike, event: tuple[int, ...]) -> Standardized:
+        """Return predictions over targets of this shape, in the units of the test."""
+        return Standardized(predictions, self.units, event)
+
+    def view(self, predictions: Any, targets: Array, *, scores: bool) -> View:
+        """Return the `View` of n predictions and targets; scores cost n (m + 1) gradients."""
+        n, event = targets.shape[0], targets.shape[1:]
+        ys = targets.reshape(n, -1)
+        about = Units(self.origin, self.units.scale)
+        view = View(
+            about.points(ys),
+            self.standardized(predictions, event),
+            Standardized(predictions, about, event),
+            targets=targets,
+        )
+        if not scores and self.nodes is None:
+            return self._whitened(view)
+        # at the raw targets: rescaling could move a target across the edge of a support
+        raw = Standardized(predictions, Units.unchanged(ys), event)
+        nodes = None if self.nodes is None else self.units.original(self.nodes)
+        values, at_nodes = scores_at(raw, ys, nodes, self.units)
+        if at_nodes is not None:
+            at_nodes = NodeScores(self.nodes, at_nodes)
+        return self._whitened(view._replace(scores=values, at_nodes=at_nodes))
+
+    def _whitened(self, view: View) -> View:
+        """Return the view with centres relative to the origin, like the targets, and scales."""
+        if self.whitener is None:
+            return view
+        at_nodes = view.at_nodes
+        if at_nodes is not None and at_nodes.nodes is not None:
+            at_nodes = NodeScores(at_nodes.nodes - view.offset[None], at_nodes.values)
+        about = view.about_origin
+        whitening = self.whitener.fit(about, at_nodes)
+        n, d = view.ys.shape  # a KSD has one density for all targets
+        whitening = whitening._replace(
+            center=jnp.broadcast_to(whitening.center, (n, d)),
+            scale=jnp.broadcast_to(whitening.scale, (n, d, d)),
+        )
+        units = OwnUnits(about.units, whitening.center, whitening.scale)
+        return view._replace(
+            whitening=whitening, about_origin=Standardized(about.predictions, units, about.event)
+        )
+
+
+class ClassFrame(eqx.Module):
+    """Classes have no units, no origin and no nodes."""
+
+    def view(self, predictions: Classes, targets: Array, *, scores: bool) -> View:
+        """Return probabilities, for distances between predictions, and class distributions."""
+        assert not scores
+        return View(jnp.asarray(targets), predictions.probabilities, predictions)
+
 
 LANDMARKS = 8  # targets at which kernel residuals are evaluated as series
 

@@ -15,11 +15,9 @@ import numpy as np
 from jaxtyping import Array, Bool, PyTree
 from jaxtyping import Key as _Key
 
-from jaxcal.divergences.simplex import TotalVariation
-from jaxcal.divergences.vectors import Vectors, check_rows, is_euclidean
+from jaxcal.divergences.vectors import TotalVariation, Vectors, check_rows, is_euclidean
 from jaxcal.fit.fitted import Embedding, Fitted
-from jaxcal.fit.residuals import Featured, Residual
-from jaxcal.fit.views import ClassFrame, Frame, View
+from jaxcal.fit.residuals import ClassFrame, Featured, Frame, Residual, View
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic

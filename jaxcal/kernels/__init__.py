@@ -32,7 +32,4 @@ __all__ = [
     "RationalQuadratic",
     "Spectrum",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

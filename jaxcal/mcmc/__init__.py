@@ -4,7 +4,4 @@ from jaxcal.mcmc.run import mcmc_draws
 from jaxcal.mcmc.samplers import HMC, MALA, NUTS
 
 __all__ = ["HMC", "MALA", "NUTS", "mcmc_draws"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

@@ -29,7 +29,4 @@ __all__ = [
     "reliability",
     "with_temperature",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

@@ -1,11 +1,7 @@
 """Moments: functions of a prediction and a target with mean zero under calibration."""
 
 from jaxcal.moments.balance import Balance, Exchangeable
-from jaxcal.moments.evaluation import Moment
-from jaxcal.moments.stein import Curvature, Score
+from jaxcal.moments.stein import Curvature, Moment, Score
 
 __all__ = ["Balance", "Curvature", "Exchangeable", "Moment", "Score"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.moments.evaluation import LogDensityOfOne
+from jaxcal.moments.stein import LogDensityOfOne
 from jaxcal.read import convert
 from jaxcal.typing import DTypeLike, Key, Nodes, Point
 

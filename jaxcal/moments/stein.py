@@ -1,20 +1,113 @@
-r"""Moments from derivatives of a log density: Stein's identity for functions of finite dimension.
+r"""Protocol of moments, those of Stein's identity, and checks of the density that it needs.
 
 For a vector field f with p f -> 0 at every boundary,
 :math:`E_{y \sim p}[s_p f^\top + \nabla f] = 0` entry by entry, with :math:`(\nabla f)_{ql} =
-\partial_q f_l`. Points and scores are in the units of each prediction (`jaxcal.moments.evaluate`).
+\partial_q f_l`. Points and scores are in the units of each prediction (`evaluate`).
+The checks find where the support ends, and whether a density is twice differentiable.
 """
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jaxtyping import Array, Bool, Float
 
-from jaxcal.moments.evaluation import LogDensityOfOne
-from jaxcal.read import convert
-from jaxcal.typing import Point
+from jaxcal.numerics import at_least, normals
+from jaxcal.read import Units, convert
+from jaxcal.read.convert import say
+from jaxcal.read.scores import each_density, is_distribution, on_whole_space
+from jaxcal.typing import Key, Point, Points, Predictions, Scalar
+
+LogDensityOfOne: TypeAlias = Callable[[Point], Scalar]
+
+
+@runtime_checkable
+class Moment(Protocol):
+    """Protocol of moments: numbers with mean zero if y is a draw of the prediction.
+
+    Called with the log density of ONE prediction, known up to its constant, and one target [d],
+    both in the units of that prediction; ``log_density(z)`` is a differentiable function of any
+    point [d]. Returns q numbers [q], or a dict of such arrays whose keys name the error that a
+    nonzero mean indicates. A plain function is a moment.
+
+    Optional attributes and methods:
+
+    - ``whole_space = True``: the moment has mean zero only if the density vanishes at every
+      boundary of its support, as with all derivatives of a log density; it is left out otherwise.
+    - ``smoothness``: how often the density is differentiated; 0 by default.
+    - ``marginal = True``: values are a vector in the units of the prediction, to be converted to
+      claimed standard deviations of each coordinate.
+    - ``common = True``: evaluate in units common to all predictions, even if each has its own.
+    - ``randomized = True``: pass a random key per target as third argument.
+    - ``fitted(key, dimension, dtype)``: returns the moment with its random draws, the same for all
+      predictions and independent of targets.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> def score(log_density, y):  # its mean under the prediction is 0
+        ...     return jax.grad(log_density)(y)
+        >>> isinstance(score, jaxcal.moments.Moment)
+        True
+    """
+
+    def __call__(
+        self, log_density: LogDensityOfOne, y: Point, /
+    ) -> Float[Array, " q"] | dict[str, Float[Array, " q"]]: ...
+
+
+def evaluate(
+    moment: Moment,
+    predictions: Predictions,
+    targets: Float[Array, "n *event"],
+    centers: Float[Array, "#n d"],
+    scales: Float[Array, "#n d d"],
+    *rows: Any,
+) -> dict[str, Float[Array, "n q"]]:
+    r"""Return the values [n, q] of a moment at n targets by name, in the units of each prediction.
+
+    The units of a prediction are :math:`u = M^{-1}(y - c)`, with centres c [n, d] and scales M [n,
+    d, d] (or one of each for all) that are functions of the predictions alone. ``rows`` are further
+    arguments of the moment, one row per target. Log densities are evaluated at the raw points, so
+    that targets lose no digits; where one is NaN, such as log(y) at y < 0, the density counts as 0.
+    Values without names are called "moment".
+    """
+    n, event = targets.shape[0], targets.shape[1:]
+    flat = targets.reshape(n, -1)
+    scales = jnp.broadcast_to(scales, (n, flat.shape[1], flat.shape[1]))
+    us = jnp.linalg.solve(scales, (flat - centers)[..., None])[..., 0]
+
+    def one(log_density: Any, y: Array, u: Point, scale: Array, *row: Any) -> Any:
+        def own(z: Point) -> Scalar:
+            value = log_density(y + (scale @ (z - u)).reshape(event))
+            return jnp.where(jnp.isnan(value), -jnp.inf, value)
+
+        values = moment(own, u, *row)
+        values = values if isinstance(values, dict) else {"moment": values}
+        return {name: _numbers(part) for name, part in values.items()}
+
+    values = each_density(predictions, one, targets, us, scales, *rows)
+    if not getattr(moment, "marginal", False):
+        return values
+    deviations = jnp.linalg.norm(scales, axis=2, keepdims=True)
+    return {name: jnp.einsum("nij,nj->ni", scales / deviations, v) for name, v in values.items()}
+
+
+def _numbers(value: Any) -> Float[Array, " q"]:
+    """Return the value of a moment as a vector, or raise TypeError."""
+    try:
+        numbers = jnp.atleast_1d(value)
+    except TypeError:
+        numbers = None
+    if numbers is None or numbers.ndim > 1 or not jnp.issubdtype(numbers.dtype, jnp.inexact):
+        raise TypeError(
+            f"moment: wanted numbers [q] for a log density and a target, or a dict of such, got "
+            f"{say(value)}"
+        )
+    return numbers
+
 
 Form = Literal["full", "diagonal", "trace", "correlation"]
 FORMS = ("full", "diagonal", "trace", "correlation")
@@ -109,3 +202,121 @@ def _entries(matrix: Float[Array, "d d"], form: Form) -> dict[str, Array]:
     i, j = jnp.triu_indices(variances.size, 1)
     others = {"correlation": (matrix[i, j] + matrix[j, i]) / 2**0.5}  # nothing in one dimension
     return others if form == "correlation" else {"spread": variances} | others
+
+
+LENGTHS = (0.06, 0.2, 0.7, 2.8)  # of moves, in standard deviations of all targets
+HALVINGS = 24  # bisection steps towards an edge
+NEAR = 2.0 ** np.array([-8, -14])  # distances from an edge, relative to that of the target
+SLOPE, DROP = 0.9, 12.0
+
+
+class Edges(NamedTuple):
+    """``seen`` []: whether a move ends where a density is 0 or NaN; ``abrupt`` []: whether the
+    density jumps there, or vanishes more slowly than the distance."""
+
+    seen: Bool[Array, ""]
+    abrupt: Bool[Array, ""]
+
+
+def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"]) -> Edges:
+    r"""Look for edges of the densities by moving targets.
+
+    Each target is moved by .06, .2, .7 and 2.8 standard deviations of all targets, in both
+    directions of a random line for each. If a density is large near an edge, some calibrated
+    targets are near it, and some moves cross it.
+
+    The edge b is located by bisection. Near b the density grows like :math:`r^\alpha` with the
+    distance r; :math:`\alpha` is estimated by the slope of log p between r and r / 64. The Stein
+    identity of the score holds for :math:`\alpha > 0`, and its variance is finite for
+    :math:`\alpha > 1`. An edge is abrupt if the slope is below .9 and the density beside the edge
+    is above :math:`e^{-12}` times that at the target.
+
+    Cost: 9 log densities per target; 26 more if it has an edge.
+    """
+    nowhere = jnp.zeros((), bool)
+    if is_distribution(predictions) and on_whole_space(predictions):
+        return Edges(nowhere, nowhere)
+    predictions, targets = jax.tree.map(jax.lax.stop_gradient, (predictions, targets))
+    n = targets.shape[0]
+    scale = Units.of(targets.reshape(n, -1)).scale
+    d = scale.size
+
+    def logs(steps: Points) -> Float[Array, " n"]:
+        moved = targets + (scale[None] * steps).reshape(targets.shape)
+        return each_density(predictions, lambda log_density, y: log_density(y), moved)
+
+    lines = normals(key, (len(LENGTHS), n, d), targets.dtype)
+    lines = lines / jnp.linalg.norm(lines, axis=-1, keepdims=True)
+    lines = lines * jnp.asarray(LENGTHS, targets.dtype)[:, None, None]
+    steps = jnp.stack([lines, -lines], axis=1).reshape(-1, n, d)  # shortest first
+    moved = jax.lax.map(logs, jnp.concatenate([jnp.zeros_like(steps[:1]), steps]))
+    here = moved[0]
+    ends = ~jnp.isfinite(moved[1:]) & jnp.isfinite(here)[None]
+    crossed = jnp.any(ends, axis=0)
+    step = steps[jnp.argmax(ends, axis=0), jnp.arange(n)]
+
+    def halve(way: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        k, low, high = way
+        middle = (low + high) / 2
+        inside = jnp.isfinite(logs(middle[:, None] * step))
+        return k + 1, jnp.where(inside, middle, low), jnp.where(inside, high, middle)
+
+    def unfinished(way: tuple[Array, Array, Array]) -> Array:
+        return (way[0] < HALVINGS) & jnp.any(crossed)
+
+    start = jnp.zeros((), int), jnp.zeros_like(here), jnp.ones_like(here)
+    _, _, edge = jax.lax.while_loop(unfinished, halve, start)
+    beside = edge[None] * (1 - jnp.asarray(NEAR, edge.dtype))[:, None]
+    far, near = jax.lax.map(lambda at: logs(at[:, None] * step), beside)
+    slope = (far - near) / float(np.log(NEAR[0] / NEAR[1]))
+    falls = jnp.isfinite(near) & ((slope >= SLOPE) | (here - near >= DROP))
+    placed = edge > 2.0**-4  # an edge closer to its target is not located precisely enough
+    return Edges(jnp.any(crossed), jnp.any(crossed & placed & ~falls))
+
+
+ROUGH = 0.01  # share of segments that may disagree
+
+
+def smooth(
+    key: Key,
+    predictions: Predictions,
+    targets: Float[Array, "n *event"],
+    centers: Float[Array, "#n d"],
+    scales: Float[Array, "#n d d"],
+) -> Bool[Array, ""]:
+    r"""Return whether second derivatives explain differences of scores on 99 % of n segments.
+
+    Compares :math:`s(b) - s(a)` with :math:`\int_a^b \nabla^2 \log p`, by Gauss's rule of two
+    points, on a segment from each target in a random direction, .3 times as long as a prediction is
+    typically wide (one over the root mean square of the scores). Across a kink (of a ReLU network
+    or a Laplace density) the left side jumps, which automatic differentiation misses. ``centers``
+    and ``scales`` are those of `evaluate`. Cost: 3 gradients and 2 Hessian-vector products per
+    target.
+    """
+    n, d = targets.shape[0], centers.shape[1]
+    scores = evaluate(_score, predictions, targets, centers, scales)["moment"]
+    size = jnp.sqrt(jnp.mean(jnp.where(jnp.isfinite(scores), scores, 0) ** 2))
+    length = 0.3 / jnp.where(size > 0, size, 1)
+    directions = normals(key, (n, d), targets.dtype)
+    directions = directions / jnp.linalg.norm(directions, axis=1, keepdims=True)
+    steps = length * directions
+
+    segment: Any = _gap
+    gaps = evaluate(segment, predictions, targets, centers, scales, steps)["moment"]
+    off = jnp.linalg.norm(gaps, axis=1) > 0.1 * at_least(size, 0)
+    return jnp.mean(off, dtype=targets.dtype) <= ROUGH
+
+
+def _score(log_density: Any, y: Array) -> Array:
+    return jax.grad(log_density)(y)
+
+
+def _gap(log_density: Any, y: Array, step: Array) -> Array:
+    """Return the difference of scores along a segment minus the integral of the Hessian."""
+    score = jax.grad(log_density)
+
+    def slope(part: float) -> Array:
+        return jax.jvp(score, (y + part * step,), (step,))[1]
+
+    inner = 0.5 / 3**0.5
+    return score(y + step) - score(y) - (slope(0.5 - inner) + slope(0.5 + inner)) / 2

@@ -19,7 +19,4 @@ __all__ = [
     "Sums",
     "Wild",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

@@ -7,8 +7,7 @@ on ``ax`` and returns it, or makes a new pyplot figure, which ``matplotlib.pyplo
 colours.
 """
 
-from jaxcal.plots.comparisons import comparison, differences
-from jaxcal.plots.rejections import rejections
+from jaxcal.plots.comparisons import comparison, differences, rejections
 from jaxcal.plots.reliability import reliability
 from jaxcal.plots.results import contributions, coordinates, null_histogram, parts, table
 from jaxcal.plots.where import where
@@ -25,7 +24,4 @@ __all__ = [
     "table",
     "where",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

@@ -23,7 +23,4 @@ __all__ = [
     "draws",
     "gaussian_moments",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

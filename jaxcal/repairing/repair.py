@@ -11,18 +11,19 @@ from jaxcal.entries import calibration_test
 from jaxcal.nulls import DependentWild
 from jaxcal.read import Draws, Unnormalized, checks, convert
 from jaxcal.read.scores import is_distribution, states_an_end
-from jaxcal.repairing.certificate import ENERGY, NATS, certificate
-from jaxcal.repairing.cross_fitted import CrossFitted, cross_fitted
-from jaxcal.repairing.drawn import (
+from jaxcal.repairing.certificate import ENERGY, NATS, CrossFitted, certificate, cross_fitted
+from jaxcal.repairing.fit import Parameters
+from jaxcal.repairing.move import (
+    Move,
     blocks,
     energy_scores,
     gaussians,
     independent,
+    move_all,
     moved_draws,
+    no_move,
     one_more,
 )
-from jaxcal.repairing.fit import Parameters
-from jaxcal.repairing.move import Move, move_all, no_move
 from jaxcal.repairing.probabilities import ProbabilityRepair, of_classes, of_labels
 from jaxcal.repairing.result import Repair, columns_of, moves_of
 from jaxcal.results import TestResult, recorded

@@ -14,12 +14,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.read import Draws, Unnormalized, checks
 from jaxcal.read.convert import input_names
-from jaxcal.repairing.certificate import NATS, about_gains, say_gain
-from jaxcal.repairing.cross_fitted import in_data_units
-from jaxcal.repairing.drawn import gaussians, moved_draws
+from jaxcal.repairing.certificate import NATS, about_gains, in_data_units, say_gain
 from jaxcal.repairing.features import DRAWS, MOST, OWN, Features, too_many
 from jaxcal.repairing.fit import Fitted, Parameters
-from jaxcal.repairing.move import Move, move_all
+from jaxcal.repairing.move import Move, gaussians, move_all, moved_draws
 from jaxcal.results import Result, Sentences, TestResult, counted
 from jaxcal.results.notes import of_a_chain
 from jaxcal.typing import ArrayLike, Predictions, Scalar, Vector

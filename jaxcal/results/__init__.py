@@ -1,6 +1,5 @@
 """Results of tests and estimates: pytrees of arrays that print as a short report."""
 
-from jaxcal.results.base import JudgedResult, Result, Sentences, load
 from jaxcal.results.notes import Notes, counted, sentences
 from jaxcal.results.parts import (
     FEW,
@@ -15,7 +14,7 @@ from jaxcal.results.parts import (
     tells,
 )
 from jaxcal.results.report import confidence, count_verdicts, in_words, too_few
-from jaxcal.results.result import TestResult
+from jaxcal.results.result import JudgedResult, Result, Sentences, TestResult, load
 from jaxcal.results.saved import recorded, replacing
 
 __all__ = [
@@ -44,7 +43,4 @@ __all__ = [
     "tells",
     "too_few",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

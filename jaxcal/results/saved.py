@@ -31,6 +31,21 @@ from jaxcal.typing import Contents, DTypeLike
 
 FORMAT, HEADER = 1, "header.json"
 MOVED = {  # modules of classes in files that an earlier version wrote
+    "jaxcal.squared_ce.report": "jaxcal.squared_ce.pipeline",
+    "jaxcal.checking.report": "jaxcal.checking.check",
+    "jaxcal.streaming.counts": "jaxcal.streaming.state",
+    "jaxcal.streaming.entries": "jaxcal.streaming.linear",
+    "jaxcal.squared_ce.intervals": "jaxcal.squared_ce.leave_one_out",
+    "jaxcal.squared_ce.estimators": "jaxcal.squared_ce.functions",
+    "jaxcal.divergences.simplex": "jaxcal.divergences.vectors",
+    "jaxcal.kernel_means.laplaces": "jaxcal.kernel_means.closed_forms",
+    "jaxcal.kernel_means.normals": "jaxcal.kernel_means.closed_forms",
+    "jaxcal.results.base": "jaxcal.results.result",
+    "jaxcal.fit.views": "jaxcal.fit.residuals",
+    "jaxcal.repairing.cross_fitted": "jaxcal.repairing.certificate",
+    "jaxcal.moments.support": "jaxcal.moments.stein",
+    "jaxcal.dce.kernel": "jaxcal.dce.smooth",
+    "jaxcal.candidates.mixtures": "jaxcal.candidates.proposals",
     "jaxcal.read.standardized": "jaxcal.read.predictions",
     "jaxcal.squared_ce.tuned": "jaxcal.squared_ce.tuning",
 }

@@ -7,7 +7,7 @@ function f with :math:`E_p|f s_p| < \infty` that vanishes at infinity,
 
 A score concerns a parameter **given the others**: with correlations it also indicates correct
 parameters. For a Gaussian posterior the scores of all parameters times the covariance concern each
-parameter by itself (`jaxcal.moments.marginal_means`); for other posteriors scores identify no
+parameter by itself (`jaxcal.moments.attribution`); for other posteriors scores identify no
 parameter.
 """
 
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.kernels.bandwidths import by_values
-from jaxcal.moments import attribution, marginal_means
+from jaxcal.moments import attribution
 from jaxcal.numerics import at_least
 from jaxcal.read import convert
 from jaxcal.read.observations import drawn_order
@@ -103,12 +103,12 @@ def diagnose(
     centers = cross_fitted_means(convert.key(key), predictors, thetas)
     scale = jnp.sqrt(jnp.mean(scores**2, axis=0, keepdims=True))
     given_others = scores / jnp.where(scale > 0, scale, 1)
-    first = given_others if covariances is None else marginal_means.shifts(scores, covariances)
+    first = given_others if covariances is None else attribution.shifts(scores, covariances)
     second = 1 + scores * (thetas - centers)
     d = thetas.shape[1]
     mean, spread = _together(first, second, level)
-    bias = mean if covariances is None else marginal_means.means(given_others, level=level)
-    shift = None if covariances is None else marginal_means.limited(mean, exact)
+    bias = mean if covariances is None else attribution.means(given_others, level=level)
+    shift = None if covariances is None else attribution.limited(mean, exact)
     alone = pairs = None
     if covariances is not None:
         about = centers if claimed_centers is None else claimed_centers
@@ -143,7 +143,7 @@ def _together(
     first: Float[Array, "n k"], second: Float[Array, "n k"], level: Scalar | float
 ) -> tuple[Means, Means]:
     """Return means of two sets of moments, with p-values corrected jointly."""
-    both = marginal_means.means(jnp.concatenate([first, second], axis=1), level=level)
+    both = attribution.means(jnp.concatenate([first, second], axis=1), level=level)
     k = first.shape[1]
     return Means(*(part[:k] for part in both)), Means(*(part[k:] for part in both))
 

@@ -143,9 +143,10 @@ class NumpyroPosterior:
 
     def log_prob(self, u: Array, x: PyTree) -> Array:
         """Return the log density of the unconstrained parameters given x, up to its constant."""
+        from numpyro.handlers import substitute
         from numpyro.infer.util import potential_energy
 
-        program = self.model if self.guide is None else _with_params(self.guide, self.params)
+        program = self.model if self.guide is None else substitute(self.guide, data=self.params)
         assert self.unravel is not None
         inputs = {name: x[name] for name in self.inputs}
         sites = {name: x[name] for name in self.observed} if isinstance(x, Mapping) else x
@@ -284,12 +285,6 @@ def _seeded(model: Program) -> Program:
     from numpyro.handlers import seed
 
     return seed(model, jax.random.key(0))
-
-
-def _with_params(guide: Any, params: dict[str, PyTree]) -> Program:
-    from numpyro.handlers import substitute
-
-    return substitute(guide, data=params)
 
 
 def _coordinate_names(latents: dict[str, Array]) -> tuple[str, ...]:

@@ -13,8 +13,7 @@ from jaxcal.read import Scores, checks
 from jaxcal.read.observations import drawn_order
 from jaxcal.results import counted
 from jaxcal.sbi import suspicions
-from jaxcal.sbi.adapters import as_posterior
-from jaxcal.sbi.nodes import nodes_of, prior_draws_of
+from jaxcal.sbi.adapters import as_posterior, nodes_of, prior_draws_of
 from jaxcal.sbi.posteriors import (
     ArrayPosterior,
     Densities,

@@ -4,7 +4,4 @@ from jaxcal.skce.calibration import kce, skce, skce_test
 from jaxcal.skce.estimates import block_estimates, skce_interval
 
 __all__ = ["block_estimates", "kce", "skce", "skce_interval", "skce_test"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

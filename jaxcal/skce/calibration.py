@@ -11,17 +11,12 @@ from jaxtyping import Array
 from jaxcal import testing
 from jaxcal.divergences.gaussians import Wasserstein
 from jaxcal.divergences.mmd import MMD
-from jaxcal.divergences.simplex import Euclidean
+from jaxcal.divergences.vectors import Euclidean
 from jaxcal.engine.quadratic import TILE
-from jaxcal.fit import (
-    MeanResidual,
-    Options,
-    RandomFeatures,
-    Specification,
-    checked_base_measure,
-    samplable,
-    vector_kernel,
-)
+from jaxcal.fit.options import Options, checked_base_measure, vector_kernel
+from jaxcal.fit.redraws import samplable
+from jaxcal.fit.residuals import MeanResidual
+from jaxcal.fit.specification import RandomFeatures, Specification
 from jaxcal.kernels import points
 from jaxcal.kernels.classes import ClassGram, Delta, MatrixKernel
 from jaxcal.kernels.points import Gaussian

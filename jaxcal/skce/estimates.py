@@ -11,7 +11,7 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
 from jaxcal.engine.quadratic import block_sums
-from jaxcal.fit import Specification
+from jaxcal.fit.specification import Specification
 from jaxcal.numerics import at_least
 from jaxcal.read import checks
 from jaxcal.results import Interval, Result, Sentences, TestResult, recorded

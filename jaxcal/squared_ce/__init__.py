@@ -21,7 +21,4 @@ __all__ = [
     "leave_one_out",
     "reduce",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxcal.read import checks, convert
-from jaxcal.squared_ce.estimators import Setting, scalar_only
-from jaxcal.squared_ce.functions import Factors
+from jaxcal.squared_ce.functions import Factors, Setting, scalar_only
 from jaxcal.squared_ce.reductions import Reduced
 
 AS_RUN = tuple(range(5, 91, 5))  # as in the authors' code; the paper's text says up to 100

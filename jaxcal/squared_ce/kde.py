@@ -19,8 +19,7 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from jaxcal.squared_ce.estimators import Setting, positive
-from jaxcal.squared_ce.functions import Factors, one_problem
+from jaxcal.squared_ce.functions import Factors, Setting, one_problem, positive
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import Scalar
 

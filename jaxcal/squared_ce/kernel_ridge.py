@@ -35,8 +35,7 @@ from jaxcal.kernels.grams import NystroemFeatures, gram, gram_diagonal, pivots
 from jaxcal.kernels.points import Gaussian
 from jaxcal.numerics import at_least, full_precision
 from jaxcal.read import checks
-from jaxcal.squared_ce.estimators import Setting, positive
-from jaxcal.squared_ce.functions import Factors, one_problem
+from jaxcal.squared_ce.functions import Factors, Setting, one_problem, positive
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import KernelLike
 

@@ -13,20 +13,22 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.results import Interval, plain
-from jaxcal.squared_ce.estimators import (
+from jaxcal.squared_ce.functions import (
     AtData,
     Candidate,
     Estimator,
+    Factors,
     Fitted,
     Setting,
     at_data,
     candidate,
+    finite_rows,
+    on_diagonal,
     on_edge,
     rows_among,
 )
-from jaxcal.squared_ce.functions import Factors, finite_rows, on_diagonal
-from jaxcal.squared_ce.intervals import OneStep, claimed_parts, one_step, one_step_terms, root
 from jaxcal.squared_ce.kernel_ridge import FittedRidge
+from jaxcal.squared_ce.leave_one_out import OneStep, claimed_parts, one_step, one_step_terms, root
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.squared_ce.splits import Split
 from jaxcal.typing import Contents

@@ -11,7 +11,4 @@ __all__ = [
     "StreamedTest",
     "array_batches",
 ]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

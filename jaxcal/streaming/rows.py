@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from jaxcal.ckce import ranks
+from jaxcal.ckce import probability
 from jaxcal.ckce.errors import BLOCKS
 from jaxcal.ckce.inputs import named, stacked
 from jaxcal.ckce.probability import COMPONENTS, said
@@ -209,7 +209,7 @@ class ClassRows(eqx.Module):
 
 class RankRows(eqx.Module):
     """Any other predictions, with residuals of the ranks of targets at ten levels
-    (`jaxcal.ckce.ranks`), in the units of a first sample.
+    (`jaxcal.ckce.probability`), in the units of a first sample.
 
     Attributes:
         key: Random key of points near the predictions, by the numbers of rows.
@@ -227,7 +227,7 @@ class RankRows(eqx.Module):
     def of(cls, key: Key, models: Models, targets: ArrayLike) -> tuple["RankRows", tuple[str, ...]]:
         """Fit to checked predictions of a first sample; also return the names of the models."""
         names, each = named(models)
-        checked, ys, lags = ranks.ready(names, each, targets)
+        checked, ys, lags = probability.ready(names, each, targets)
         for name, lag in zip(names, lags, strict=True):
             text, chained = of_a_chain(name, float(lag))
             if chained:
@@ -242,7 +242,7 @@ class RankRows(eqx.Module):
     @property
     def sizes(self) -> Sizes:
         """Return the numbers of columns."""
-        d, levels = len(self.units.center), ranks.LEVELS
+        d, levels = len(self.units.center), probability.LEVELS
         size = 2 * float(np.mean(levels * (1 - levels)))
         return Sizes(2 * d, len(levels) * d, (2, d), 1, size, 2 / (np.pi**2 * d), 1 + d)
 
@@ -254,7 +254,7 @@ class RankRows(eqx.Module):
     def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
         """Return names, predictions and targets of a batch, or an error."""
         names, each = named(models)
-        checked, ys, _ = ranks.ready(names, each, targets, least=1)
+        checked, ys, _ = probability.ready(names, each, targets, least=1)
         if ys.shape[1:] != self.event:
             raise ValueError(
                 f"targets: those of the first sample have shape {self.event}, those of the batch "
@@ -267,7 +267,7 @@ class RankRows(eqx.Module):
         numbers = _numbers(dealt.first, len(ys))
         claims, d, shares, finite = _told(self.key, self.units, predictions, ys, numbers)
         x = [scale(claim) for scale, claim in zip(self.scalings[k], claims, strict=True)]
-        added, _ = ranks.residuals(jnp.asarray(dealt.uniforms[:, 1:], ys.dtype))
+        added, _ = probability.residuals(jnp.asarray(dealt.uniforms[:, 1:], ys.dtype))
         log = np.full(len(ys), np.nan)
         if is_distribution(predictions):
             log = -np.asarray(predictions.log_prob(ys), np.float64)
@@ -308,8 +308,8 @@ def _told(
     raw = ys.reshape(len(ys), -1)
     standardized = Standardized(predictions, units, ys.shape[1:])
     near = seen(row_keys(key, numbers), standardized, units.points(raw), ys)
-    events = ranks.residuals, ranks.inside, ranks.below
-    d, *shares = (ranks.extrapolated(event, near.ranks) for event in events)
+    events = probability.residuals, probability.inside, probability.below
+    d, *shares = (probability.extrapolated(event, near.ranks) for event in events)
     finite = jnp.all(jnp.isfinite(raw) & jnp.isfinite(near.ranks.coordinates), axis=1)
     centers, deviations = near.claims
     return (centers, jnp.log(deviations)), d, jnp.stack(shares), finite

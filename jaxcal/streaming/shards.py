@@ -195,7 +195,8 @@ class Shards:
         except (OSError, pa.ArrowException) as error:
             raise BadFile(f"{path}: damaged ({str(error).splitlines()[0]})") from None
         except BadFile as error:
-            raise BadFile(_naming(path, error)) from None
+            text = str(error)
+            raise BadFile(text if path in text else f"{path}: {text}") from None
         rows = drawn(len(arrays[TARGETS]))
         arrays = arrays if rows is None else {name: a[rows] for name, a in arrays.items()}
         yield arrays, np.ones(len(arrays[TARGETS]), bool), rows
@@ -352,7 +353,3 @@ def _joined(parts: list[Arrays]) -> Arrays:
         if len(parts) == 1
         else {k: np.concatenate([p[k] for p in parts]) for k in parts[0]}
     )
-
-
-def _naming(path: str, error: Exception) -> str:
-    return str(error) if path in str(error) else f"{path}: {error}"

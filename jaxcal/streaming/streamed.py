@@ -14,23 +14,17 @@ from jaxtyping import Array, PyTree
 
 from jaxcal.dce.table import CELLS
 from jaxcal.divergences.vectors import Vectors
-from jaxcal.fit import (
-    MeanResidual,
-    RandomFeatures,
-    Specification,
-    stein_specification,
-    with_random_features,
-)
+from jaxcal.fit.options import stein_specification, with_random_features
+from jaxcal.fit.residuals import MeanResidual
+from jaxcal.fit.specification import RandomFeatures, Specification
 from jaxcal.numerics import full_precision
 from jaxcal.read import checks
 from jaxcal.results import Result
 from jaxcal.skce.calibration import mean_specification
 from jaxcal.streaming.batches import remaining
 from jaxcal.streaming.comparison import ComparisonSums
-from jaxcal.streaming.counts import RankCounts, TableSums
-from jaxcal.streaming.entries import EntriesStream
-from jaxcal.streaming.linear import LinearFit
-from jaxcal.streaming.state import StreamState, Sums, same_test
+from jaxcal.streaming.linear import EntriesStream, LinearFit
+from jaxcal.streaming.state import RankCounts, StreamState, Sums, TableSums, same_test
 from jaxcal.typing import ArrayLike, KeyLike, Models, Predictions, PredictionsLike
 
 PATIENCE = 3.0  # seconds before a progress bar appears
@@ -338,7 +332,7 @@ class StreamedTest(eqx.Module):
 
         Returns:
             `jaxcal.streaming.linear.StreamResult`, with an estimate, or of a calibration test
-            `jaxcal.streaming.entries.StreamedCalibration`, a `Comparison`, a `Coverage` or a
+            `jaxcal.streaming.linear.StreamedCalibration`, a `Comparison`, a `Coverage` or a
             `jaxcal.dce.Table`.
 
         Raises:

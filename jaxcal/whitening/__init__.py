@@ -14,7 +14,4 @@ from jaxcal.whitening.contract import Whitener
 from jaxcal.whitening.whiteners import Landing, LocationScale, Moments, Regression
 
 __all__ = ["Landing", "LocationScale", "Moments", "Regression", "Whitener"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = __all__.copy  # completion shows the public names

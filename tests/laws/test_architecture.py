@@ -24,7 +24,7 @@ ORDER += ["statistics", "engine", "nulls", "whitening", "moments", "fit", "testi
 ORDER += ["calibration", "entries", "goodness_of_fit", "mcmc", "skce"]
 ORDER += ["ucme", "coverage"]
 ORDER += ["candidates", "measures"]
-ORDER += ["ckce", "squared_ce", "dce", "repairing", "simulators", "plots", "sbi"]
+ORDER += ["ckce", "squared_ce", "dce", "repairing", "plots", "sbi"]
 ORDER += ["streaming", "checking", "demo"]
 ORDER += ["__init__", "command_line", "__main__"]
 HEAVY = {"numpyro", "optax", "matplotlib", "torch", "scipy", "sbi", "arviz", "pandas"}
@@ -200,7 +200,6 @@ DIFFERENTIATE = {
     "divergences/fisher.py",
     "engine/__init__.py",
     "moments/stein.py",
-    "moments/support.py",
     "entries/calibration.py",
     "repairing/fit.py",
 }

@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 from jaxcal import Unnormalized, calibration_test, kccsd_test, kcsd_test, ksd_test
-from jaxcal.moments.support import edges
+from jaxcal.moments.stein import edges
 from jaxcal.nulls import Wild
 
 N = 50

@@ -19,13 +19,10 @@ from jaxcal import ckce, nulls, sbi
 from jaxcal.ckce import solvers
 from jaxcal.divergences import Fisher, Vectors, Wasserstein
 from jaxcal.engine.linear import linear_sums
-from jaxcal.fit import (
-    Featured,
-    MomentResidual,
-    Specification,
-    stein_specification,
-    with_random_features,
-)
+from jaxcal.fit.moment_residual import MomentResidual
+from jaxcal.fit.options import stein_specification, with_random_features
+from jaxcal.fit.residuals import Featured
+from jaxcal.fit.specification import Specification
 from jaxcal.kernels import Constant, Gaussian
 from jaxcal.kernels.grams import square_gram
 from jaxcal.numerics import TURN

@@ -31,7 +31,7 @@ from jaxcal.results import JudgedResult, Result
 N = fuzz_calls.N
 SUBPACKAGES = (
     "kernels nulls kernel_means mcmc skce ucme coverage candidates measures ckce squared_ce "
-    "dce divergences simulators plots sbi read whitening streaming moments"
+    "dce divergences plots sbi read whitening streaming moments"
 )
 ODD = {
     "None": None,
@@ -269,10 +269,6 @@ BAD = {
     "no draws of a prior": (
         lambda: jaxcal.sbi.score_pairs(**PAIRS, prior=np.zeros((0, 2))),
         "prior: wanted .* got none",
-    ),
-    "a table for a problem's prior": (
-        lambda: jaxcal.simulators.Simulator("", np.ones((5, 2)), len, len, ("a", "b")),
-        "prior: wanted a numpyro distribution",
     ),
     "a bandwidth of no length": (lambda: jaxcal.kernels.Gaussian(np.ones(0)), "bandwidth: "),
     "a fraction of a fold": (

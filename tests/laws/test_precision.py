@@ -17,8 +17,8 @@ OTHERS = """explain load skce_interval streamed_check sbi.predictions sbi.repair
 candidates.coordinate candidates.distance_to candidates.log_density ckce.simplex_kernel ckce.skill
 dce.binned_ece dce.lower_distance dce.unbinned_ece kernel_means.distribution kernel_means.pair
 measures.confidences measures.ece measures.nll measures.pinball_loss measures.pit
-measures.quantiles measures.with_temperature simulators.gaussian_linear
-simulators.lotka_volterra simulators.two_moons squared_ce.reduce streaming.array_batches"""
+measures.quantiles measures.with_temperature
+squared_ce.reduce streaming.array_batches"""
 ESTIMATES = "kccsd kce kcsd ksd skce.skce"  # by `jaxcal.testing.estimate`
 CALLS = ("calibration_test", "kccsd", "skce_test", "ucme_test", "repair")
 

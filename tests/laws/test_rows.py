@@ -10,7 +10,7 @@ from reference.classes import canonical_error
 from reference.mixtures import mse
 
 from jaxcal import dce, measures, squared_ce
-from jaxcal.squared_ce.intervals import compare_risks, one_step
+from jaxcal.squared_ce.leave_one_out import compare_risks, one_step
 
 KEY = jax.random.key(0)
 

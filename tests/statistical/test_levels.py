@@ -21,7 +21,7 @@ from jaxcal.plots.comparisons import calibration_errors
 from jaxcal.plots.reliability import bracket
 from jaxcal.plots.reliability import coverage as coverage_plot
 from jaxcal.results import Means, confidence
-from jaxcal.squared_ce.intervals import compare_risks, one_step
+from jaxcal.squared_ce.leave_one_out import compare_risks, one_step
 
 KEY = jax.random.key(0)
 RNG = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import scipy.stats
 
 import jaxcal
 from jaxcal import kernels, numerics
-from jaxcal.fit import stein_specification
+from jaxcal.fit.options import stein_specification
 from jaxcal.numerics import eliminated
 from jaxcal.read import Units
 

@@ -8,7 +8,7 @@ import scipy.stats
 
 import jaxcal
 from jaxcal.candidates import Chains, exchangeability_test
-from jaxcal.candidates.mixtures import Mixtures, fitted
+from jaxcal.candidates.proposals import Mixtures, fitted
 
 APART = jnp.asarray([3.0, 0.0])
 NODES = jnp.asarray(np.random.default_rng(5).normal(scale=3.5, size=(128, 2)))

@@ -9,7 +9,7 @@ import scipy.stats
 
 import jaxcal
 from jaxcal import ckce
-from jaxcal.ckce.ranks import residuals
+from jaxcal.ckce.probability import residuals
 
 N = 60
 RNG = np.random.default_rng(0)

@@ -8,8 +8,7 @@ import pytest
 import scipy.spatial.distance as sp
 
 from jaxcal.divergences import Euclidean, TotalVariation
-from jaxcal.divergences.simplex import class_probabilities
-from jaxcal.divergences.vectors import gram_block
+from jaxcal.divergences.vectors import class_probabilities, gram_block
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.kernels.bandwidths import median_heuristic
 

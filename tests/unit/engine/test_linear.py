@@ -18,7 +18,7 @@ from jaxcal import RandomFeatures, Scores, kccsd_test, ksd_test, skce_test
 from jaxcal.divergences import TotalVariation, Vectors
 from jaxcal.engine.linear import SIDE, linear_sums, parts_of, square, triangle
 from jaxcal.engine.quadratic import quadratic_sums
-from jaxcal.fit import stein_specification, with_random_features
+from jaxcal.fit.options import stein_specification, with_random_features
 from jaxcal.kernel_means import kernel_means, waves
 from jaxcal.kernels import (
     IMQ,

@@ -19,8 +19,8 @@ from jaxcal import Unnormalized, calibration_test, nulls, plots
 from jaxcal.entries import calibration, evidence, moments
 from jaxcal.entries import ranks as standing
 from jaxcal.entries import table as tables
+from jaxcal.entries.evidence import PARTS, PENALTY, learned, varying
 from jaxcal.entries.landed import landed
-from jaxcal.entries.learned import PARTS, PENALTY, learned, varying
 from jaxcal.entries.moments import Group
 from jaxcal.entries.ranks import Seen
 from jaxcal.read import Standardized, Units

@@ -9,7 +9,7 @@ import pytest
 from reference.transport import Bures, MixtureWasserstein
 
 from jaxcal import Draws, Scores, divergences
-from jaxcal.fit import stein_specification
+from jaxcal.fit.options import stein_specification
 from jaxcal.fit.specification import range_over_iqr
 from jaxcal.read.families import Classes
 from jaxcal.skce.calibration import mean_specification

@@ -7,7 +7,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import transforms
 
-from jaxcal.divergences.simplex import class_probabilities
+from jaxcal.divergences.vectors import class_probabilities
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import Gaussian, L1Laplace
 from jaxcal.read.families import Classes, distribution_of

@@ -13,7 +13,7 @@ from quick import quick_first
 from scipy import integrate, stats
 
 from jaxcal.kernel_means import kernel_means
-from jaxcal.kernel_means.normals import Full, FullNormals
+from jaxcal.kernel_means.closed_forms import Full, FullNormals
 from jaxcal.kernels import IMQ, Gaussian, Laplace, Matern52, RationalQuadratic
 from jaxcal.read import Standardized, Units
 

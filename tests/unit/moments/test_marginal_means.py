@@ -12,7 +12,7 @@ from quick import quick_first
 from reference.nulls import Gamma
 
 import jaxcal
-from jaxcal.moments import attribution, marginal_means
+from jaxcal.moments import attribution
 from jaxcal.read import Draws, Scores
 
 COV = np.array([[1.0, 0.8], [0.8, 1.0]])
@@ -221,14 +221,14 @@ def test_non_gaussian_predictions_share_one_covariance():
     shift = np.asarray([0.05, 0.0])
     scores = score(centers + shift[None], ys)
     at_nodes = jnp.stack([score(centers, jnp.broadcast_to(z, (n, 2))) for z in nodes], axis=1)
-    fit = jax.jit(lambda *a: marginal_means.covariances_of(None, *a))
+    fit = jax.jit(lambda *a: attribution.covariances_of(None, *a))
     covariances = np.asarray(fit(nodes, at_nodes.at[0, 0].set(jnp.nan), scores))
     shared = np.linalg.inv(np.asarray(scores.T @ scores) / n)
     assert np.isclose(covariances, shared, rtol=1e-9).all((1, 2)).mean() > 0.5
-    means = marginal_means.means(marginal_means.shifts(scores, jnp.asarray(covariances)))
+    means = attribution.means(attribution.shifts(scores, jnp.asarray(covariances)))
     deviations = np.sqrt(np.diagonal(np.linalg.inv(np.asarray(scores.T @ scores) / n)))
-    common = marginal_means.means(
-        marginal_means.shifts(scores, jnp.linalg.inv(scores.T @ scores / n)[None])
+    common = attribution.means(
+        attribution.shifts(scores, jnp.linalg.inv(scores.T @ scores / n)[None])
     )
     error = np.asarray(common.standard_error) * deviations
     assert np.all(np.abs(common.estimate * deviations - shift) < 4 * error + 0.01)
@@ -242,7 +242,7 @@ def test_the_mean_is_zero_for_any_matrix_and_shape(variance):
     logs = np.logaddexp(-((grid + 1) ** 2), -((grid - 3) ** 2) / 4)
     score = np.gradient(logs, grid, edge_order=2)
     weights = np.exp(logs) / np.exp(logs).sum()
-    t = marginal_means.shifts(jnp.asarray(score[:, None]), jnp.full((1, 1), variance))
+    t = attribution.shifts(jnp.asarray(score[:, None]), jnp.full((1, 1), variance))
     assert abs(float(weights @ np.asarray(t)[:, 0])) < 1e-4 * variance**0.5
 
 
@@ -263,9 +263,9 @@ def test_covariances_of_known_distributions_match_their_draws(key):
         gaps = draws - draws.mean(axis=0)
         products = gaps[..., :, None] * gaps[..., None, :]
         error = products.std(axis=0) / 20_000**0.5
-        covariances = marginal_means.offered_covariances(predictions)
+        covariances = attribution.offered_covariances(predictions)
         assert np.all(np.abs(products.mean(axis=0) - covariances) < 5 * error)
-    assert marginal_means.offered_covariances(Draws(jnp.zeros((3, 4, 2)))) is None
+    assert attribution.offered_covariances(Draws(jnp.zeros((3, 4, 2)))) is None
 
 
 def test_quantiles_of_student_are_those_of_scipy():
@@ -273,5 +273,5 @@ def test_quantiles_of_student_are_those_of_scipy():
     for probability in (0.95, 0.975):
         wanted = scipy.stats.t.ppf(probability, degrees)
         for dtype in (jnp.float64, jnp.float32):
-            got = marginal_means.student_quantile(probability, jnp.asarray(degrees, dtype))
+            got = attribution.student_quantile(probability, jnp.asarray(degrees, dtype))
             np.testing.assert_allclose(got, wanted, rtol=1e-5)

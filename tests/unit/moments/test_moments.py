@@ -15,11 +15,11 @@ from reference.nulls import Gamma, Multinomial, Spectrum
 from jaxcal import Unnormalized, calibration_test, nulls
 from jaxcal.calibration import moment_test
 from jaxcal.kernels import Constant
-from jaxcal.moments import Balance, Curvature, Exchangeable, Score, evaluation
+from jaxcal.moments import Balance, Curvature, Exchangeable, Score, stein
 from jaxcal.moments.balance import symmetric_moves
 from jaxcal.whitening import Regression
 
-evaluate = jax.jit(evaluation.evaluate)
+evaluate = jax.jit(stein.evaluate)
 MOVES = np.random.default_rng(0).normal(size=(5, 1)) * np.array([[2.0], [1], [0.5], [0.3], [0.1]])
 STEIN = [Score(), Linear(), Curvature(), Curvature(bound=None), Curvature("trace", 1.0)]
 BALANCE = [Balance(MOVES), Jumps(MOVES)]

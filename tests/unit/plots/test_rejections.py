@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from jaxcal.plots.rejections import STYLES, interval, rejections
+from jaxcal.plots.comparisons import STYLES, interval, rejections
 
 X = [64, 128, 256, 512]
 

@@ -4,12 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference.problems import two_moons
 from reference.sketches import sampled_interval_ce
 
 import jaxcal
 from jaxcal.nulls import Wild
 from jaxcal.read import Scores, checks, convert
-from jaxcal.simulators import two_moons
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
 

@@ -15,11 +15,9 @@ import scipy.stats
 
 import jaxcal
 from jaxcal import Unnormalized
-from jaxcal.repairing.certificate import certificate
-from jaxcal.repairing.cross_fitted import cross_fitted
-from jaxcal.repairing.drawn import energy_scores
+from jaxcal.repairing.certificate import certificate, cross_fitted
 from jaxcal.repairing.features import Features
-from jaxcal.repairing.move import Move, move_all, no_move
+from jaxcal.repairing.move import Move, energy_scores, move_all, no_move
 
 
 def quartic(params, y):

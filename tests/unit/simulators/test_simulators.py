@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import scipy.stats
 from quick import quick_first
+from reference import problems as simulators
 from reference import simulators as more
 from scipy.integrate import solve_ivp
-
-from jaxcal import simulators
 
 SHAPES = {
     "bernoulli_glm": (10, 10),

@@ -29,7 +29,7 @@ from squared_ce_oracles import (
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.kernels.grams import gram as gram_matrix
 from jaxcal.squared_ce.binning import Bins, bin_numbers
-from jaxcal.squared_ce.estimators import (
+from jaxcal.squared_ce.functions import (
     at_data,
     candidate,
     on_edge,

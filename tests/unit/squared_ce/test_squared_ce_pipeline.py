@@ -26,9 +26,8 @@ from jaxcal import squared_ce
 from jaxcal.kernels import Gaussian
 from jaxcal.plots.comparisons import calibration_errors
 from jaxcal.squared_ce import Bins, KernelDensity, KernelRidge
-from jaxcal.squared_ce.estimators import at_data, candidate
-from jaxcal.squared_ce.functions import Factors
-from jaxcal.squared_ce.intervals import (
+from jaxcal.squared_ce.functions import Factors, at_data, candidate
+from jaxcal.squared_ce.leave_one_out import (
     claimed_parts,
     compare_risks,
     one_step,

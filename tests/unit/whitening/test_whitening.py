@@ -15,7 +15,7 @@ from quick import quick_first
 from jaxcal import Draws, Scores, Unnormalized, kccsd, kccsd_test, kcsd, ksd, ucme_test
 from jaxcal.divergences import Vectors
 from jaxcal.divergences.vectors import NodeScores
-from jaxcal.fit import stein_specification
+from jaxcal.fit.options import stein_specification
 from jaxcal.kernels import Constant, Gaussian
 from jaxcal.nulls import Wild
 from jaxcal.read import OwnUnits, Standardized, Units

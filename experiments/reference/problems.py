@@ -1,4 +1,4 @@
-"""Simulators with priors: benchmark problems of simulation-based inference."""
+"""Problems of simulation-based inference: simulators with priors (Lueckmann et al., 2021)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -11,12 +11,6 @@ from jaxtyping import Array, Float
 
 from jaxcal.read import convert
 from jaxcal.typing import Distribution, KeyLike, Point, Scalar
-
-__all__ = ["Simulator", "gaussian_linear", "lotka_volterra", "two_moons"]
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
 
 
 class Pairs(NamedTuple):
@@ -50,19 +44,6 @@ class Simulator(eqx.Module):
             known.
         edge: A sentence if the exact posterior has a jump that no transform of the prior's support
             removes, so that Stein tests do not apply to it; otherwise empty.
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> import numpyro.distributions as dist
-        >>> simulator = jaxcal.simulators.Simulator(
-        ...     "normal mean",
-        ...     dist.Normal(jnp.zeros(1), 1.0).to_event(1),
-        ...     lambda key, theta: theta + jax.random.normal(key, (3,)),
-        ...     lambda theta, x: -jnp.sum((x - theta) ** 2) / 2,
-        ...     ("mean",),
-        ... )
-        >>> simulator.pairs(0, 5).xs.shape
-        (5, 3)
     """
 
     name: str = eqx.field(static=True)
@@ -127,13 +108,6 @@ def gaussian_linear(d: int = 10) -> Simulator:
         `Simulator` with exact draws of the posterior.
 
     Source: Lueckmann et al. (2021), task T.1.
-
-    Example:
-        >>> import jax, jaxcal
-        >>> simulator = jaxcal.simulators.gaussian_linear(d=2)
-        >>> pairs = simulator.pairs(0, 5)
-        >>> simulator.draw_posterior(jax.random.key(1), pairs.xs[0], 3).shape
-        (3, 2)
     """
     import numpyro.distributions as dist
 
@@ -173,11 +147,6 @@ def lotka_volterra() -> Simulator:
         `Simulator`.
 
     Source: Lueckmann et al. (2021), task T.10.
-
-    Example:
-        >>> import jaxcal
-        >>> jaxcal.simulators.lotka_volterra().names
-        ('alpha', 'beta', 'gamma', 'delta')
     """
     import numpyro.distributions as dist
 
@@ -244,12 +213,6 @@ def two_moons() -> Simulator:
         `Simulator` with exact draws of the posterior.
 
     Source: Lueckmann et al. (2021), task T.8; Greenberg et al. (2019).
-
-    Example:
-        >>> import jaxcal
-        >>> simulator = jaxcal.simulators.two_moons()
-        >>> simulator.pairs(0, 5).xs.shape, bool(simulator.edge)
-        ((5, 2), True)
     """
     return Simulator(
         "two moons",
