@@ -52,9 +52,9 @@ QUICK = Config(n=(20,), sets=(2, 2), laws=("Gaussian",), faults=("too narrow",))
 
 
 @lru_cache
-def program(special: bool, n: int) -> Any:
+def program(law: str, n: int) -> Any:
     """Parameters, inputs, weighted points and draws of data sets."""
-    make = field.data_of("network" if special else "Gaussian", 2, n)
+    make = field.data_of(law, 2, n)
 
     def one(key: jax.Array, numbers: Any, fault: Any) -> Any:
         data_key, point_key = jax.random.split(key)
@@ -130,7 +130,7 @@ def p_values(cell: runner.Cell, key: jax.Array) -> np.ndarray:
     family = field.varying.FAMILIES[field.LAWS[law][0]]
     numbers = [jnp.asarray(float(number)) for number in family[:6]]
     fault = jax.tree.map(jnp.asarray, field.varying.FAULTS[cell["fault"]])
-    walk = program(law == "network", cell["n"])
+    walk = program(field.shared(law), cell["n"])
     keys, p = jax.random.split(key, cell["data_sets"]), []
     for start in range(0, len(keys), CHUNK):
         parts = walk(keys[start : start + CHUNK], numbers, fault)

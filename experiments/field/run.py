@@ -19,7 +19,9 @@ from jaxcal.coverage import coverage
 sys.path.insert(0, str(Path(__file__).parents[1] / "power"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
+import families
 import field_statistics as statistics
+import flow
 import network
 import runner
 import varying
@@ -34,6 +36,7 @@ LAWS = {  # the family of `experiments/power`, and its faults
     "two modes": ("modes", (*FAULTS, "mode weights", "shifts that cancel", *TRENDS)),
     "skewed": ("skewed 2", (*FAULTS, "correlation left out", "one too wide", *TRENDS)),
     "network": ("few simulations", ("trained",)),
+    "flow": ("few simulations", ("trained",)),  # the same simulator
 }
 LOCAL = ("shift of one", "too narrow", "correlation left out", "shrinkage of all")  # for LC2ST
 DENSITIES = {  # from log densities up to their constants
@@ -74,6 +77,11 @@ class Config:
         ("Gaussian", 200, 100, 20, ("BayesFlow conformal", "sbi LC2ST_NF")),
         ("network", 200, 200, 100, DRAWS),
         *(("network", 200, 200, 100, (test,)) for test in DENSITIES),
+        ("flow", 200, 1000, 200, (*DENSITIES, *DRAWS)),
+        ("network", 200, 100, 100, ("sbi LC2ST",)),
+        ("flow", 200, 100, 100, TRAINED),
+        *((law, 50, 1000, 200, (*DENSITIES, *DRAWS)) for law in LAWS),
+        *((law, 1000, 200, 60, (*DENSITIES, *DRAWS)) for law in LAWS),
     )
     seed: int = 20261125
 
@@ -87,15 +95,22 @@ def data_of(law: str, dimension: int, n: int) -> Any:
     special = family if family in network.STUDIED else ""
 
     def make(key: jax.Array, numbers: Any, fault: varying.Fault) -> varying.DataSet:
+        if law == "flow":
+            return families.posteriors(flow.posterior(), key, fault, n, M)
         return varying.data_set(special, varying.Family(*numbers, dimension, ()), key, fault, n, M)
 
     return make
 
 
+def shared(law: str) -> str:
+    """A law whose program serves for it too."""
+    return law if law in ("network", "flow") else "Gaussian"
+
+
 @lru_cache
-def program(test: str, special: bool, n: int) -> Any:
-    """One program for all faults and laws without a network; p-values, or counts of draws."""
-    make = data_of("network" if special else "Gaussian", 2, n)
+def program(test: str, law: str, n: int) -> Any:
+    """One program for all faults and laws that are not trained; p-values, or counts of draws."""
+    make = data_of(law, 2, n)
 
     def one(key: jax.Array, numbers: Any, fault: varying.Fault) -> Any:
         data_key, test_key = jax.random.split(key)
@@ -104,14 +119,25 @@ def program(test: str, special: bool, n: int) -> Any:
             return DENSITIES[test](test_key, data).p_value
         if test == "draws":
             return counted(test_key, data)
-        center, inverse = data.predictions.params[:2]
-        away = jnp.concatenate([data.targets[:, None], data.draws[:, :1]], axis=1) - center[:, None]
-        return data.targets, data.inputs, data.draws, jnp.einsum("nij,nkj->kni", inverse, away)
+        return data.targets, data.inputs, data.draws, noise(law, data)
 
     def every(keys: jax.Array, numbers: Any, fault: varying.Fault) -> Any:
         return jax.lax.map(lambda key: one(key, numbers, fault), keys, batch_size=BATCH)
 
     return jax.jit(every, compiler_options=runner.FASTER_COMPILATION)
+
+
+def noise(law: str, data: varying.DataSet) -> jax.Array:
+    """Parameters and first draws [2, n, d] where the posterior is standard normal; a mixture
+    density network has no such map, and its are zeros."""
+    members = jnp.stack([data.targets, data.draws[:, 0]])
+    if law == "network":
+        return jnp.zeros_like(members)
+    if law == "flow":
+        over_pairs = jax.vmap(lambda x, theta: flow.trained().noise(x, theta)[0])
+        return jax.vmap(over_pairs, in_axes=(None, 0))(data.inputs, members)
+    center, inverse = data.predictions.params[:2]
+    return jnp.einsum("nij,knj->kni", inverse, members - center)
 
 
 def counted(key: jax.Array, data: varying.DataSet) -> dict[str, jax.Array]:
@@ -176,7 +202,7 @@ def p_values(cell: runner.Cell, key: jax.Array) -> np.ndarray:
     family = varying.FAMILIES[LAWS[law][0]]
     numbers = [jnp.asarray(float(number)) for number in family[:6]]
     fault = jax.tree.map(jnp.asarray, varying.FAULTS[cell["fault"]])
-    result = measured(kind, law == "network", cell["n"], keys, numbers, fault)
+    result = measured(kind, shared(law), cell["n"], keys, numbers, fault)
     if test in DENSITIES:
         return np.asarray(result)
     if test in DRAWS:
@@ -189,11 +215,11 @@ def p_values(cell: runner.Cell, key: jax.Array) -> np.ndarray:
 last: dict[Any, Any] = {}  # tests by draws share their counts
 
 
-def measured(kind: str, special: bool, n: int, keys: jax.Array, numbers: Any, fault: Any) -> Any:
-    name = kind, n, str(jax.random.key_data(keys)), str(numbers), str(fault)
+def measured(kind: str, law: str, n: int, keys: jax.Array, numbers: Any, fault: Any) -> Any:
+    name = kind, law, n, str(jax.random.key_data(keys)), str(numbers), str(fault)
     if name not in last:
         last.clear()
-        walk = program(kind, special, n)
+        walk = program(kind, law, n)
         parts = [walk(keys[i : i + CHUNK], numbers, fault) for i in range(0, len(keys), CHUNK)]
         last[name] = jax.tree.map(lambda *arrays: np.concatenate(arrays), *parts)
     return last[name]
@@ -202,7 +228,7 @@ def measured(kind: str, special: bool, n: int, keys: jax.Array, numbers: Any, fa
 def trained(
     test: str, seed: int, thetas: np.ndarray, xs: np.ndarray, draws: np.ndarray, noise: np.ndarray
 ) -> float:
-    """``noise``: parameters and the first draws where the posterior is standard normal."""
+    """``noise``: of the parameters and the first draws."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few samples, and of networks that stop early
         if test == "sbi LC2ST_NF":

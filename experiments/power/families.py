@@ -171,7 +171,7 @@ def data_set(
     """n forecasts with m exact draws each, and targets with a fault; ``special``: the name of a
     family with a program of its own."""
     if special in network.SIMULATIONS:
-        return posteriors(special, key, fault, n, m)
+        return posteriors(network.posterior(special), key, fault, n, m)
     d, kind = family.dimension, jnp.asarray(family.base).astype(jnp.int32)
     x_key, width_key, z_key, draw_key, tail_key = jax.random.split(key, 5)
     x = jax.random.normal(x_key, (n, max(d, 2)))
@@ -251,18 +251,18 @@ def _modes_of_spread(z, size):
     return jnp.logaddexp(*sides) + jnp.log(0.5)
 
 
-def posteriors(name, key, fault, n, m):
-    """Posteriors of the network, and what it was to find, or draws of its own."""
+def posteriors(posterior: network.Posterior, key, fault, n, m):
+    """Trained posteriors, and what they were to find, or draws of their own."""
     data_key, draw_key = jax.random.split(key)
     theta, x = network.simulate(data_key, n)
-    params = jax.vmap(lambda x: network.mixture(network.trained(name), x))(x)
+    params = jax.vmap(posterior.params)(x)
     keys = jax.random.split(draw_key, n)
-    drawn = jax.vmap(lambda key, params: network.draw(key, params, m + 1))(keys, params)
+    drawn = jax.vmap(lambda key, params: posterior.draw(key, params, m + 1))(keys, params)
     targets = jnp.where(fault.model > 0, theta, drawn[:, 0])
-    predictions = jaxcal.Unnormalized(network.log_density, params)
+    predictions = jaxcal.Unnormalized(posterior.log_density, params)
 
     def logs(ys):
-        over = jax.vmap(network.log_density, in_axes=(None, 0))
+        over = jax.vmap(posterior.log_density, in_axes=(None, 0))
         return jax.vmap(over)(params, ys)
 
     return DataSet(predictions, targets, drawn[:, 1:], logs, x, None)

@@ -1,7 +1,8 @@
 """Small neural posteriors, trained as they should not be: faults that nobody put there."""
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -82,3 +83,17 @@ def draw(key: jax.Array, params, m: int) -> jax.Array:
     weights, means, widths = params
     k = jax.random.categorical(which_key, weights, shape=(m,))
     return means[k] + jnp.exp(widths[k]) * jax.random.normal(noise_key, (m, 2))
+
+
+class Posterior(NamedTuple):
+    """A trained posterior: ``params`` of one observation, a log density of these at a parameter,
+    and draws (key, params, m) [m, 2]."""
+
+    params: Callable[[jax.Array], Any]
+    log_density: Callable[[Any, jax.Array], jax.Array]
+    draw: Callable[[jax.Array, Any, int], jax.Array]
+
+
+def posterior(name: str) -> Posterior:
+    net = trained(name)
+    return Posterior(lambda x: mixture(net, x), log_density, draw)

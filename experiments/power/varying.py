@@ -250,7 +250,7 @@ def data_set(
     """n forecasts with m exact draws each, and targets with a fault; ``special``: the name of a
     trained network."""
     if special:
-        return families.posteriors(special, key, fault, n, m)
+        return families.posteriors(network.posterior(special), key, fault, n, m)
     d, kind = family.dimension, jnp.asarray(family.base).astype(jnp.int32)
     x_key, width_key, z_key, draw_key = jax.random.split(key, 4)
     x = jax.random.normal(x_key, (n, max(d, 2)))
