@@ -30,7 +30,7 @@ NAMES = {
     "correlation": ("the correlation", ""),
     "swapped": (".*may be swapped", BOTH),
     "dropped": (".*a mode may be missing", ABOUT.format("a")),
-    "ignores": ("errors change|.* along input", "[ab] is under|spread of [ab]"),
+    "ignores": ("errors change|.* along input", "[ab] is under|spread of [ab]|the corr"),
     "prior": ("errors change|.* along input", "[ab] is under|spread of [ab]"),
     "tails": ("the tails of [ab]", ""),
 }
