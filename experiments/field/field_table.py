@@ -26,7 +26,9 @@ def tables() -> str:
     complete = {
         w: tests for w, tests in measured.items() if any(len(s) > 1 for s in tests.values())
     }
-    return "\n\n".join(_table(*where, tests) for where, tests in complete.items())
+    laws = list(dict.fromkeys(law for law, _ in complete))
+    ordered = sorted(complete, key=lambda where: (laws.index(where[0]), int(where[1])))
+    return "\n\n".join(_table(*where, complete[where]) for where in ordered)
 
 
 def _table(law: str, n: str, tests: dict[str, dict[str, tuple[int, int]]]) -> str:

@@ -51,13 +51,14 @@ and `Posterior` hand logits and draws that exist already to scikit-learn and sbi
 FIELD = """\
 ## p-values of posteriors, side by side
 
-Shares of data sets of 200 pairs rejected at .05, all tests on the same ones (`experiments/field`):
+Shares of data sets of n pairs rejected at .05, all tests on the same ones (`experiments/field`):
 posteriors that are right ("correct"; bold where the share is not chance at .001), and with one
 fault each. The column "data sets" counts those of the right posterior and those of each fault: with
 1,000 right ones a share has a standard error of .007, with 200 faulty ones of at most .035, with 10
 of .16. Tests that train classifiers were measured on fewer, as a data set costs up to 2 processor
 seconds. Draws are 99 exact ones of each posterior; "network" is a mixture density network trained
-on 400 simulations, and parameters of "correct" are drawn from it. Where a library has a p-value for
+on 400 simulations, "flow" an autoregressive flow trained on 1,000 until a tenth of them is
+predicted worse, and parameters of "correct" are drawn from them. Where a library has a p-value for
 each parameter, the smallest is multiplied by their number. `experiments/power` shows how power
 grows with the number of pairs.
 
@@ -74,8 +75,8 @@ What each number means:
   its area to the curve.
 * **sbi** `LC2ST` and `LC2ST_NF` train a classifier on the pairs and test the posterior at *one*
   observation (here the last x), so their shares do not compare with those of tests of all pairs:
-  200 pairs say little about one x. `LC2ST` has one p-value from 19 classifiers under the null,
-  `LC2ST_NF` one from 199 that are shared by all data sets.
+  a few hundred pairs say little about one x. `LC2ST` has one p-value from 19 classifiers under
+  the null, `LC2ST_NF` one from 199 that are shared by all data sets.
 * **BayesFlow** `classifier_two_sample_test` ("conformal") doubles the mean p-value of five folds,
   which is valid but cautious: it rejects right posteriors far less often than .05.
 * **BayesFlow** `calibration_log_gamma` is negative where the most extreme point of the ranks'
