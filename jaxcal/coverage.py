@@ -19,8 +19,10 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxcal.mcmc.results import McmcDraws
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.read import Draws, LogDensities, Unnormalized, checks
+from jaxcal.read.observations import n_repeated
 from jaxcal.read.scores import log_densities_at
 from jaxcal.results import Result, Sentences, counted, recorded
+from jaxcal.results.notes import sentences
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 __all__ = ["coverage"]
@@ -48,6 +50,8 @@ class Coverage(Result):
         unknown: Number [] of targets with a NaN density; shares and p-values are then NaN.
         draws: Number of draws from each prediction.
         level: Level of tests by these p-values, and of `band`.
+        repeated: Number of targets that repeat another one [], with its prediction or, if almost
+            all do, without.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
@@ -63,6 +67,7 @@ class Coverage(Result):
     unknown: Int[Array, ""]
     draws: int = eqx.field(static=True)
     level: float = eqx.field(static=True, default=0.05)
+    repeated: Int[Array, ""] | int = 0
 
     @property
     def n(self) -> int:
@@ -91,6 +96,7 @@ class Coverage(Result):
                 ),
                 unknown > 0,
             ),
+            *sentences({"repeated-rows": np.asarray(self.repeated)}),
             (f"only {n} targets: even a gross excess could be chance [few-observations]", n < 30),
         ]
 
@@ -161,7 +167,12 @@ def coverage(
     """
     level = checks.level(level)
     ranks, unknown, m = ranks_of(predictions, targets, draws)
-    return replace(_counted(ranks, jnp.sum(unknown), m), level=level)
+    if isinstance(predictions, LogDensities):
+        here, there = _precomputed(predictions)
+        repeated = n_repeated(here, there.T)
+    else:
+        repeated = n_repeated(checks.targets(targets), predictions)
+    return replace(_counted(ranks, jnp.sum(unknown), m), level=level, repeated=repeated)
 
 
 def ranks_of(

@@ -45,6 +45,10 @@ def calibration_inputs(key, data):
     return test(key, data.predictions, data.targets, inputs=data.inputs).p_value
 
 
+def calibration_draws(key, data):
+    return jaxcal.calibration_test(key, jaxcal.Draws(data.draws), data.targets).p_value
+
+
 def claimed_normal(data):
     center, inverse, *_ = data.predictions.params
     return dist.MultivariateNormal(center, scale_tril=jnp.linalg.inv(inverse))
@@ -53,6 +57,7 @@ def claimed_normal(data):
 PROGRAMS = {
     "calibration": calibration,
     **({"calibration, inputs": calibration_inputs} if TAKES_INPUTS else {}),
+    "calibration, draws": calibration_draws,
     "KCCSD": lambda key, data: jaxcal.kccsd_test(key, data.predictions, data.targets).p_value,
     "draws": rivals.sharing_one_level,
     "classifier": lambda key, data: rivals.classifier(data),

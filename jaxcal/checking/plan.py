@@ -18,7 +18,7 @@ from jaxcal.read.observations import observations
 from jaxcal.read.scores import is_distribution, states_an_end
 from jaxcal.repairing.certificate import ENERGY, NATS
 from jaxcal.results import Result
-from jaxcal.sbi import check_draws, check_posterior
+from jaxcal.sbi import check_posterior
 from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.skce import skce_test
 from jaxcal.skce.calibration import default_null
@@ -112,14 +112,6 @@ ERROR = Question(
     ),
     "how often the most probable class is right, against what its probability says; nothing about "
     "the other classes, and no verdict",
-)
-RANKS = Question(
-    "ranks among draws",
-    lambda key, asked: check_draws(
-        key, asked.predictions.samples, asked.targets, level=asked.level
-    ),
-    "shift and spread of each coordinate by itself; no correlation, and nothing that cancels over "
-    "predictions",
 )
 COVERAGE = Question(
     "coverage",
@@ -234,9 +226,9 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
 def _draws(predictions: Draws) -> Plan:
     return Plan(
         "draws",
-        "skce_test takes averages over draws for those over predictions; ranks of the targets "
-        "among the draws add the spread of each coordinate, at an exact level",
-        (MEANS, RANKS),
+        "skce_test takes averages over draws for those over predictions; calibration_test ranks "
+        "the targets among the draws, and sees spread and shape, where skce_test sees little",
+        (MOMENTS, MEANS),
         (),
         predictions,
         REPAIR,

@@ -14,6 +14,7 @@ from jaxcal.engine import one_at_a_time
 from jaxcal.engine.quadratic import ordered_pairs
 from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.evidence import Entries, log_evidence, varying
+from jaxcal.entries.landed import N_POINTS
 from jaxcal.entries.moments import MOST, Frame, groups
 from jaxcal.entries.ranks import Seen, Statistics, normal, seen
 from jaxcal.entries.table import row_names, sharpened, table
@@ -22,9 +23,9 @@ from jaxcal.nulls import DependentWild, HadamardWild, Null, Wild
 from jaxcal.nulls.contract import p_value
 from jaxcal.nulls.resampling import season
 from jaxcal.numerics import not_finite
-from jaxcal.read import Standardized, Units, checks
+from jaxcal.read import Draws, Standardized, Units, checks
 from jaxcal.read.convert import input_names
-from jaxcal.read.observations import densities, finite_rows, n_repeated
+from jaxcal.read.observations import densities, finite_rows, n_repeated, observations
 from jaxcal.read.scores import is_distribution, score, signs_reversed, states_an_end
 from jaxcal.results import Parts, Table, TestResult, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Keys, Points, Predictions, Scalar
@@ -60,7 +61,9 @@ def calibration_test(
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: n log densities: an `Unnormalized`, or a numpyro distribution with batch shape
-            [n], which is sampled if possible.
+            [n], which is sampled if possible. Or `Draws` (or `McmcDraws`) of each prediction, 4 or
+            more: half of them are the points, and the others say what is claimed. The depth of a
+            target among draws is that in a normal distribution with their moments.
         targets: Observed targets, shape [n], [n, d] or [n, ...].
         inputs: Inputs of the predictions, or numbers with which errors may vary, [n] or [n, q],
             or a data frame, whose columns name them; categories as columns of 0 and 1. Of more than
@@ -110,13 +113,20 @@ def calibration_test(
     of_jaxcal = type(null).__module__.startswith("jaxcal.")
     if of_jaxcal and not isinstance(null, Wild | HadamardWild | DependentWild):
         raise _no_signs(null)
-    predictions, columns = observed(predictions, ys, inputs)
+    lag = None
+    if isinstance(draws := getattr(predictions, "draws", predictions), Draws):
+        predictions, lag = observations(draws, ys)[0].thinned()
+        columns = _checked(inputs, ys)
+    else:
+        predictions, columns = observed(predictions, ys, inputs)
     called, along = table_names(names, ys, inputs, columns)
     if statistics is not None:
         _returns_numbers(checks.function(statistics, "statistics", TAKES), ys, columns)
     result = _unjudged(key, predictions, ys, columns, null, jnp.asarray(level), statistics)
     if (of := result.table) is not None:  # whose names are no part of the program
         result = replace(result, table=replace(of, rows=row_names(called), columns=along))
+    if lag is not None:
+        result = replace(result, notes=result.notes | {"correlated-draws": lag})
     return result.at_level(level, null.least_p_value)
 
 
@@ -148,10 +158,11 @@ def observed(
     predictions: Predictions, ys: Array, inputs: ArrayLike | None
 ) -> tuple[Predictions, Points | None]:
     """Return checked log densities and inputs; ValueError or TypeError names a wrong argument."""
-    predictions = densities(predictions, ys)
-    if inputs is None:
-        return predictions, None
-    return predictions, finite_rows(inputs, len(ys), "inputs").astype(ys.dtype)
+    return densities(predictions, ys), _checked(inputs, ys)
+
+
+def _checked(inputs: ArrayLike | None, ys: Array) -> Points | None:
+    return None if inputs is None else finite_rows(inputs, len(ys), "inputs").astype(ys.dtype)
 
 
 def _no_signs(null: object) -> TypeError:
@@ -225,7 +236,7 @@ class Fit(NamedTuple):
             "coarse-logs": jnp.max(jnp.abs(jnp.where(sized, near.largest, 0))) * finest,
         }
         scores = None
-        if not _says_an_end(predictions):
+        if not (isinstance(predictions, Draws) or _says_an_end(predictions)):
             at_targets = units.scores(score(predictions, targets).reshape(n, -1))
             scores = jnp.where(jnp.isfinite(at_targets) & ~ends, at_targets, 0)
             lost = lost | (kept & ~ends & ~jnp.all(jnp.isfinite(at_targets), axis=1))
@@ -298,7 +309,7 @@ def _one(
         contributions=outcome.contributions[0],
         coordinates=None,
         parts=parts,
-        table=_table(fit, frame, inputs, level),
+        table=_table(fit, frame, inputs, level, _n_points(predictions)),
         ranks=jnp.where(fit.kept[:, None], fit.seen.ranks.shown, jnp.nan),
         steps=_steps(fit, frame, parts.names),
         test="calibration test",
@@ -306,15 +317,20 @@ def _one(
     )
 
 
+def _n_points(predictions: Predictions) -> int:
+    """Number of points of each prediction among which targets are ranked."""
+    return predictions.samples.shape[1] // 2 if isinstance(predictions, Draws) else N_POINTS
+
+
 def _steps(fit: Fit, frame: Frame, alternatives: tuple[str, ...]) -> tuple[str, ...]:
     """Return one line for each of the steps that `jaxcal.explain` prints."""
     shape = list(fit.seen.centers.shape)
     inputs = "" if frame.inputs is None else f", {len(frame.inputs.columns.center)} inputs"
-    scores = "none, as a density ends" if fit.scores is None else "s_i = grad log p_i at the target"
+    scores = "s_i = grad log p_i at the target"
     return (
         f"t = (y - mean) / sd of the targets, {shape}",
         "points near each prediction, with weights p_i / q_i, or draws of it",
-        scores if fit.scores is None else f"{scores}, {shape}",
+        f"{scores}, {shape}" if fit.scores is not None else "none, of draws and as a density ends",
         f"f_i: 1, claimed centre, log of the claimed scale{inputs}",
         "none",
         "log evidence of sums of m_i f_i, m_i moments of ranks of the target and of s_i, averaged "
@@ -327,9 +343,10 @@ def _about_data(
 ) -> dict[str, Array]:
     """Return the notes that do not need points near the predictions."""
     raw = targets.reshape(len(targets), -1)
+    described = predictions.samples if isinstance(predictions, Draws) else ()
     return {
         "nonfinite-targets": not_finite(targets),
-        "nonfinite-predictions": jnp.zeros((), int) if inputs is None else not_finite(inputs),
+        "nonfinite-predictions": not_finite((inputs, described)),
         "identical-targets": jnp.all(raw == raw[:1]),
         "constant-coordinates": jnp.sum(jnp.max(raw, axis=0) == jnp.min(raw, axis=0)),
         "far-targets": range_over_iqr(raw),
@@ -337,15 +354,17 @@ def _about_data(
     }
 
 
-def _table(fit: Fit, frame: Frame, inputs: Points | None, level: Scalar) -> Table | None:
-    """Return a table, without names, with columns for averages, claimed features and inputs."""
+def _table(fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, m: int) -> Table | None:
+    """Return a table, without names, with columns for averages, claimed features and inputs; from m
+    points."""
     ranks = fit.seen.ranks
     if len(ranks.coordinates) < LEAST_ROWS:
         return None
     scores = ranks.normal, normal(ranks.resolved)
     along = frame.along(fit.seen, inputs)
     unnamed = ("",) * scores[0].shape[1], ("",) * (1 + len(along))
-    return sharpened(table(*scores, along, fit.kept, level, *unnamed, ranks.expected), ranks.even)
+    plain = table(*scores, along, fit.kept, level, *unnamed, ranks.expected)
+    return sharpened(plain, ranks.even(m), m)
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:

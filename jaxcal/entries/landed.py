@@ -83,8 +83,8 @@ def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> L
 def _drawn(
     predictions: Standardized, draws: Float[Array, "n k *event"], ys: Points, targets: Array
 ) -> Landed:
-    """Return half of the draws, with known moments or those of the other half. The density of draws
-    without density counts as 1."""
+    """Return half of the draws, with known moments or those of the other half. The log density of
+    draws without density is that of a normal distribution with these moments."""
     (n, d), k = ys.shape, draws.shape[1]
     originals = jnp.concatenate([targets[:, None], draws[:, : k // 2]], axis=1)
     points = predictions.units.points(originals.reshape(n, -1, d))
@@ -97,13 +97,26 @@ def _drawn(
     else:
         centers = jnp.broadcast_to(offered.mean, (n, d)).astype(ys.dtype)
         covariances = jnp.broadcast_to(offered.cov, (n, d, d)).astype(ys.dtype)
-    logs = jnp.zeros(points.shape[:2], ys.dtype)
-    if not isinstance(predictions.predictions, Draws):
+    centers, scales = _usable(centers, psd_root(covariances))
+    if isinstance(predictions.predictions, Draws):
+        logs = _log_normal(centers, scales, points, few=k - k // 2)
+    else:
         logs = _logs(predictions, originals, ys.dtype)
     weights = jnp.full_like(logs, 1 / logs.shape[1])
-    centers, scales = _usable(centers, psd_root(covariances))
     claims = (centers, jnp.linalg.norm(scales, axis=2))
     return Landed(points, logs, weights, centers, scales, claims, jnp.zeros(len(ys), bool))
+
+
+def _log_normal(
+    centers: Points, scales: Float[Array, "n d d"], points: Float[Array, "n k d"], few: int
+) -> Float[Array, "n k"]:
+    """Return log densities of normal distributions up to constants, whose covariances are shrunk
+    towards their diagonals, as they come from ``few`` draws."""
+    covariances, d = scales @ jnp.swapaxes(scales, 1, 2), centers.shape[1]
+    share = jnp.where(jnp.eye(d, dtype=bool), 1, few / (d + few)).astype(scales.dtype)
+    covariances = covariances * share[None]
+    forms = eliminated(covariances, jnp.swapaxes(points - centers[:, None], 1, 2)).forms
+    return -forms / 2
 
 
 def _climbed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Landed:

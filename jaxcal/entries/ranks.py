@@ -43,10 +43,9 @@ class Ranked(NamedTuple):
     grain: Float[Array, " n"]
     expected: Float[Array, "n 2 q"]
 
-    @property
-    def even(self) -> Bool[Array, ""]:
-        """Whether all points have equal weights, as draws have."""
-        return jnp.all(jnp.abs(self.grain * (N_POINTS + 1) - 1) < 1e-3)
+    def even(self, m: int = N_POINTS) -> Bool[Array, ""]:
+        """Return whether m points and the target have equal weights, as draws have."""
+        return jnp.all(jnp.abs(self.grain * (m + 1) - 1) < 1e-3)
 
     @property
     def shown(self) -> Float[Array, "n r"]:

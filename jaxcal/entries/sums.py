@@ -128,7 +128,7 @@ def _fitted(key: Key, predictions: Predictions, ys: Array, inputs: Points | None
         )
         for group in named
     )
-    return Units.of(ys.reshape(len(ys), -1)), frame, fit.ends, fit.seen.ranks.even, layout
+    return Units.of(ys.reshape(len(ys), -1)), frame, fit.ends, fit.seen.ranks.even(), layout
 
 
 def row_keys(key: Key, rows: tuple[Array, Array]) -> Keys:

@@ -60,6 +60,9 @@ def table(
     return with_limits(effects, errors, count, level, row_names(names), columns, shapes)
 
 
+SMALL = 3.0  # of limits of correlations; measured, for m = 4 to 49
+
+
 class Shapes(NamedTuple):
     """Errors of the correlation of q pairs, then of the tails of d coordinates: ``effect``, its
     ``error``, and a ``ratio`` of about Student's distribution under calibration, [q + d]."""
@@ -174,45 +177,57 @@ def row_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @lru_cache
-def blur(m: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return logarithms of standard deviations of Gaussian targets, in claimed ones, and those of
-    the normal scores of their ranks among m draws."""
+def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return logarithms of standard deviations of Gaussian targets, in claimed ones; those of the
+    normal scores of their ranks among m draws; and the correlation of targets and scores."""
     from scipy.special import gammaln, log_ndtr, ndtri
 
     z, weights = np.polynomial.hermite_e.hermegauss(64)
     edges = np.arange(m + 2) / (m + 1)
     x = ndtri(edges[1:-1])
-    tails = np.concatenate([[0], x * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi), [0]])
-    squares = (m + 1) * np.diff(edges - tails)  # mean squared normal score of each rank
+    heights = np.concatenate([[0], np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi), [0]])
+    tails = heights * np.concatenate([[0], x, [0]])
+    means = -(m + 1) * np.diff(heights)  # mean normal score of each rank, and of its square
+    squares = (m + 1) * np.diff(edges - tails)
     factors = np.linspace(-2.5, 2.5, 41)
     k, y = np.arange(m + 1), (np.exp(factors)[:, None] * z)[:, :, None]
     counts = gammaln(m + 1) - gammaln(k + 1) - gammaln(m - k + 1)  # binomial probabilities of k
     chances = np.exp(counts + k * log_ndtr(y) + (m - k) * log_ndtr(-y))
     variances = weights @ (chances @ squares).T / weights.sum()
-    return factors, np.log(variances) / 2
+    products = (weights * z) @ (chances @ means).T / weights.sum()
+    return factors, np.log(variances) / 2, products / np.sqrt(variances)
 
 
 def unblurred(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
     """Return spreads of targets from those of normal scores of their ranks among m draws, which
     make large ones look smaller."""
-    factors, blurs = (jnp.asarray(part, spreads.dtype) for part in blur(m))
+    factors, blurs = (jnp.asarray(part, spreads.dtype) for part in blur(m)[:2])
     return -jnp.interp(-spreads, blurs, factors)
 
 
-def sharpened(table: Table, even: Bool[Array, ""]) -> Table:
-    """Return the table with `unblurred` spreads if the points have ``even`` weights, as `N_POINTS`
-    draws have. Trends are multiplied by the slope of the correction."""
-    factors, blurs = blur(N_POINTS)
-    slopes = jnp.asarray(np.gradient(factors) / np.gradient(blurs), table.effect.dtype)
-    blurs = jnp.asarray(blurs, slopes.dtype)
+def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:
+    """Return the table with `unblurred` spreads and correlations if the points have ``even``
+    weights, as m draws have. Trends of spreads are multiplied by the slope of the correction, and
+    limits of correlations lie further from 0, as these remain too small by up to `SMALL` / m."""
+    factors, blurs, faith = (jnp.asarray(part, table.effect.dtype) for part in blur(m))
+    slopes = jnp.asarray(np.gradient(blur(m)[0]) / np.gradient(blur(m)[1]), factors.dtype)
     slope = jnp.interp(-table.effect[:, :1], blurs, slopes)
-    rows = np.array([name.startswith("spread of") for name in table.rows])
+    d = sum(name.startswith("shift of") for name in table.rows)
+    rows = (np.arange(len(table.rows)) // d == 1)[:, None]
+    of_each = jnp.interp(-table.effect[d : 2 * d, 0], blurs, faith)
+    j, k = np.triu_indices(d, 1)
+    pairs = np.arange(len(j)) + 2 * d if len(table.rows) > 2 * d else np.arange(0)
+    seen = of_each[j] * of_each[k] * m / (m + 1)  # what is expected counts the target as a draw
+    of_rows = jnp.ones_like(slope).at[pairs, 0].divide(seen[: len(pairs)])
 
     def corrected(part: Float[Array, "r c"]) -> Float[Array, "r c"]:
-        whole = jnp.concatenate([unblurred(part[:, :1], N_POINTS), part[:, 1:] * slope], axis=1)
-        return jnp.where(rows[:, None] & even, whole, part)
+        whole = jnp.concatenate([unblurred(part[:, :1], m), part[:, 1:] * slope], axis=1)
+        return jnp.where(even, jnp.where(rows, whole, part * of_rows), part)
 
     effect, low, high = map(corrected, (table.effect, table.low, table.high))
+    further = jnp.ones_like(slope).at[pairs, 0].add(SMALL / m)
+    low = jnp.where(even & (low < 0), low * further, low)
+    high = jnp.where(even & (high > 0), high * further, high)
     return replace(table, effect=effect, low=low, high=high)
 
 

@@ -127,6 +127,9 @@ Words = TypeVar("Words", UInt32[Array, "*s"], UInt32[np.ndarray, "*s"])
 SHARE = 0.01  # share of observations up to which repeats are not reported
 DIFFER = 7.0  # expected pairs of labels that differ: none does with probability e^-7 at most
 FLOAT32 = 2.0**-22  # times n^2: four times the chance repeats of a density's float32 draws
+# several predictions share each target if at least so many targets differ, at most this share of
+# rows has one of its own, and counts vary by less than this times the variance of Poisson counts
+DIFFERENT, ALONE, EVEN = 20, 0.1, 0.25
 
 
 def fingerprints(tree: PyTree, n: int) -> UInt32[Array, " n"]:
@@ -161,19 +164,36 @@ def repeated_rows(
     Expected by chance: up to 1 % of the rows, and in float32 n^2 / 2^22 of them. Targets count as
     discrete if 1.5 times as many repeat alone as together with their predictions, or if 1.5 times
     as many pairs differ as targets; with one prediction for all, if fewer than a third differ.
-    Integers are always discrete.
+    Integers are always discrete. But if almost all targets repeat, and about equally often, all
+    that repeat are counted: several predictions share each of them.
     """
     n = of_targets.size
     if not jnp.issubdtype(targets.dtype, jnp.inexact):
         return jnp.zeros((), jnp.int32)
     both = jnp.stack([_mixed(of_targets) + of_predictions, of_targets])
     ordered = jnp.sort(both, axis=1)
-    whole, alone = jnp.sum(ordered[:, 1:] == ordered[:, :-1], axis=1, dtype=jnp.int32)
+    repeats = ordered[:, 1:] == ordered[:, :-1]
+    whole, alone = jnp.sum(repeats, axis=1, dtype=jnp.int32)
     one_prediction = jnp.all(of_predictions == of_predictions[0])
     discrete = (2 * alone > 3 * whole) | (2 * (n - whole) > 3 * (n - alone))
     discrete |= one_prediction & (3 * (n - alone) < n)
     limit = int(max(SHARE * n, FLOAT32 * n**2 if targets.dtype.itemsize <= 4 else 0.0))
-    return jnp.where(discrete | (whole <= limit), jnp.zeros_like(whole), whole)
+    counted = jnp.where(discrete | (whole <= limit), jnp.zeros_like(whole), whole)
+    return jnp.where(_evenly_often(repeats[1]), alone, counted)
+
+
+def _evenly_often(repeats: Bool[Array, " m"]) -> Bool[Array, ""]:
+    """Return whether values, of which each ``repeats`` the one before or not, are there several
+    times and about equally often. Counts of rounded or discrete draws vary at least as Poisson
+    counts do."""
+    first = jnp.concatenate([jnp.ones(1, bool), ~repeats])
+    places = jnp.cumsum(first) - 1
+    counts = jnp.zeros(len(first), jnp.float32).at[places].add(1)
+    different = jnp.sum(first, dtype=jnp.float32)
+    mean = len(first) / different
+    variance = jnp.sum(jnp.where(counts > 0, (counts - mean) ** 2, 0)) / different
+    few_alone = jnp.sum(counts == 1) <= int(ALONE * len(first))
+    return (different >= DIFFERENT) & few_alone & (variance < EVEN * mean)
 
 
 def n_repeated(targets: Array, predictions: PyTree, beside: PyTree = None) -> Int[Array, ""]:

@@ -117,6 +117,12 @@ TABLE = {
         "own prediction, or use float64",
         above=LOST,
     ),
+    "correlated-draws": Note(
+        "successive draws of a prediction have correlation {:.2g}, as those of a chain have, so "
+        "only some of them are used (under jit all): pass more steps, thinned to independent draws",
+        above=CORRELATED,
+        together=_largest,
+    ),
     "dependent-rows": Note(
         "what neighbouring rows contribute has correlation {:.2g}: if rows are in the order of "
         "time or place, levels and intervals are not assured: tests with "
@@ -132,9 +138,9 @@ TABLE = {
         together=_largest,
     ),
     "repeated-rows": Note(
-        "{} {observation repeats|observations repeat} another exactly, in target and prediction: "
-        "they are not independent, p-values are too small and intervals too narrow: keep one of "
-        "each"
+        "{} {observation repeats|observations repeat} another exactly, in target and prediction, "
+        "or in a target that several predictions share: they are not independent, p-values are too "
+        "small and intervals too narrow: keep one of each"
     ),
     "impossible-targets": Note(
         "{} {target lies where its|targets lie where their} own prediction has density 0, which "

@@ -21,10 +21,10 @@ from jaxcal.read import Scores, checks
 from jaxcal.read.predictions import Units
 from jaxcal.read.scores import is_distribution
 from jaxcal.results import TestResult, recorded
-from jaxcal.sbi.diagnosis import Diagnosis, diagnose
+from jaxcal.sbi.diagnosis import Diagnosis, also_by, diagnose
 from jaxcal.sbi.mixed import split
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, score_pairs
-from jaxcal.sbi.ranks import MOST_FEATURES, also_by, diagnosed, ranks_of
+from jaxcal.sbi.ranks import MOST_FEATURES, diagnosed, ranks_of
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.sbi.suspicions import exchange_evidence
 from jaxcal.typing import ArrayLike, Key, KeyLike, Observations, PosteriorLike

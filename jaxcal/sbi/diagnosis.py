@@ -11,6 +11,7 @@ parameter by itself (`jaxcal.moments.attribution`); for other posteriors scores 
 parameter.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import equinox as eqx
@@ -20,10 +21,11 @@ from jaxtyping import Array, Bool, Float
 
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.moments import attribution
+from jaxcal.nulls.contract import holm
 from jaxcal.numerics import at_least
 from jaxcal.read import convert
 from jaxcal.read.observations import drawn_order
-from jaxcal.results import Means
+from jaxcal.results import Means, Table
 from jaxcal.typing import Key, KeyLike, Scalar
 
 FOLDS, LANDMARKS = 5, 200
@@ -137,6 +139,36 @@ def diagnose(
     of_shift, of_spread = (Means(*(part.reshape(d, q) for part in trend)) for trend in trends)
     strongest = jnp.stack([k, j])
     return Diagnosis(shift, bias, spread, of_shift, of_spread, strongest, thirds, alone, pairs)
+
+
+def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
+    """Return the diagnosis with p-values of shifts and spreads that are at least those of a table,
+    and with correlations and tails of the table.
+
+    Ranks among weighted points too often report a right parameter as too narrow if another one is
+    wrong; the table accounts for that.
+    """
+    d = len(of.spread.estimate)
+    everywhere = table.p_value[: 2 * d, 0].reshape(2, d)
+
+    def means(rows: slice) -> Means:
+        parts = (table.effect, table.p_value, table.low, table.high)
+        effect, p, low, high = (part[rows, 0] for part in parts)
+        reach = jax.scipy.stats.norm.ppf(1 - level / 2)
+        error = (high - low) / (2 * jnp.asarray(reach, effect.dtype))
+        return Means(effect, error, p, holm(p), low, high)
+
+    def raised(means: Means | None, p: Array) -> Means | None:
+        if means is None:
+            return None
+        p = p.astype(means.p_adjusted.dtype)
+        adjusted = jnp.maximum(means.p_adjusted, holm(p))
+        return means._replace(p_value=jnp.maximum(means.p_value, p), p_adjusted=adjusted)
+
+    shift, spread = map(raised, (of.shift, of.marginal_spread), everywhere)
+    correlation = means(slice(2 * d, -d)) if d > 1 else None
+    tails = means(slice(-d, None))
+    return replace(of, shift=shift, marginal_spread=spread, correlation=correlation, tails=tails)
 
 
 def _together(

@@ -26,7 +26,7 @@ from jaxcal.entries.moments import Scaling
 from jaxcal.entries.ranks import normal, seen
 from jaxcal.numerics import at_least
 from jaxcal.read import Standardized, Units, checks
-from jaxcal.read.observations import copies, drawn_order
+from jaxcal.read.observations import drawn_order, n_repeated
 from jaxcal.results import JudgedResult, Sentences, recorded
 from jaxcal.results.notes import TABLE, memory
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, score_pairs
@@ -225,7 +225,7 @@ def monitor(
 
 def _check_new(pairs: ScoredPairs, before: Array | np.ndarray, after: Array) -> None:
     """Raise ValueError if pairs repeat each other or, by their inputs [.., q], of earlier ones."""
-    again = int(jnp.sum(copies(pairs.thetas, pairs.features)))
+    again = int(n_repeated(pairs.thetas, pairs.features))
     old, new = ({row.tobytes() for row in np.asarray(rows)} for rows in (before, after))
     continuous = len(old) == len(before) and len(new) == len(after) >= LEAST_NEW
     if again or (continuous and new <= old):

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxcal.candidates import (
     Candidates,
@@ -22,13 +22,15 @@ from jaxcal.candidates import (
 from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.divergences.fisher import Fisher
+from jaxcal.entries import calibration_test
 from jaxcal.entries.table import unblurred
-from jaxcal.nulls.contract import holm
 from jaxcal.read import Draws, Units, checks
-from jaxcal.results import Means, Result, Sentences, Table, recorded
+from jaxcal.read.observations import n_repeated
+from jaxcal.results import Result, Sentences, TestResult, recorded
 from jaxcal.results.notes import of_a_chain
+from jaxcal.results.notes import sentences as sentences_of
 from jaxcal.sbi.adapters import paired
-from jaxcal.sbi.diagnosis import Diagnosis, diagnose
+from jaxcal.sbi.diagnosis import Diagnosis, also_by, diagnose
 from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.sbi.report_text import CHAINS, DRAWS, sentences
 from jaxcal.typing import ArrayLike, Contents, Key, KeyLike, Names, Observations, Scalar
@@ -57,6 +59,9 @@ class PosteriorRanks(Result):
         source: "draws" of the posterior, or "chains" from the parameter.
         size: m, the number of draws or candidates.
         correlation: Lag-one correlation of the draws in their order, [] (`Draws.correlation`).
+        repeated: Number of parameters that repeat another one, [].
+        moments: Result of `jaxcal.calibration_test` with the draws, and x as inputs; None for
+            chains, and for fewer than 4 draws.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("statistics", "p_values")
@@ -71,6 +76,8 @@ class PosteriorRanks(Result):
     source: str = eqx.field(static=True)
     size: int = eqx.field(static=True)
     correlation: Scalar | float = 0.0
+    repeated: Int[Array, ""] | int = 0
+    moments: TestResult | None = None
 
     def _sentences(self) -> Sentences:
         lost = bool(np.any(np.isnan(np.asarray(self.p_values))))
@@ -81,6 +88,7 @@ class PosteriorRanks(Result):
                 lost,
             ),
             of_a_chain("a posterior", lag),
+            *sentences_of({"repeated-rows": np.asarray(self.repeated)}),
         ]
 
     def figure(self) -> "Figure":
@@ -116,15 +124,17 @@ class PosteriorRanks(Result):
 
     @property
     def p_value(self) -> Scalar:
-        """Combined p-value of `uniformity` and `trend` (Bonferroni), []."""
-        if self.trend is None:
-            return self.uniformity
-        return jnp.minimum(1.0, 2 * jnp.minimum(self.uniformity, self.trend))
+        """Combined p-value of `uniformity`, `trend` and ``moments`` (Bonferroni), []."""
+        trend = [] if self.trend is None else [self.trend]
+        moments = [] if self.moments is None else [self.moments.p_value]
+        each = jnp.stack(jnp.broadcast_arrays(self.uniformity, *trend, *moments))
+        return jnp.minimum(1.0, len(each) * jnp.min(each, axis=0))
 
     def _contents(self) -> Contents:
         of_all = super()._contents() | {"p_value": self.p_value, "trend": self.trend}
-        if self.exchangeability is not None:
-            of_all["exchangeability"] = self.exchangeability.to_dict()
+        for name in ("exchangeability", "moments"):
+            if (of := getattr(self, name)) is not None:
+                of_all[name] = of.to_dict()
         return of_all
 
     def _lines(self) -> list[str]:
@@ -136,6 +146,9 @@ class PosteriorRanks(Result):
             k, j = (int(i) for i in np.asarray(self.diagnosis.strongest))
             where = f"strongest: {self.statistics[k + 1]} along x[{j}]"
             lines.append(f"  {'errors in x':12} p = {float(self.trend):.2g} ({where})")
+        if (of := self.moments) is not None and of.parts is not None:
+            strongest = of.parts.names[int(of.parts.winner)]
+            lines.append(f"  {'moments':12} p = {float(of.p_value):.2g} (strongest: {strongest})")
         return lines + self._sizes(LEVEL)
 
     def _sizes(self, level: float) -> list[str]:
@@ -236,20 +249,29 @@ def rank_draws(
     *,
     level: float,
 ) -> PosteriorRanks:
-    """Return `PosteriorRanks` among draws."""
+    """Return `PosteriorRanks` among draws, with their calibration test for 4 draws or more."""
     fold_key, rank_key = jax.random.split(key)
     independent, lag = Draws(draws).unsorted().thinned()
     points, m = independent.samples, independent.samples.shape[1] - 1
     standing = ranks_among_draws(rank_key, points, thetas)
+    diagnosis, moments = diagnosed(fold_key, standing[:, 1:], features, level, m), None
+    if m >= 3:
+        test_key = jax.random.fold_in(key, 2)
+        options = {"inputs": features, "names": names, "level": level}
+        moments = calibration_test(test_key, independent, thetas, **options)
+        if moments.table is not None:
+            diagnosis = also_by(moments.table, diagnosis, level)
     return PosteriorRanks(
         standing,
         jax.vmap(uniformity, in_axes=1)(standing),
         None,
-        diagnosed(fold_key, standing[:, 1:], features, level, m),
+        diagnosis,
         ("distance", *names),
         DRAWS,
         m,
         lag,
+        n_repeated(thetas, draws if features is None else features),
+        moments,
     )
 
 
@@ -303,36 +325,6 @@ def diagnosed(
     return replace(diagnosis, marginal_spread=spread)
 
 
-def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
-    """Return the diagnosis with p-values of shifts and spreads that are at least those of a table,
-    and with correlations and tails of the table.
-
-    Ranks among weighted points too often report a right parameter as too narrow if another one is
-    wrong; the table accounts for that.
-    """
-    d = len(of.spread.estimate)
-    everywhere = table.p_value[: 2 * d, 0].reshape(2, d)
-
-    def means(rows: slice) -> Means:
-        parts = (table.effect, table.p_value, table.low, table.high)
-        effect, p, low, high = (part[rows, 0] for part in parts)
-        reach = jax.scipy.stats.norm.ppf(1 - level / 2)
-        error = (high - low) / (2 * jnp.asarray(reach, effect.dtype))
-        return Means(effect, error, p, holm(p), low, high)
-
-    def raised(means: Means | None, p: Array) -> Means | None:
-        if means is None:
-            return None
-        p = p.astype(means.p_adjusted.dtype)
-        adjusted = jnp.maximum(means.p_adjusted, holm(p))
-        return means._replace(p_value=jnp.maximum(means.p_value, p), p_adjusted=adjusted)
-
-    shift, spread = map(raised, (of.shift, of.marginal_spread), everywhere)
-    correlation = means(slice(2 * d, -d)) if d > 1 else None
-    tails = means(slice(-d, None))
-    return replace(of, shift=shift, marginal_spread=spread, correlation=correlation, tails=tails)
-
-
 @recorded
 def check_draws(
     key: KeyLike,
@@ -343,7 +335,8 @@ def check_draws(
     names: Names | None = None,
     level: float = 0.05,
 ) -> PosteriorRanks:
-    """Test ranks (SBC) and coverage (TARP) of parameters among draws of their posteriors.
+    """Test ranks (SBC) and coverage (TARP) of parameters among draws of their posteriors, and
+    moments of these ranks by `jaxcal.calibration_test`, with x as inputs.
 
     If there are also densities or scores, use `check_posterior` with these ``draws``.
 
@@ -366,10 +359,11 @@ def check_draws(
         level: Level of the limits.
 
     Returns:
-        `PosteriorRanks`, with the combined p-value of ranks and trends along x, and p-values of
-        each.
+        `PosteriorRanks`, with the combined p-value of ranks, trends along x and moments (from 4
+        independent draws on), and p-values of each.
 
-    Source: Talts et al. (2018) for the ranks; Lemos et al. (2023) for the distance.
+    Source: Talts et al. (2018) for the ranks; Lemos et al. (2023) for the distance; those of
+    `jaxcal.calibration_test`.
 
     Example:
         >>> import jax

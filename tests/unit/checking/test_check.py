@@ -52,8 +52,8 @@ CASES = {
         ["distance_from_calibration"],
     ),
     "bernoulli": (dist.Bernoulli(jnp.asarray(P[:, 0])), HAPPENED, ["distance_from_calibration"]),
-    "draws": (jaxcal.Draws(DRAWS), YS, ["skce_test", "ranks among draws"]),
-    "array of draws": (DRAWS, YS, ["skce_test", "ranks among draws"]),
+    "draws": (jaxcal.Draws(DRAWS), YS, ["calibration_test", "skce_test"]),
+    "array of draws": (DRAWS, YS, ["calibration_test", "skce_test"]),
     "log densities": (LOGS, None, ["coverage"]),
 }
 
@@ -113,7 +113,8 @@ def test_series_keep_the_tests_that_allow_for_dependence():
         if name != "log densities":
             chosen = plan(predictions, targets, dependent=True)
             kept[name] = [question.name for question in (*chosen.tests, *chosen.estimates)]
-    assert kept["draws"] == kept["classes"] == kept["binary"] == ["skce_test"]
+    assert kept["classes"] == kept["binary"] == ["skce_test"]
+    assert kept["draws"] == ["calibration_test", "skce_test"]
     assert kept["densities"] == ["calibration_test"]
     with pytest.raises(ValueError, match="dependent: no test of log densities"):
         plan(LOGS, None, dependent=True)
@@ -216,7 +217,7 @@ def test_a_page_escapes_what_it_is_told_and_warns(checked, tmp_path):
 
 def test_every_question_says_what_it_does_not_see():
     asked = [one for one in vars(planning).values() if isinstance(one, planning.Question)]
-    assert len(asked) == 10
+    assert len(asked) == 9
     plans = [plan(*case[:2], dependent=False) for case in CASES.values()]
     used = {question for chosen in plans for question in (*chosen.tests, *chosen.estimates)}
     assert set(asked) - used == {planning.POSTERIOR}

@@ -453,6 +453,71 @@ def test_spreads_of_distributions_are_those_of_many_draws(factor, key):
         assert float(of.low[1, 1]) < -0.1 < float(of.high[1, 1])
 
 
+@pytest.mark.parametrize("m", [20, 200])
+def test_draws_tell_what_is_off(m, key):
+    """Too narrow by a third, b too high by half a deviation, and .6 correlated where 0 is drawn."""
+    keys, n = jax.random.split(key, 3), 1000
+    x = jax.random.normal(keys[0], (n, 2))
+    root = jnp.linalg.cholesky(jnp.asarray([[1.0, 0.6], [0.6, 1.0]]))
+    ys = x + 1.5 * jax.random.normal(keys[1], (n, 2)) @ root.T - jnp.asarray([[0.0, 0.5]])
+    draws = x[:, None] + jax.random.normal(keys[2], (n, m, 2))
+    result = calibration_test(0, jaxcal.Draws(draws), ys, names=["a", "b"], null=QUICK)
+    table = result.table
+    cells = np.stack([table.effect, table.low, table.high], axis=2)[:, 0]
+    of = dict(zip(table.rows, cells, strict=True))
+    assert result.verdict == "rejected"
+    assert of["spread of a"][1] < -np.log(1.5) < of["spread of a"][2]
+    assert of["spread of b"][1] < -np.log(1.5) < of["spread of b"][2]
+    assert of["shift of b"][0] > 0.3
+    assert of["correlation of a and b"][1] < -0.6 < of["correlation of a and b"][2]
+    assert of["shift of a"][1] < 0 < of["shift of a"][2]
+
+
+def test_a_target_deep_among_draws_is_no_news_to_ellipsoids(key):
+    """The rank of the depth is uniform for any law, and small for targets that lie too far out."""
+    keys = jax.random.split(key, 2)
+    skew = jnp.exp(jax.random.normal(keys[0], (400, 41, 3)))
+    for factor, far in ((1.0, False), (2.0, True)):
+        targets = skew[:, 0] * factor
+        result = calibration_test(0, jaxcal.Draws(skew[:, 1:]), targets, null=QUICK)
+        p = scipy.stats.kstest(np.asarray(result.ranks[:, 0]), "uniform").pvalue
+        assert (p < 1e-3) == far
+        assert (result.verdict == "rejected") == far
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("m", "d"), [(4, 1), (10, 2), (30, 5)])
+def test_level_among_few_draws(m, d, key):
+    """Skewed draws at n = 40: 99.99 % of right tests lie in the band."""
+
+    @jax.jit
+    def p_value(key):
+        draw_key, test_key = jax.random.split(key)
+        draws = jnp.exp(jax.random.normal(draw_key, (40, m + 1, d)))
+        return calibration_test(
+            test_key, jaxcal.Draws(draws[:, 1:]), draws[:, 0], null=QUICK
+        ).p_value
+
+    p = np.asarray([p_value(k) for k in jax.random.split(key, 400)])
+    low, high = scipy.stats.binom.interval(0.9999, 400, 0.05)
+    assert low <= np.sum(p <= 0.05) <= high
+
+
+def test_draws_that_cannot_be_ranked_are_said(key):
+    ys, draws = jnp.zeros(40) + jax.random.normal(key, (40,)), jax.random.normal(key, (40, 30))
+    with pytest.raises(ValueError, match="at least 4 draws"):
+        calibration_test(0, jaxcal.Draws(draws[:, :3]), ys)
+    with pytest.raises(TypeError, match="log densities"):
+        StreamedTest.calibration(0, jaxcal.Draws(draws), ys)
+    missing = calibration_test(0, jaxcal.Draws(draws.at[3, 4].set(jnp.nan)), ys)
+    assert missing.verdict == "cannot tell"
+    assert "1 value that describes the predictions is NaN" in str(missing)
+    chain = calibration_test(0, jaxcal.Draws(jnp.repeat(draws, 5, axis=1)), ys)
+    assert "[correlated-draws]" in str(chain)
+    point = calibration_test(0, jaxcal.Draws(jnp.zeros((40, 30))), ys)
+    assert point.verdict == "rejected"
+
+
 def test_a_correlation_is_that_claimed_minus_that_of_the_scores():
     """White's form, by NumPy, where each prediction claims a correlation of its own."""
     rng, n = np.random.default_rng(5), 500

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 
 import jaxcal
-from jaxcal import dce
+from jaxcal import dce, sbi
 from jaxcal.nulls import Wild
 from jaxcal.read.families import Classes
 from jaxcal.read.observations import fingerprints, n_repeated, repeated_rows
@@ -76,6 +76,33 @@ def test_every_test_names_what_stands_twice(test, key):
     assert 18 <= int(named[0].split()[0]) <= 20  # two may serve as locations
     once = jax.jit(test)(*pairs(key, 100, 0))
     assert not any("repeat" in text for text in once.warnings())
+
+
+def test_targets_that_several_predictions_share_are_counted(key):
+    """Of five simulations of each parameter, right posteriors are rejected in 57 of 80 data sets by
+    calibration_test and in 78 by check_draws. Values that draws share by chance are no repeats."""
+    x, noise = jax.random.normal(key, (2, 200))
+    rounded, levels = jnp.round(noise, 1), jnp.linspace(-1, 1, 24)[jnp.arange(200) % 24]
+    bins = levels[jax.random.randint(key, (200,), 0, 24)]
+    for ys in (
+        rounded,
+        bins,
+        jnp.maximum(noise, 0),
+        noise[jax.random.randint(key, (200,), 0, 200)],
+    ):
+        assert count(x, ys) == 0
+    for times in (2, 5):
+        assert count(x, jnp.repeat(noise[: 200 // times], times)) == 200 - 200 // times
+    some_lost = jnp.repeat(noise[:40], 5)[jax.random.permutation(key, 200)[:180]]
+    assert count(x[:180], some_lost) >= 130
+    ys, draws = jnp.repeat(noise[:40], 5), x[:, None] + jax.random.normal(key, (200, 9))
+    for result in (
+        jaxcal.coverage.coverage(dist.Normal(x, 1.0), ys, draws),
+        sbi.check_draws(0, draws[:, :, None], ys[:, None], x),
+        sbi.check_draws(0, draws[:, :, None], ys[:, None]),
+        TESTS["kccsd"](x.astype(jnp.float32), ys.astype(jnp.float32)),
+    ):
+        assert "160 observations repeat" in str(result)
 
 
 def test_a_batch_counts_each_data_set(key):
