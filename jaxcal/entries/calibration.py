@@ -343,8 +343,10 @@ def _about_data(
 ) -> dict[str, Array]:
     """Return the notes that do not need points near the predictions."""
     raw = targets.reshape(len(targets), -1)
-    described = predictions.samples if isinstance(predictions, Draws) else ()
-    return {
+    drawn = isinstance(predictions, Draws)
+    described = predictions.samples if drawn else ()
+    unsettled = predictions.unsettled() if drawn else None
+    return ({} if unsettled is None else {"unsettled-chains": unsettled}) | {
         "nonfinite-targets": not_finite(targets),
         "nonfinite-predictions": not_finite((inputs, described)),
         "identical-targets": jnp.all(raw == raw[:1]),

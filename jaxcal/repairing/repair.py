@@ -27,7 +27,6 @@ from jaxcal.repairing.move import (
 from jaxcal.repairing.probabilities import ProbabilityRepair, of_classes, of_labels
 from jaxcal.repairing.result import Repair, columns_of, moves_of
 from jaxcal.results import TestResult, recorded
-from jaxcal.skce import skce_test
 from jaxcal.typing import ArrayLike, Key, KeyLike, Predictions
 
 
@@ -133,8 +132,9 @@ def repair(
 
     def tested(move: Move) -> TestResult:
         if isinstance(predictions, Draws):
-            return skce_test(keys[1], moved_draws(predictions, move), ys, **options)
-        moved = move_all(predictions, move)
+            moved: Any = moved_draws(predictions, move)
+        else:
+            moved = move_all(predictions, move)
         return calibration_test(keys[1], moved, ys, inputs=inputs, names=called, **options)
 
     before = tested(no_move(maps.moves))

@@ -40,7 +40,7 @@ class Repair(Result):
             it repeats another one.
         unmoved: Number of predictions whose centre and scale were not found, []; they are not
             changed.
-        before: `calibration_test` of the predictions (for draws, `skce_test`).
+        before: `calibration_test` of the predictions.
         after: The same test of the predictions repaired by the maps without their fold.
         fitted: Parameters of the map of all pairs, with their prior deviations and errors.
         features: Features with which the map varies.
@@ -197,8 +197,7 @@ class Repair(Result):
     def _lines(self) -> list[str]:
         lines = say_gain(self)
         for name, test in (("before", self.before), ("after", self.after)):
-            what = "calibration test" if self.unit == NATS else "skce test"
-            lines.append(f"  {name:<7} {what}: {test.verdict}, p = {test.p_value:.2g}")
+            lines.append(f"  {name:<7} calibration test: {test.verdict}, p = {test.p_value:.2g}")
         changes = self.changes() or ["nothing by more than two errors"]
         lines += ["  what the map of all pairs changes:", *(f"    {text}" for text in changes)]
         left = self.remainder()

@@ -141,15 +141,9 @@ def diagnose(
     return Diagnosis(shift, bias, spread, of_shift, of_spread, strongest, thirds, alone, pairs)
 
 
-def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
-    """Return the diagnosis with p-values of shifts and spreads that are at least those of a table,
-    and with correlations and tails of the table.
-
-    Ranks among weighted points too often report a right parameter as too narrow if another one is
-    wrong; the table accounts for that.
-    """
+def with_shapes(table: Table, of: Diagnosis, level: float) -> Diagnosis:
+    """Return the diagnosis with correlations and tails of a table."""
     d = len(of.spread.estimate)
-    everywhere = table.p_value[: 2 * d, 0].reshape(2, d)
 
     def means(rows: slice) -> Means:
         parts = (table.effect, table.p_value, table.low, table.high)
@@ -157,6 +151,20 @@ def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
         reach = jax.scipy.stats.norm.ppf(1 - level / 2)
         error = (high - low) / (2 * jnp.asarray(reach, effect.dtype))
         return Means(effect, error, p, holm(p), low, high)
+
+    correlation = means(slice(2 * d, -d)) if d > 1 else None
+    return replace(of, correlation=correlation, tails=means(slice(-d, None)))
+
+
+def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
+    """Return the diagnosis `with_shapes`, and with p-values of shifts and spreads that are at least
+    those of a table.
+
+    Ranks among weighted points too often report a right parameter as too narrow if another one is
+    wrong; the table accounts for that.
+    """
+    d = len(of.spread.estimate)
+    everywhere = table.p_value[: 2 * d, 0].reshape(2, d)
 
     def raised(means: Means | None, p: Array) -> Means | None:
         if means is None:
@@ -166,9 +174,7 @@ def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
         return means._replace(p_value=jnp.maximum(means.p_value, p), p_adjusted=adjusted)
 
     shift, spread = map(raised, (of.shift, of.marginal_spread), everywhere)
-    correlation = means(slice(2 * d, -d)) if d > 1 else None
-    tails = means(slice(-d, None))
-    return replace(of, shift=shift, marginal_spread=spread, correlation=correlation, tails=tails)
+    return replace(with_shapes(table, of, level), shift=shift, marginal_spread=spread)
 
 
 def _together(

@@ -30,7 +30,7 @@ from jaxcal.results import Result, Sentences, TestResult, recorded
 from jaxcal.results.notes import of_a_chain
 from jaxcal.results.notes import sentences as sentences_of
 from jaxcal.sbi.adapters import paired
-from jaxcal.sbi.diagnosis import Diagnosis, also_by, diagnose
+from jaxcal.sbi.diagnosis import Diagnosis, diagnose, with_shapes
 from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.sbi.report_text import CHAINS, DRAWS, sentences
 from jaxcal.typing import ArrayLike, Contents, Key, KeyLike, Names, Observations, Scalar
@@ -260,7 +260,7 @@ def rank_draws(
         options = {"inputs": features, "names": names, "level": level}
         moments = calibration_test(test_key, independent, thetas, **options)
         if moments.table is not None:
-            diagnosis = also_by(moments.table, diagnosis, level)
+            diagnosis = with_shapes(moments.table, diagnosis, level)
     return PosteriorRanks(
         standing,
         jax.vmap(uniformity, in_axes=1)(standing),
@@ -335,10 +335,10 @@ def check_draws(
     names: Names | None = None,
     level: float = 0.05,
 ) -> PosteriorRanks:
-    """Test ranks (SBC) and coverage (TARP) of parameters among draws of their posteriors, and
-    moments of these ranks by `jaxcal.calibration_test`, with x as inputs.
+    """Test ranks (SBC), coverage (TARP) and moments of parameters among draws of their posteriors.
 
-    If there are also densities or scores, use `check_posterior` with these ``draws``.
+    Moments are tested by `jaxcal.calibration_test` with the draws, and x as inputs. If there are
+    also densities or scores, use `check_posterior` with these ``draws``.
 
     Args:
         key: Random key: typed, legacy or an integer.

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.read import Scores
-from jaxcal.read.observations import fingerprints, n_repeated, repeated_rows
+from jaxcal.read.observations import copies, fingerprints, repeated_rows
 from jaxcal.read.scores import log_densities_at
 from jaxcal.results import counted
 from jaxcal.sbi.space import Space, evenly_filled
@@ -26,7 +26,7 @@ def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
     with their features."""
     n = len(thetas)
     alone = repeated_rows(thetas, fingerprints(thetas, n), jnp.zeros(n, jnp.uint32))
-    return alone, n_repeated(thetas, features)
+    return alone, jnp.sum(copies(thetas, features))
 
 
 def simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
