@@ -54,8 +54,11 @@ def level() -> str:
     signs = [row for row in read("signs/results.csv") if row["fault"] == "correct"]
     full = rates([row for row in signs if row["data_sets"] == "1000"], "hadamard_05")
     rows.append(("`kccsd_test`; `HadamardWild`", "signs", full, 1000))
-    power = [row for row in read("power/level.csv") if row["test"] == "calibration"]
-    rows.append(("`calibration_test`, n = 30 to 200", "power", rates(power, "rejected_05"), 1000))
+    for test, what in (("calibration", "n = 30 to 200"), ("calibration, draws", "99 draws alone")):
+        power = rates(
+            [row for row in read("power/level.csv") if row["test"] == test], "rejected_05"
+        )
+        rows.append((f"`calibration_test`, {what}", "power", power, 1000))
     several = rates(read("level/calibration/results.csv"), "rejected_05")
     rows.append(("`calibration_test`; three nulls of signs", "level", several, 1000))
     candidates = [row for row in read("exchangeability/results.csv") if row["fault"] == "correct"]
