@@ -330,7 +330,7 @@ def _steps(fit: Fit, frame: Frame, alternatives: tuple[str, ...]) -> tuple[str, 
     return (
         f"t = (y - mean) / sd of the targets, {shape}",
         "points near each prediction, with weights p_i / q_i, or draws of it",
-        f"{scores}, {shape}" if fit.scores is not None else "none, of draws and as a density ends",
+        f"{scores}, {shape}" if fit.scores is not None else "none: draws, or a density ends",
         f"f_i: 1, claimed centre, log of the claimed scale{inputs}",
         "none",
         "log evidence of sums of m_i f_i, m_i moments of ranks of the target and of s_i, averaged "

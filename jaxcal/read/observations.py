@@ -118,7 +118,8 @@ def densities(value: Any, ys: Array) -> Any:
     if not (isinstance(value, Unnormalized) or is_distribution(value)):
         raise TypeError(
             f"predictions: this needs log densities, which {type(value).__name__} does not give; "
-            f"pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
+            f"pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]; "
+            f"calibration_test also takes draws, as jaxcal.Draws(array)"
         )
     return checks.predictions(value, ys)
 
