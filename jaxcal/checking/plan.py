@@ -10,6 +10,7 @@ from jaxcal.coverage import coverage
 from jaxcal.dce import distance_from_calibration
 from jaxcal.divergences import Vectors
 from jaxcal.entries import calibration_test
+from jaxcal.entries.calibration import LEAST_DRAWS
 from jaxcal.measures import confidences, reliability
 from jaxcal.nulls import DependentWild, Null
 from jaxcal.read import Draws, LogDensities, Scores, Unnormalized, checks
@@ -224,11 +225,15 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
 
 
 def _draws(predictions: Draws) -> Plan:
+    m = jnp.shape(predictions.samples)[1:2]
+    few = m >= (LEAST_DRAWS,) and predictions.thinned()[0].samples.shape[1] < LEAST_DRAWS
     return Plan(
         "draws",
         "skce_test takes averages over draws for those over predictions; calibration_test ranks "
-        "the targets among the draws, and sees spread and shape, where skce_test sees little",
-        (MOMENTS, MEANS),
+        "the targets among the draws, and sees spread and shape, where skce_test sees little"
+        + " (left out: too few draws are independent)"
+        * few,
+        (MEANS,) if few else (MOMENTS, MEANS),
         (),
         predictions,
         REPAIR,

@@ -30,6 +30,7 @@ from jaxcal.read.scores import is_distribution, score, signs_reversed, states_an
 from jaxcal.results import Parts, Table, TestResult, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Keys, Points, Predictions, Scalar
 
+LEAST_DRAWS = 4  # least number of independent draws
 LEAST_ROWS = 10  # least number of observations for a table
 TAKES = "a target (and its inputs)"  # arguments of statistics
 Names: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # of coordinates, of columns of a table
@@ -115,8 +116,13 @@ def calibration_test(
         raise _no_signs(null)
     lag = None
     if isinstance(draws := getattr(predictions, "draws", predictions), Draws):
-        predictions, lag = observations(draws, ys)[0].thinned()
-        columns = _checked(inputs, ys)
+        independent, lag = observations(draws, ys)[0].thinned()
+        if independent.samples.shape[1] < LEAST_DRAWS:
+            raise ValueError(
+                f"Draws.samples: successive draws have correlation {float(lag):.2g}, so fewer than "
+                f"{LEAST_DRAWS} of each prediction are independent: pass longer chains, thinned"
+            )
+        predictions, columns = independent, _checked(inputs, ys)
     else:
         predictions, columns = observed(predictions, ys, inputs)
     called, along = table_names(names, ys, inputs, columns)

@@ -60,6 +60,7 @@ def table(
     return with_limits(effects, errors, count, level, row_names(names), columns, shapes)
 
 
+LEAST_RISE = 1e-3  # of log spreads of scores, which few draws bound, with those of targets
 SMALL = 3.0  # of limits of correlations; measured, for m = 4 to 49
 
 
@@ -210,7 +211,8 @@ def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:
     weights, as m draws have. Trends of spreads are multiplied by the slope of the correction, and
     limits of correlations lie further from 0, as these remain too small by up to `SMALL` / m."""
     factors, blurs, faith = (jnp.asarray(part, table.effect.dtype) for part in blur(m))
-    slopes = jnp.asarray(np.gradient(blur(m)[0]) / np.gradient(blur(m)[1]), factors.dtype)
+    rises = np.maximum(np.gradient(blur(m)[1]) / np.gradient(blur(m)[0]), LEAST_RISE)
+    slopes = jnp.asarray(1 / rises, factors.dtype)
     slope = jnp.interp(-table.effect[:, :1], blurs, slopes)
     d = sum(name.startswith("shift of") for name in table.rows)
     rows = (np.arange(len(table.rows)) // d == 1)[:, None]

@@ -23,6 +23,7 @@ from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.entries import calibration_test
+from jaxcal.entries.calibration import LEAST_DRAWS
 from jaxcal.entries.table import unblurred
 from jaxcal.read import Draws, Units, checks
 from jaxcal.read.observations import n_repeated
@@ -255,10 +256,10 @@ def rank_draws(
     points, m = independent.samples, independent.samples.shape[1] - 1
     standing = ranks_among_draws(rank_key, points, thetas)
     diagnosis, moments = diagnosed(fold_key, standing[:, 1:], features, level, m), None
-    if m >= 3:
+    if m + 1 >= LEAST_DRAWS:
         test_key = jax.random.fold_in(key, 2)
         options = {"inputs": features, "names": names, "level": level}
-        moments = calibration_test(test_key, independent, thetas, **options)
+        moments = calibration_test(test_key, Draws(draws), thetas, **options)  # thins them alike
         if moments.table is not None:
             diagnosis = with_shapes(moments.table, diagnosis, level)
     return PosteriorRanks(

@@ -514,6 +514,13 @@ def test_draws_that_cannot_be_ranked_are_said(key):
     assert "1 value that describes the predictions is NaN" in str(missing)
     chain = calibration_test(0, jaxcal.Draws(jnp.repeat(draws, 5, axis=1)), ys)
     assert "[correlated-draws]" in str(chain)
+    assert np.all(np.isfinite(chain.table.effect[:, 0]))
+    short = jaxcal.Draws(jnp.repeat(draws[:, :2], 3, axis=1))
+    with pytest.raises(ValueError, match="fewer than 4 of each prediction are independent"):
+        calibration_test(0, short, ys)
+    checked = jaxcal.check(0, short, ys)
+    assert [one.test for one in checked.tests] == ["SKCE test"]
+    assert "left out: too few draws are independent" in str(checked).replace("\n            ", "")
     point = calibration_test(0, jaxcal.Draws(jnp.zeros((40, 30))), ys)
     assert point.verdict == "rejected"
 
