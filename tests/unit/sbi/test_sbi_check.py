@@ -16,9 +16,9 @@ import jaxcal
 from jaxcal import sbi
 from jaxcal.read import Scores
 from jaxcal.results import Means, Table, tells
-from jaxcal.sbi.diagnosis import cross_fitted_means, diagnose
+from jaxcal.sbi.diagnosis import also_by, cross_fitted_means, diagnose
 from jaxcal.sbi.posteriors import chunked_scores
-from jaxcal.sbi.ranks import also_by, rank_draws
+from jaxcal.sbi.ranks import rank_draws
 from jaxcal.sbi.report_text import sentences
 from jaxcal.sbi.space import Space
 from jaxcal.sbi.suspicions import exchange_evidence
