@@ -26,7 +26,7 @@ from jaxcal.entries import calibration_test
 from jaxcal.entries.calibration import LEAST_DRAWS
 from jaxcal.entries.table import unblurred
 from jaxcal.read import Draws, Units, checks
-from jaxcal.read.observations import n_repeated
+from jaxcal.read.observations import finite_rows, n_repeated
 from jaxcal.results import Result, Sentences, TestResult, recorded
 from jaxcal.results.notes import of_a_chain
 from jaxcal.results.notes import sentences as sentences_of
@@ -383,7 +383,7 @@ def check_draws(
             f"{array.shape}" + (": transpose the first two axes?" if (m, d) == values.shape else "")
         )
     words = checks.names(words, d) or tuple(f"theta_{k + 1}" for k in range(d))
-    features = None if xs is None else checks.rows(xs, n, "xs").astype(values.dtype)
+    features = None if xs is None else finite_rows(xs, n, "xs").astype(values.dtype)
     units = Units.of(values)  # distances are in units of the parameters' spread
     among = units.points(jnp.asarray(array, values.dtype))
     return rank_draws(key, among, units.points(values), features, words, level=level)
