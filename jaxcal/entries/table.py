@@ -206,30 +206,40 @@ def unblurred(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]
     return -jnp.interp(-spreads, blurs, factors)
 
 
+def rises(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
+    """Return how far the mean normal score of a rank among m draws moves for each deviation by
+    which targets move; ``spreads`` are those of the scores."""
+    factors, blurs, faith = (jnp.asarray(part, spreads.dtype) for part in blur(m))
+    wider = -spreads - jnp.interp(-spreads, blurs, factors)
+    return jnp.interp(-spreads, blurs, faith) * jnp.exp(wider)
+
+
 def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:
-    """Return the table with `unblurred` spreads and correlations if the points have ``even``
-    weights, as m draws have. Trends of spreads are multiplied by the slope of the correction, and
-    limits of correlations lie further from 0, as these remain too small by up to `SMALL` / m."""
-    factors, blurs, faith = (jnp.asarray(part, table.effect.dtype) for part in blur(m))
-    rises = np.maximum(np.gradient(blur(m)[1]) / np.gradient(blur(m)[0]), LEAST_RISE)
-    slopes = jnp.asarray(1 / rises, factors.dtype)
-    slope = jnp.interp(-table.effect[:, :1], blurs, slopes)
+    """Return the table for targets if the points have ``even`` weights, as m draws have: scores of
+    ranks among few make effects look smaller. Limits of correlations lie further from 0, as these
+    remain too small by up to `SMALL` / m."""
+    factors, blurs, faith = blur(m)
+    dtype, count = table.effect.dtype, len(table.rows)
     d = sum(name.startswith("shift of") for name in table.rows)
-    rows = (np.arange(len(table.rows)) // d == 1)[:, None]
-    of_each = jnp.interp(-table.effect[d : 2 * d, 0], blurs, faith)
+    spreads = table.effect[d : 2 * d, 0]
+    slopes = 1 / np.maximum(np.gradient(blurs) / np.gradient(factors), LEAST_RISE)
+    slope = jnp.interp(-table.effect[:, :1], jnp.asarray(blurs, dtype), jnp.asarray(slopes, dtype))
+    of_each = jnp.interp(-spreads, jnp.asarray(blurs, dtype), jnp.asarray(faith, dtype))
     j, k = np.triu_indices(d, 1)
-    pairs = np.arange(len(j)) + 2 * d if len(table.rows) > 2 * d else np.arange(0)
-    seen = of_each[j] * of_each[k] * m / (m + 1)  # what is expected counts the target as a draw
-    of_rows = jnp.ones_like(slope).at[pairs, 0].divide(seen[: len(pairs)])
+    pairs = of_each[j] * of_each[k] * m / (m + 1)  # what is expected counts the target as a draw
+    plain = jnp.ones(d, dtype)
+    share = jnp.concatenate([rises(spreads, m), plain, pairs, plain])[:count, None]
+    of_spread = (np.arange(count) // d == 1)[:, None]
+    of_pair = ((np.arange(count) >= 2 * d) & (np.arange(count) < 2 * d + len(j)))[:, None]
 
     def corrected(part: Float[Array, "r c"]) -> Float[Array, "r c"]:
         whole = jnp.concatenate([unblurred(part[:, :1], m), part[:, 1:] * slope], axis=1)
-        return jnp.where(even, jnp.where(rows, whole, part * of_rows), part)
+        return jnp.where(even, jnp.where(of_spread, whole, part / share), part)
 
     effect, low, high = map(corrected, (table.effect, table.low, table.high))
-    further = jnp.ones_like(slope).at[pairs, 0].add(SMALL / m)
-    low = jnp.where(even & (low < 0), low * further, low)
-    high = jnp.where(even & (high > 0), high * further, high)
+    further = jnp.where(even & of_pair, 1 + SMALL / m, 1)
+    low = jnp.where(low < 0, low * further, low)
+    high = jnp.where(high > 0, high * further, high)
     return replace(table, effect=effect, low=low, high=high)
 
 

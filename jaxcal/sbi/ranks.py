@@ -24,7 +24,7 @@ from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.entries import calibration_test
 from jaxcal.entries.calibration import LEAST_DRAWS
-from jaxcal.entries.table import unblurred
+from jaxcal.entries.table import rises, unblurred
 from jaxcal.read import Draws, Units, checks
 from jaxcal.read.observations import finite_rows, n_repeated
 from jaxcal.results import Result, Sentences, TestResult, recorded
@@ -299,7 +299,7 @@ def diagnosed(
 ) -> Diagnosis:
     """Diagnose shift and spread of normal scores, which are N(0, 1) if the posterior is right.
 
-    ``m``: number of draws, for which spreads are corrected; None for chains and weighted points.
+    ``m``: number of draws, for which sizes are corrected; None for chains and weighted points.
     """
     z = jax.scipy.stats.norm.ppf(jnp.clip(of_parameters, LEAST, 1 - LEAST))
     n, d = z.shape
@@ -317,13 +317,16 @@ def diagnosed(
     )
     # normal scores of dependent parameters are dependent; their correlations are not claimed
     diagnosis = replace(diagnosis, correlation=None)
-    if m is None or diagnosis.marginal_spread is None:
+    shift, spread = diagnosis.shift, diagnosis.marginal_spread
+    if m is None or shift is None or spread is None:
         return diagnosis
-    spread = diagnosis.marginal_spread
+    rise = rises(spread.estimate, m)
+    sizes = ("estimate", "standard_error", "low", "high")
+    shift = shift._replace(**{name: getattr(shift, name) / rise for name in sizes})
     estimate, low, high = (unblurred(end, m) for end in (spread.estimate, spread.low, spread.high))
     error = spread.standard_error * (high - low) / (spread.high - spread.low)
     spread = spread._replace(estimate=estimate, standard_error=error, low=low, high=high)
-    return replace(diagnosis, marginal_spread=spread)
+    return replace(diagnosis, shift=shift, marginal_spread=spread)
 
 
 @recorded

@@ -168,8 +168,10 @@ class PosteriorReport(Result):
             named["ranks"] = self.ranks.uniformity
         if self.coverage is not None:
             named["coverage"] = self.coverage.p_uniform
-        witnesses = jnp.asarray(least_p_value(self.diagnosis()))
-        named |= {"given x": self.conditional.p_value, "witnesses": witnesses}
+        witnesses, given_x = jnp.asarray(least_p_value(self.diagnosis())), self.conditional.p_value
+        if self.ranks is not None and self.ranks.moments is not None:  # of draws, with x as inputs
+            given_x = jnp.minimum(1.0, 2 * jnp.minimum(given_x, self.ranks.moments.p_value))
+        named |= {"given x": given_x, "witnesses": witnesses}
         if self.discrete:
             p = jnp.stack([parameter.p_value for parameter in self.discrete])
             named["discrete"] = jnp.minimum(1.0, len(p) * jnp.min(p, axis=0))

@@ -14,7 +14,7 @@ import jaxcal
 from jaxcal import LogDensities, Unnormalized, sbi
 from jaxcal.candidates import exchangeability_test
 from jaxcal.coverage import coverage
-from jaxcal.entries.table import blur
+from jaxcal.entries.table import blur, rises
 from jaxcal.sbi.adapters import as_draws
 from jaxcal.sbi.ranks import rank_draws
 from jaxcal.streaming import StreamedTest
@@ -206,6 +206,23 @@ def test_normal_scores_of_ranks_are_blurred_as_simulated(m, factor):
     factors, blurs, _ = blur(m)
     wanted = np.exp(np.interp(np.log(factor), factors, blurs))
     np.testing.assert_allclose(np.std(scores), wanted, rtol=0.01)
+
+
+@pytest.mark.parametrize(("m", "factor"), [(10, 0.7), (10, 1.5), (49, 1.0)])
+def test_effects_by_ranks_look_smaller_as_simulated(m, factor):
+    random = np.random.default_rng(m)
+    targets, u = factor * random.normal(size=100_000), random.random(100_000)
+
+    def scores(shift):
+        below = random.binomial(m, scipy.stats.norm.cdf(targets + shift))
+        return scipy.stats.norm.ppf((below + u) / (m + 1))
+
+    plain, (up, down) = scores(0), (np.mean(scores(shift)) for shift in (0.25, -0.25))
+    spread = -np.log(np.std(plain))
+    assert abs((up - down) / 0.5 - float(rises(jnp.asarray(spread), m))) < 0.025
+    factors, _, faith = blur(m)
+    wanted = np.interp(np.log(factor), factors, faith)
+    assert abs(np.corrcoef(targets, plain)[0, 1] - wanted) < 0.005
 
 
 @partial(jax.jit, static_argnames=("n", "m"))
