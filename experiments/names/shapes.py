@@ -13,7 +13,6 @@ import table
 
 from jaxcal import Unnormalized
 from jaxcal.entries.calibration import Fit, _table
-from jaxcal.entries.landed import N_POINTS
 from jaxcal.entries.moments import Frame
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -71,7 +70,7 @@ def measured(key: jax.Array, fault: jax.Array, family: str, n: int) -> Any:
     ys = centers + widths[:, None] * relative.at[:, 0].set(off)
     predictions = Unnormalized(lambda p, y: table.log_density(family, p, y), (centers, widths))
     fit = Fit.of(keys[4], predictions, ys)
-    of = _table(fit, Frame.of(fit.seen, None), None, jnp.asarray(0.05), N_POINTS)
+    of = _table(fit, Frame.of(fit.seen, None), None, jnp.asarray(0.05), None)
     assert of is not None
     return of.effect[4:, 0], of.p_value[4:, 0]
 

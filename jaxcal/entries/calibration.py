@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jaxcal import nulls
-from jaxcal.engine import one_at_a_time
+from jaxcal.engine import LightJit, one_at_a_time
 from jaxcal.engine.quadratic import ordered_pairs
 from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.evidence import Entries, log_evidence, varying
@@ -178,7 +178,7 @@ def _no_signs(null: object) -> TypeError:
     )
 
 
-@partial(jax.jit, static_argnames="statistics")
+@partial(LightJit, static_argnames="statistics")
 def _unjudged(
     key: Key,
     predictions: Predictions,
@@ -315,7 +315,7 @@ def _one(
         contributions=outcome.contributions[0],
         coordinates=None,
         parts=parts,
-        table=_table(fit, frame, inputs, level, _n_points(predictions)),
+        table=_table(fit, frame, inputs, level, _n_draws(predictions)),
         ranks=jnp.where(fit.kept[:, None], fit.seen.ranks.shown, jnp.nan),
         steps=_steps(fit, frame, parts.names),
         test="calibration test",
@@ -323,9 +323,12 @@ def _one(
     )
 
 
-def _n_points(predictions: Predictions) -> int:
-    """Number of points of each prediction among which targets are ranked."""
-    return predictions.samples.shape[1] // 2 if isinstance(predictions, Draws) else N_POINTS
+def _n_draws(predictions: Predictions) -> int | None:
+    """Number of draws of each prediction among which targets are ranked, if it can be sampled; None
+    for weighted points."""
+    if isinstance(predictions, Draws):
+        return predictions.samples.shape[1] // 2
+    return N_POINTS if is_distribution(predictions) else None
 
 
 def _steps(fit: Fit, frame: Frame, alternatives: tuple[str, ...]) -> tuple[str, ...]:
@@ -362,9 +365,11 @@ def _about_data(
     }
 
 
-def _table(fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, m: int) -> Table | None:
+def _table(
+    fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, m: int | None
+) -> Table | None:
     """Return a table, without names, with columns for averages, claimed features and inputs; from m
-    points."""
+    draws, or None from weighted points."""
     ranks = fit.seen.ranks
     if len(ranks.coordinates) < LEAST_ROWS:
         return None
@@ -372,7 +377,7 @@ def _table(fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, m: int)
     along = frame.along(fit.seen, inputs)
     unnamed = ("",) * scores[0].shape[1], ("",) * (1 + len(along))
     plain = table(*scores, along, fit.kept, level, *unnamed, ranks.expected)
-    return sharpened(plain, ranks.even(m), m)
+    return plain if m is None else sharpened(plain, ranks.even(m), m)
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from jaxcal.engine import LightJit
 from jaxcal.engine.signs import independent_signs
 from jaxcal.entries.calibration import IMPROBABLE, LEAST_ROWS, Fit, Names
 from jaxcal.entries.evidence import log_evidence, side_by_side
@@ -141,7 +142,7 @@ def row_signs(keys: Keys, b: int, dtype: Any) -> Float[Array, "n b"]:
     return jax.vmap(lambda key: independent_signs(key, 1, b, dtype)[0])(keys)
 
 
-@jax.jit
+@LightJit
 def _sums(
     fitted: EntriesFit,
     predictions: Predictions,

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxcal.engine import one_at_a_time
+from jaxcal.engine import LightJit, one_at_a_time
 from jaxcal.moments.attribution import student_p_value, student_quantile
 from jaxcal.nulls.resampling import dependence
 from jaxcal.read import Standardized, Units
@@ -50,7 +50,7 @@ def folds_of(key: Key | None, n: int, folds: int) -> Int[Array, " n"]:
     return jax.random.permutation(key, jnp.arange(n) % folds)
 
 
-@partial(jax.jit, static_argnames="in_order")
+@partial(LightJit, static_argnames="in_order")
 def certificate(
     gains: Float[Array, "k n"],
     fold: Int[Array, " n"],
@@ -165,7 +165,7 @@ class CrossFitted(NamedTuple):
     unmoved: Int[Array, ""]
 
 
-@partial(jax.jit, static_argnames=("folds", "n_draws"))
+@partial(LightJit, static_argnames=("folds", "n_draws"))
 def cross_fitted(
     key: Key | None,
     predictions: Predictions,

@@ -12,6 +12,7 @@ from jaxcal.calibration import kccsd_test
 from jaxcal.candidates import Chains
 from jaxcal.candidates.proposals import Proposal
 from jaxcal.coverage import Coverage
+from jaxcal.engine import LightJit
 from jaxcal.entries import calibration_test
 from jaxcal.entries.landed import N_POINTS
 from jaxcal.goodness_of_fit import kcsd_test
@@ -229,7 +230,7 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
     )
 
 
-@jax.jit
+@LightJit
 def _claims(thetas: Array, scores: Scores) -> Claims | None:
     """Return centres and covariances that the scores of the posteriors imply."""
     units = Units.of(thetas)

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxcal.engine import LightJit
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.moments import attribution
 from jaxcal.nulls.contract import holm
@@ -80,7 +81,7 @@ class Diagnosis(eqx.Module):
     tails: Means | None = None
 
 
-@partial(jax.jit, static_argnames="conditional")
+@partial(LightJit, static_argnames="conditional")
 def diagnose(
     key: KeyLike,
     thetas: Float[Array, "n d"],

@@ -92,7 +92,7 @@ def test_limits_hold_what_a_test_of_the_level_does_not_reject(level):
 
 @pytest.mark.slow
 def test_limits_of_a_series_follow_the_level():
-    program = jaxcal.testing.unjudged
+    program = jaxcal.testing.unjudged.alone
     how = {"null": DependentWild(39), "coordinates": True}
     first = kccsd_test(KEY, MODEL, YS, **how).coordinates.marginal_mean
     before = program._cache_size()

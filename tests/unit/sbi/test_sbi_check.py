@@ -623,7 +623,7 @@ def test_ten_thousand_pairs_of_ten_parameters_are_few_programs():
 
     scores = Scores(jnp.zeros((n, d)), jnp.zeros((n, m, d)), jnp.zeros((m, d)))
     ys = jnp.zeros((n, d))
-    lowered = testing.unjudged.lower(
+    lowered = testing.unjudged.program.lower(
         KEY, scores, ys, stein_specification(ys), Wild(b), test="t", tile=512, mesh=None
     )
     flops = lowered.compile().cost_analysis()["flops"]

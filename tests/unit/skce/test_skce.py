@@ -515,9 +515,9 @@ def test_a_batch_is_one_program_with_the_results_of_its_members(key):
     close(batch.estimate, [r.estimate for r in singles])
     close(batch.p_value, [r.p_value for r in singles])
     assert "3 results" in repr(batch)
-    before = testing.unjudged._cache_size()
+    before = testing.unjudged.alone._cache_size()
     run(jax.random.key(77), p[1], ys[2])
-    assert testing.unjudged._cache_size() == before
+    assert testing.unjudged.alone._cache_size() == before
 
 
 @pytest.mark.slow
