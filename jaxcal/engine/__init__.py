@@ -9,6 +9,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+from jax.core import eval_context
 from jax.custom_batching import sequential_vmap
 from jax.extend.core import ClosedJaxpr, get_opaque_trace_state, jaxpr_as_fun
 from jax.sharding import Mesh, PartitionSpec
@@ -17,7 +18,8 @@ from jaxtyping import PyTree
 # A third of the time to compile for CPUs; of the programs here, loops over pairs alone are faster
 # with these
 WITHOUT_EMITTERS = {"xla_cpu_use_fusion_emitters": False}
-OUTSIDE = get_opaque_trace_state()  # of every program and transformation
+with eval_context():  # this module may be imported while a program is traced
+    OUTSIDE = get_opaque_trace_state()  # of every program and transformation
 
 
 class LightJit:

@@ -1,5 +1,7 @@
 """Programs compiled in less time: the same numbers alone and in every other program."""
 
+import subprocess
+import sys
 from functools import partial
 
 import jax
@@ -37,6 +39,22 @@ def test_calls_alone_and_inside_of_programs_agree():
 def closed(one):
     """A program that closes over what a derivative is taken of."""
     return lambda t: engine.LightJit(lambda y: t * y**2)(one)
+
+
+def test_a_program_may_be_the_first_to_import_the_library():
+    code = """
+import jax, jax.numpy as jnp
+
+def one(x):
+    from jaxcal.engine import LightJit
+    return LightJit(jnp.cos)(x)
+
+print(jax.jit(jax.vmap(one))(jnp.zeros(2))[0])
+from jaxcal import engine
+print(engine.OUTSIDE == jax.extend.core.get_opaque_trace_state())
+"""
+    said = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert said.split() == ["1.0", "True"]
 
 
 def test_only_light_calls_alone_leave_the_emitters_out():
