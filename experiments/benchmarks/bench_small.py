@@ -177,3 +177,36 @@ def part_first(quick, obvious):
         "compile, processor s": t3 - t2,
         "run, processor s": t4 - t3,
     }
+
+
+def part_light(quick, n):
+    """First and second calls by themselves, and as parts of other programs are compiled."""
+    import jax
+    import jax.numpy as jnp
+
+    import jaxcal
+    from jaxcal import engine, sbi
+
+    x, y = jax.block_until_ready(data(n))
+    density, predictions = gaussian, jaxcal.Unnormalized(gaussian, x)
+    calls = {
+        "kccsd_test": lambda key: jaxcal.kccsd_test(key, predictions, y),
+        "calibration_test": lambda key: jaxcal.calibration_test(key, predictions, y),
+        "repair": lambda key: jaxcal.repair(key, predictions, y),
+        "check_posterior": lambda key: sbi.check_posterior(
+            key, lambda theta, x: density(x, theta), y, x
+        ),
+    }
+    outside, values = engine.OUTSIDE, {}
+    for name, call in list(calls.items())[: 1 if quick else None]:
+        for how, state in (("", outside), (" with emitters", None)):
+            engine.OUTSIDE = state
+            jax.clear_caches()
+            begin = time.process_time()
+            jax.block_until_ready(jax.tree.leaves(call(jnp.uint32(0))))
+            values[f"{name}{how}, first call, processor s"] = time.process_time() - begin
+            values[f"{name}{how}, again, processor s"] = best(
+                lambda call=call: jax.tree.leaves(call(jnp.uint32(0))), processor=True
+            )
+    engine.OUTSIDE = outside
+    return values

@@ -16,7 +16,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_scale import part_hadamard, part_linear, part_model, part_processes, part_streamed
-from bench_small import part_batch, part_first, part_ingredients, part_shared_batch
+from bench_small import (
+    part_batch,
+    part_first,
+    part_ingredients,
+    part_light,
+    part_shared_batch,
+)
 from bench_tools import (
     DRAWS,
     best,
@@ -246,6 +252,7 @@ PARTS = {
     "n = 4096, second call": (part_second_call, {"n": 4096}),
     "first p-value": (part_first, {"obvious": False}),
     "first p-value, the obvious way": (part_first, {"obvious": True}),
+    "light programs, n = 256": (part_light, {"n": 256}),
 }
 QUICK = {  # as few shapes as there are, as each is a program
     "idle process": {},
@@ -265,6 +272,7 @@ QUICK = {  # as few shapes as there are, as each is a program
     "eigenvalues, n = 8192": {"n": 600},
     "n = 4096, second call": {"n": 600},
     "first p-value": {"obvious": False},
+    "light programs, n = 256": {"n": 64},
 }
 
 

@@ -152,11 +152,12 @@ def _chances(
     keys: PointKeys, d: int, rows: int, counts: tuple[int, ...], dtype: DTypeLike
 ) -> tuple[Float[Array, "nodes d"], list[Chance]]:
     """Return normal nodes, and the random numbers for each set of points."""
-    pairs = jax.vmap(jax.random.split)(keys[1:])
     shapes = [(N_NODES, d)]
     for m in counts:
         shapes += [(rows, m, 1), (rows, m, d)]
-    nodes, *drawn = uniforms([keys[0], *(key for pair in pairs for key in pair)], shapes, dtype)
+    *each, last = [keys[0], *(key for pair in jax.vmap(jax.random.split)(keys[1:]) for key in pair)]
+    nodes, *drawn = uniforms(each, shapes[:-1], dtype)
+    drawn.append(jax.random.uniform(last, shapes[-1], dtype))  # others would be drawn as often
     noise = [normal_of(u) for u in drawn[1::2]]
     return normal_of(nodes), [*zip(drawn[::2], noise, strict=True)]
 
