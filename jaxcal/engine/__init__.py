@@ -15,17 +15,17 @@ from jax.extend.core import ClosedJaxpr, get_opaque_trace_state, jaxpr_as_fun
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import PyTree
 
-# A third of the time to compile for CPUs; of the programs here, loops over pairs alone are faster
-# with these
+# A third of the time in which JAX 0.10 compiles for CPUs; of the programs here, loops over pairs
+# alone are faster with emitters. JAX 0.12 does not know the option
 WITHOUT_EMITTERS = {"xla_cpu_use_fusion_emitters": False}
 with eval_context():  # this module may be imported while a program is traced
     OUTSIDE = get_opaque_trace_state()  # of every program and transformation
 
 
 class LightJit:
-    """`jax.jit` that compiles in two thirds of the time, for calls that are no part of another
-    program and for which ``light``, a function of the arguments, is true: programs without loops
-    over pairs, or with few of them, are no slower.
+    """`jax.jit` that compiles in two thirds of the time if XLA can, for calls that are no part of
+    another program and for which ``light``, a function of the arguments, is true: programs without
+    loops over pairs, or with few of them, are no slower.
 
     Attributes:
         program: The function as `jax.jit` compiles it, which other calls are.
