@@ -144,8 +144,11 @@ def eliminated(
             pivots = at_least(cut(rows, j, 1, -1), cut(least, j, 1, -2))
             logs, solved = jnp.log(pivots)[..., 0, 0], rows / pivots
             more = (solved * rows)[..., 0, :]
-        both = both - (before @ solved if width > 1 else before * solved)
-        both = jax.lax.dynamic_update_slice_in_dim(both, solved, j, -2)
+        if width > 1:
+            both = jax.lax.dynamic_update_slice_in_dim(both - before @ solved, solved, j, -2)
+        else:  # to update the slice would copy all of a small matrix
+            row = jax.lax.broadcasted_iota(j.dtype, both.shape, both.ndim - 2)
+            both = jnp.where(row == j, solved, both - before * solved)
         return (both, forms + more[..., k:], log_det + logs), None
 
     start = (both, jnp.zeros_like(columns[..., 0, :]), jnp.zeros_like(matrices[..., 0, 0]))

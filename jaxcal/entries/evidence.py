@@ -181,12 +181,18 @@ def learned(
     regressors = jnp.concatenate([jnp.ones_like(centered[:, :1]), centered], axis=1)
     ridge = jnp.diag(jnp.full(regressors.shape[1], PENALTY, features.dtype).at[0].set(1))
 
-    def of_part(k: Array) -> Float[Array, " n"]:
-        earlier = jnp.where((part < k)[:, None], regressors, 0)
-        slopes = eliminated(earlier.T @ regressors + ridge, earlier.T @ moments).solutions
+    def sums(k: Array) -> tuple[Array, Array]:
+        here = jnp.where((part == k)[:, None], regressors, 0)
+        return here.T @ regressors, here.T @ moments
+
+    def of_part(at: tuple[Array, Array]) -> Float[Array, " n"]:
+        k, slopes = at
         return jnp.where(part == k, jnp.sum((centered @ slopes[1:]) * moments, axis=1), 0)
 
-    return jnp.sum(jax.lax.map(of_part, jnp.arange(1, PARTS)), axis=0)[:, None]
+    squares, products = jax.lax.map(sums, jnp.arange(PARTS - 1))
+    earlier = jnp.cumsum(squares, axis=0) + ridge[None], jnp.cumsum(products, axis=0)
+    slopes = eliminated(*earlier).solutions
+    return jnp.sum(jax.lax.map(of_part, (jnp.arange(1, PARTS), slopes)), axis=0)[:, None]
 
 
 def _waves(drawn: Float[Array, "q w"], features: Float[Array, "n q"]) -> Float[Array, "n r"]:
