@@ -170,7 +170,8 @@ class PosteriorReport(Result):
             named["coverage"] = self.coverage.p_uniform
         witnesses, given_x = jnp.asarray(least_p_value(self.diagnosis())), self.conditional.p_value
         if self.ranks is not None and self.ranks.moments is not None:  # of draws, with x as inputs
-            given_x = jnp.minimum(1.0, 2 * jnp.minimum(given_x, self.ranks.moments.p_value))
+            both = jnp.stack([given_x, self.ranks.moments.p_value])
+            given_x = jnp.minimum(1.0, 2 * jnp.nanmin(both, axis=0))
         named |= {"given x": given_x, "witnesses": witnesses}
         if self.discrete:
             p = jnp.stack([parameter.p_value for parameter in self.discrete])

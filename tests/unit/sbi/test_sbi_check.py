@@ -283,6 +283,10 @@ def test_what_is_asked_follows_from_what_the_posterior_offers(right, pairs):
     assert list(by_draws.p_values()) == ["scores", "ranks", "given x", "witnesses"]
     assert by_draws.ranks.statistics == ("distance", "theta_1", "theta_2")
     assert by_draws.p_value > 0.05
+    of_scores, of_draws = by_draws.conditional.p_value, by_draws.ranks.moments.p_value
+    assert by_draws.p_values()["given x"] == min(1, 2 * min(of_scores, of_draws))
+    silent = eqx.tree_at(lambda report: report.ranks.moments.p_value, by_draws, jnp.asarray(np.nan))
+    assert silent.p_values()["given x"] == min(1, 2 * of_scores)
     off = sbi.check_posterior(KEY, scores, thetas, xs, draws=draws + 0.5)
     assert off.p_values()["ranks"] < 1e-6
     assert off.findings()[0].startswith("theta_1 is too high by")
