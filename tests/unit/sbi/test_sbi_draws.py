@@ -16,7 +16,7 @@ from jaxcal.candidates import exchangeability_test
 from jaxcal.coverage import coverage
 from jaxcal.entries.table import blur, rises
 from jaxcal.sbi.adapters import as_draws
-from jaxcal.sbi.ranks import rank_draws
+from jaxcal.sbi.ranks import diagnosed, rank_draws
 from jaxcal.streaming import StreamedTest
 
 N, M, D = 40, 9, 2
@@ -223,6 +223,19 @@ def test_effects_by_ranks_look_smaller_as_simulated(m, factor):
     factors, _, faith = blur(m)
     wanted = np.interp(np.log(factor), factors, faith)
     assert abs(np.corrcoef(targets, plain)[0, 1] - wanted) < 0.005
+
+
+def test_a_shift_by_ranks_among_few_draws_is_corrected():
+    m, random = 6, np.random.default_rng(0)
+    below = random.binomial(m, scipy.stats.norm.cdf(random.normal(size=4000) + 0.5))
+    ranks = jnp.asarray((below + random.random(4000)) / (m + 1))[:, None]
+    shift = diagnosed(jax.random.key(0), ranks, None, 0.05, m).shift
+    plain = diagnosed(jax.random.key(0), ranks, None, 0.05, None).shift
+    assert shift.low[0] < -0.5 < shift.high[0]  # claimed too low
+    assert plain.low[0] > -0.5
+    np.testing.assert_allclose(
+        shift.estimate / shift.standard_error, plain.estimate / plain.standard_error
+    )
 
 
 @partial(jax.jit, static_argnames=("n", "m"))
