@@ -206,25 +206,30 @@ def unblurred(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]
     return -jnp.interp(-spreads, blurs, factors)
 
 
+def agreement(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
+    """Return the correlation of targets and of normal scores of their ranks among m draws, which
+    have these spreads."""
+    blurs, faith = (jnp.asarray(part, spreads.dtype) for part in blur(m)[1:])
+    return jnp.interp(-spreads, blurs, faith)
+
+
 def rises(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
     """Return how far the mean normal score of a rank among m draws moves for each deviation by
     which targets move; ``spreads`` are those of the scores."""
-    factors, blurs, faith = (jnp.asarray(part, spreads.dtype) for part in blur(m))
-    wider = -spreads - jnp.interp(-spreads, blurs, factors)
-    return jnp.interp(-spreads, blurs, faith) * jnp.exp(wider)
+    return agreement(spreads, m) * jnp.exp(unblurred(spreads, m) - spreads)
 
 
 def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:
     """Return the table for targets if the points have ``even`` weights, as m draws have: scores of
     ranks among few make effects look smaller. Limits of correlations lie further from 0, as these
     remain too small by up to `SMALL` / m."""
-    factors, blurs, faith = blur(m)
+    factors, blurs, _ = blur(m)
     dtype, count = table.effect.dtype, len(table.rows)
     d = sum(name.startswith("shift of") for name in table.rows)
     spreads = table.effect[d : 2 * d, 0]
     slopes = 1 / np.maximum(np.gradient(blurs) / np.gradient(factors), LEAST_RISE)
     slope = jnp.interp(-table.effect[:, :1], jnp.asarray(blurs, dtype), jnp.asarray(slopes, dtype))
-    of_each = jnp.interp(-spreads, jnp.asarray(blurs, dtype), jnp.asarray(faith, dtype))
+    of_each = agreement(spreads, m)
     j, k = np.triu_indices(d, 1)
     pairs = of_each[j] * of_each[k] * m / (m + 1)  # what is expected counts the target as a draw
     plain = jnp.ones(d, dtype)
