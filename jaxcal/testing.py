@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float
 
 from jaxcal import nulls
-from jaxcal.engine import LightJit, one_at_a_time
+from jaxcal.engine import LightJit, few_targets, one_at_a_time
 from jaxcal.engine.linear import OfVectors, linear_sums
 from jaxcal.engine.quadratic import (
     TILE,
@@ -38,7 +38,6 @@ from jaxcal.results import Coordinates, Estimate, TestResult
 from jaxcal.results.notes import Notes, all_finite
 from jaxcal.typing import Features, Key, Pairwise, Points, PredictionsLike, Scalar
 
-FEW = 1024  # observations whose loops over pairs take less time than their compilation
 Redrawing: TypeAlias = Callable[[Array, Float[Array, " r"]], Float[Array, "r b"]]
 
 
@@ -219,11 +218,7 @@ def run(
     return result.at_level(level, null.least_p_value)
 
 
-def _few(key: Key, predictions: PredictionsLike, targets: Array, *_: Any, **__: Any) -> bool:
-    return len(targets) <= FEW
-
-
-@partial(LightJit, light=_few, static_argnames=("test", "tile", "mesh"))
+@partial(LightJit, light=few_targets, static_argnames=("test", "tile", "mesh"))
 def unjudged(
     key: Key,
     predictions: PredictionsLike,

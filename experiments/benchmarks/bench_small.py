@@ -188,17 +188,15 @@ def part_light(quick, n):
     from jaxcal import engine, sbi
 
     x, y = jax.block_until_ready(data(n))
-    density, predictions = gaussian, jaxcal.Unnormalized(gaussian, x)
+    predictions = jaxcal.Unnormalized(gaussian, x)
     calls = {
         "kccsd_test": lambda key: jaxcal.kccsd_test(key, predictions, y),
         "calibration_test": lambda key: jaxcal.calibration_test(key, predictions, y),
         "repair": lambda key: jaxcal.repair(key, predictions, y),
-        "check_posterior": lambda key: sbi.check_posterior(
-            key, lambda theta, x: density(x, theta), y, x
-        ),
+        "check_posterior": lambda key: sbi.check_posterior(key, gaussian, y, x),
     }
     outside, values = engine.OUTSIDE, {}
-    for name, call in list(calls.items())[: 1 if quick else None]:
+    for name, call in [*calls.items()][: 1 if quick else None]:
         for how, state in (("", outside), (" with emitters", None)):
             engine.OUTSIDE = state
             jax.clear_caches()

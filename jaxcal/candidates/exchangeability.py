@@ -23,7 +23,7 @@ from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.coverage import massart
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.divergences.vectors import NodeScores
-from jaxcal.engine import LightJit
+from jaxcal.engine import LightJit, few_targets
 from jaxcal.engine.quadratic import TILE, quadratic_sums
 from jaxcal.fit.fitted import Embedding
 from jaxcal.kernels import points
@@ -169,7 +169,7 @@ class _Densities:
         return jnp.moveaxis(points, 1, 0).reshape(k, n, *self.event)
 
 
-@partial(LightJit, static_argnames=("n_nodes", "n_resamples", "tile"))
+@partial(LightJit, light=few_targets, static_argnames=("n_nodes", "n_resamples", "tile"))
 def _test(
     key: Key,
     predictions: PredictionsLike,

@@ -1,6 +1,6 @@
 """Sums over vectors and over tiles of pairs: the only loops over pairs in the package.
 
-Here: how large programs behave under ``vmap``, and rows distributed over devices.
+Here: how programs are compiled, how large ones behave under ``vmap``, rows over several devices.
 """
 
 import functools
@@ -15,11 +15,27 @@ from jax.extend.core import ClosedJaxpr, get_opaque_trace_state, jaxpr_as_fun
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import PyTree
 
-# A third of the time in which JAX 0.10 compiles for CPUs; of the programs here, loops over pairs
-# alone are faster with emitters. JAX 0.12 does not know the option
-WITHOUT_EMITTERS = {"xla_cpu_use_fusion_emitters": False}
+# XLA's fusion emitters take a third of the time in which JAX 0.10 compiles a program for CPUs. Only
+# loops over pairs are faster with them. JAX 0.12 cannot leave them out
+EMITTERS = "xla_cpu_use_fusion_emitters"
+FEW = 1024  # observations whose loops over pairs take less time than their compilation
 with eval_context():  # this module may be imported while a program is traced
     OUTSIDE = get_opaque_trace_state()  # of every program and transformation
+
+
+@functools.cache
+def optional(option: str) -> bool:
+    """Return whether this XLA can compile without what the option names."""
+    try:
+        jax.jit(lambda: 0, compiler_options={option: False})()
+    except jax.errors.JaxRuntimeError:  # it does not know the option
+        return False
+    return True
+
+
+def few_targets(key: Any, predictions: Any, targets: Any, *_: Any, **__: Any) -> bool:
+    """Return whether a test has few pairs of targets."""
+    return len(targets) <= FEW
 
 
 class LightJit:
@@ -49,11 +65,9 @@ class LightJit:
     @functools.cached_property
     def alone(self) -> Any:
         """The function as calls by themselves compile it."""
-        try:
-            jax.jit(lambda: 0, compiler_options=WITHOUT_EMITTERS)()
-        except jax.errors.JaxRuntimeError:  # another XLA does not know the option
+        if not optional(EMITTERS):
             return self.program
-        return jax.jit(self._function, compiler_options=WITHOUT_EMITTERS, **self._options)
+        return jax.jit(self._function, compiler_options={EMITTERS: False}, **self._options)
 
 
 def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:

@@ -157,7 +157,7 @@ def _chances(
         shapes += [(rows, m, 1), (rows, m, d)]
     *each, last = [keys[0], *(key for pair in jax.vmap(jax.random.split)(keys[1:]) for key in pair)]
     nodes, *drawn = uniforms(each, shapes[:-1], dtype)
-    drawn.append(jax.random.uniform(last, shapes[-1], dtype))  # others would be drawn as often
+    drawn.append(jax.random.uniform(last, shapes[-1], dtype))  # in one call all are as large
     noise = [normal_of(u) for u in drawn[1::2]]
     return normal_of(nodes), [*zip(drawn[::2], noise, strict=True)]
 
