@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxcal.mcmc.results import McmcDraws
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.read import Draws, LogDensities, Unnormalized, checks
-from jaxcal.read.observations import n_repeated
+from jaxcal.read.observations import densities, n_repeated
 from jaxcal.read.scores import log_densities_at
 from jaxcal.results import Result, Sentences, counted, recorded
 from jaxcal.results.notes import sentences
@@ -195,7 +195,7 @@ def ranks_of(
     ys = checks.targets(targets, least=least)
     if isinstance(predictions, Unnormalized):
         predictions = predictions.arrays_only()
-    predictions = checks.predictions(predictions, ys)
+    predictions = densities(predictions, ys)
     drawn = draws.draws if isinstance(draws, McmcDraws) else draws
     array = checks.floats(drawn.samples if isinstance(drawn, Draws) else drawn, "draws")
     n, event = ys.shape[0], ys.shape[1:]

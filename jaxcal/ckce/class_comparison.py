@@ -95,9 +95,8 @@ def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g 
     if len(names) < 2:
         raise ValueError(f"groups: wanted at least 2 groups, got {len(names)}")
     if min(sizes) < 3:
-        raise ValueError(
-            f"groups: comparing needs at least 3 observations of each, got {sizes.tolist()}"
-        )
+        least = f"{min(sizes)} of {str(names[np.argmin(sizes)])!r}"
+        raise ValueError(f"groups: comparing needs at least 3 observations of each, got {least}")
     named = tuple(name if text else f"group {name}" for name in names.tolist())
     return named, (place == np.arange(len(names))[:, None]).astype(float)
 

@@ -178,17 +178,18 @@ class Draws(eqx.Module):
     def correlation(self) -> Float[Array, ""]:
         """Return the lag-one correlation of draws in their order, [], the largest of coordinates.
 
-        The mean over predictions, without its bias up to O(m^-2): among m draws it is
-        r - (1 + 3 r) / m for a correlation r of a chain. It counts as 0 for sorted draws, and up
-        to five standard errors.
+        The mean over predictions whose draws differ, without its bias up to O(m^-2): among m draws
+        it is r - (1 + 3 r) / m for a correlation r of a chain. It counts as 0 for sorted draws, and
+        up to five standard errors.
         """
         x = self._columns()
-        x = x - jnp.mean(x, axis=1, keepdims=True)
+        differ = jnp.any(x != x[:, :1], axis=1, keepdims=True)  # else rounding is all that is left
+        x = jnp.where(differ, x - jnp.mean(x, axis=1, keepdims=True), 0)
         of_each = jnp.sum(x[:, 1:] * x[:, :-1], axis=1) / jnp.sum(x**2, axis=1)
-        m = max(x.shape[1], 4)
-        lag = jnp.clip((jnp.mean(jnp.nan_to_num(of_each), axis=0) + 1 / m) / (1 - 3 / m), max=1)
-        noise = 5 / (x.shape[0] * m) ** 0.5
-        return jnp.max(jnp.where(self._sorted() | (lag < noise), 0, lag))
+        m, count = max(x.shape[1], 4), jnp.sum(~jnp.isnan(of_each), axis=0, dtype=x.dtype)
+        lag = jnp.clip((jnp.nanmean(of_each, axis=0) + 1 / m) / (1 - 3 / m), max=1)
+        shown = (lag >= 5 / (count * m) ** 0.5) & ~self._sorted()
+        return jnp.max(jnp.where(shown, lag, 0))
 
     def thinned(self) -> tuple["Draws", Float[Array, ""]]:
         """Return the draws, and the correlation of successive ones; if it is high, draws so far

@@ -36,9 +36,9 @@ def simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
     if count <= whole:
         return ()
     return (
-        f"{count} of {n} rows of thetas repeat another: pairs must be independent, and repeated "
-        f"ones make p-values too small: keep one simulation of each parameter"
-        " [repeated-parameters]",
+        f"{count} of {n} rows of thetas repeat another, with other xs: if these were simulated "
+        f"again, pairs are not independent and p-values too small: keep one simulation of each; if "
+        f"thetas were rounded, their repeats are no error [repeated-parameters]",
     )
 
 

@@ -203,7 +203,8 @@ def test_the_figure_shows_the_shares_and_the_band():
         (MODEL, np.zeros((N, M, 2), complex), TypeError, "draws: wanted float32 or float64"),
         (MODEL, None, TypeError, "draws: wanted"),
         (jaxcal.Scores(np.zeros((N, 2))), np.zeros((N, M, 2)), TypeError, "log densities"),
-        (np.zeros((N, 2)), np.zeros((N, M, 2)), TypeError, "predictions: got"),
+        (jaxcal.Draws(np.zeros((N, M, 2))), None, TypeError, "log densities, which Draws"),
+        (np.zeros((N, 2)), np.zeros((N, M, 2)), TypeError, "log densities, which ndarray"),
     ],
 )
 def test_wrong_input_is_named(as_users_run_it, predictions, z, error, message):

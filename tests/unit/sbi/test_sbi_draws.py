@@ -433,6 +433,8 @@ def test_chains_that_are_not_thinned_are_said(key):
     independent = jax.random.normal(key, (n, m, 2))
     assert float(jaxcal.Draws(independent).correlation()) == 0
     assert not sbi.check_draws(0, independent, thetas).warnings()
+    same = jnp.where(jnp.arange(n)[:, None, None] < 60, thetas[:, None], independent)
+    assert float(jaxcal.Draws(same).correlation()) == 0  # the rounding of a mean is no chain
     models = {"a": jaxcal.Draws(chains), "b": jaxcal.Draws(independent)}
     said = "".join(jaxcal.compare(0, models, thetas).warnings())
     assert "draws of a have" in said
