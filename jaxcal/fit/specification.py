@@ -26,7 +26,7 @@ from jaxcal.numerics import in_order, normals
 from jaxcal.read import Scores, Units, checks
 from jaxcal.read.families import Classes
 from jaxcal.read.sampling import sample
-from jaxcal.read.scores import is_distribution
+from jaxcal.read.scores import coarse, is_distribution
 from jaxcal.statistics.finite_rank import Draw, FiniteRank, in_waves
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import (
@@ -286,11 +286,15 @@ def target_bandwidth(
     chosen = bandwidth("target", spec.target_kernel, Vectors(finite), finite)
     identical = chosen.identical & (spec.standardize or bool(chosen.bandwidths))
     ys = targets.reshape(targets.shape[0], -1)
-    return chosen, {
+    notes = {
         "identical-targets": identical,
         "constant-coordinates": jnp.sum(jnp.max(ys, axis=0) == jnp.min(ys, axis=0)),
         "far-targets": range_over_iqr(ys),
     }
+    if view.scores is not None:
+        at = view.ys + view.offset[None]
+        notes["coarse-targets"] = coarse(at, view.predictions.units, jnp.abs(view.scores))
+    return chosen, notes
 
 
 def features(

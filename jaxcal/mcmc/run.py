@@ -16,6 +16,7 @@ from jaxcal.read.scores import (
     is_distribution,
     log_densities_and_gradients,
     log_densities_at,
+    no_log_densities,
     on_whole_space,
 )
 from jaxcal.results import recorded
@@ -152,11 +153,7 @@ def _layout(
             )
         return batch[0], event
     if not isinstance(predictions, Unnormalized):
-        raise TypeError(
-            f"predictions: MCMC needs log densities, which {type(predictions).__name__} does not "
-            f"give; pass a numpyro distribution with batch shape [n] or "
-            f"jaxcal.Unnormalized(log_density, params)"
-        )
+        raise no_log_densities(predictions, "MCMC")
     if event_shape is None:
         raise ValueError(
             "event_shape: an unnormalized density does not say what its targets look like; pass "

@@ -281,7 +281,7 @@ def _single(predictions: Any, n: int | None) -> Any:
     if not (hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")):
         raise TypeError(
             f"predictions: wanted a numpyro distribution of numbers or jaxcal.Draws, got "
-            f"{type(predictions).__name__}"
+            f"{checks.say(predictions)}"
         )
     batch, event = tuple(predictions.batch_shape), tuple(predictions.event_shape)
     if event not in ((), (1,)) or len(batch) != 1 or (n is not None and batch != (n,)):

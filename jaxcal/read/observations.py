@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int, PyTree, UInt32
 from jaxcal.read import Draws, Scores, Unnormalized, checks
 from jaxcal.read.convert import brought
 from jaxcal.read.families import Classes, Mixtures, distribution_of
-from jaxcal.read.scores import is_distribution
+from jaxcal.read.scores import is_distribution, no_log_densities
 from jaxcal.typing import ArrayLike, DTypeLike, Key, PredictionsLike
 
 
@@ -116,11 +116,7 @@ def finite_rows(value: object, n: int, name: str) -> Array:
 def densities(value: Any, ys: Array) -> Any:
     """Return `checks.predictions` that have log densities."""
     if not (isinstance(value, Unnormalized) or is_distribution(value)):
-        raise TypeError(
-            f"predictions: this needs log densities, which {type(value).__name__} does not give; "
-            f"pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]; "
-            f"calibration_test also takes draws, as jaxcal.Draws(array)"
-        )
+        raise no_log_densities(value)
     return checks.predictions(value, ys)
 
 

@@ -183,8 +183,8 @@ class Draws(eqx.Module):
         up to five standard errors.
         """
         x = self._columns()
-        differ = jnp.any(x != x[:, :1], axis=1, keepdims=True)  # else rounding is all that is left
-        x = jnp.where(differ, x - jnp.mean(x, axis=1, keepdims=True), 0)
+        x = x - x[:, :1]  # the mean of large or equal numbers is rounded
+        x = x - jnp.mean(x, axis=1, keepdims=True)
         of_each = jnp.sum(x[:, 1:] * x[:, :-1], axis=1) / jnp.sum(x**2, axis=1)
         m, count = max(x.shape[1], 4), jnp.sum(~jnp.isnan(of_each), axis=0, dtype=x.dtype)
         lag = jnp.clip((jnp.nanmean(of_each, axis=0) + 1 / m) / (1 - 3 / m), max=1)

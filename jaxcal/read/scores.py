@@ -7,8 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
+from jaxcal.numerics import at_most
 from jaxcal.read.predictions import Scores, Standardized, Units, Unnormalized, in_units_of_data
 from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
+
+COARSEST = 3.0  # so many deviations apart at most, so that no target decides what is coarse
 
 
 def is_distribution(predictions: object) -> bool:
@@ -46,9 +49,15 @@ def log_densities_at(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[A
         return density(predictions.params, ys)
     if is_distribution(predictions):
         return predictions.log_prob(ys)
-    raise TypeError(
-        f"predictions: cannot get log densities from {type(predictions).__name__}. Pass a numpyro "
-        f"distribution with batch shape [n] or jaxcal.Unnormalized(log_density, params)"
+    raise no_log_densities(predictions)
+
+
+def no_log_densities(predictions: object, what: str = "this") -> TypeError:
+    """Return the error that ``what`` needs log densities, which these predictions do not give."""
+    return TypeError(
+        f"predictions: {what} needs log densities, which {type(predictions).__name__} does not "
+        f"give; pass a numpyro distribution with batch shape [n] or "
+        f"jaxcal.Unnormalized(log_density, params); calibration_test also takes jaxcal.Draws(array)"
     )
 
 
@@ -87,6 +96,18 @@ def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
     products = jnp.sum(scores * (ys - jnp.median(ys, axis=0)[None]), axis=1)
     error = jnp.std(products) / products.size**0.5
     return (jnp.mean(products) > 3 * error) & (error > 0)
+
+
+def coarse(ys: Points, units: Units, inverse: Points) -> Bool[Array, ""]:
+    """Return whether targets, given in ``units``, are so large that their rounding may reject
+    calibrated predictions: ``inverse`` [n, d] are inverse claimed deviations, or sizes of scores.
+
+    Rounding of targets and centres to numbers g deviations apart adds g^2 / 6 to mean squares of 1,
+    which n observations resolve up to (2 / n)^1/2; half of that counts.
+    """
+    apart = jnp.finfo(ys.dtype).eps * jnp.abs(ys + (units.center / units.scale)[None]) * inverse
+    squares = at_most(jnp.nan_to_num(apart, posinf=0), COARSEST) ** 2
+    return jnp.any(jnp.mean(squares, axis=0) > 3 * (2 / len(ys)) ** 0.5)
 
 
 def scores_at(
@@ -153,10 +174,7 @@ def each_density(
         axes = (predictions.in_axes, *(0 for _ in (ys, *rows)))
         return jax.vmap(of_one, in_axes=axes)(predictions.params, ys, *rows)
     if not is_distribution(predictions):
-        raise TypeError(
-            f"predictions: this needs log densities, which {type(predictions).__name__} does not "
-            f"give; pass a jaxcal.Unnormalized or a numpyro distribution with batch shape [n]"
-        )
+        raise no_log_densities(predictions)
 
     def density(zs: Array) -> Array:
         logs = predictions.log_prob(zs)

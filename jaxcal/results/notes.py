@@ -174,6 +174,11 @@ TABLE = {
         above=0.05,
         together=_largest,
     ),
+    "coarse-targets": Note(
+        "targets are so large that neighbouring numbers of their type are a claimed deviation "
+        "apart: rounding alone may reject calibrated predictions: subtract a common number from "
+        "targets and predictions before they are rounded, or use float64"
+    ),
     "rough-density": Note(
         "a density is not twice differentiable (a network of ReLU?): the moment, which takes "
         "second derivatives, is left out"

@@ -305,7 +305,8 @@ def calibration_error(
     key, level, keep = checks.key(key), checks.level(level), checks.flag(keep, "keep")
     with jax.enable_x64(True):
         p = checks.probabilities(predictions, "predictions", binary=True)
-        problem = _double(reductions.reduce(p, targets, notion))
+        reduced = reductions.reduce(p, targets, notion)
+        problem = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), reduced)
         classes = np.asarray(checks.labels(targets, p.shape[0], p.shape[1], "targets"))
         rows, outcomes = (
             np.moveaxis(np.asarray(part), -2, 0).reshape(problem.n, -1)
@@ -372,11 +373,6 @@ def _notes(
         "saturated-probabilities": np.sum(touches if inputs.ndim == 2 else np.any(touches, axis=0)),
         "identical-predictions": bool(np.all(inputs == inputs[..., :1, :])),
     }
-
-
-def _double(problem: Reduced) -> Reduced:
-    """Return the problem in float64."""
-    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), problem)
 
 
 def _named(estimators: Estimators | str) -> dict[str, Estimator]:

@@ -655,6 +655,28 @@ def test_densities_that_say_nothing_get_no_verdict(key):
     assert not any("coarse-logs" in text or "slowly" in text for text in right.warnings())
 
 
+def test_targets_that_are_coarse_beside_their_claims_are_said(key):
+    """Numbers of float32 near 4.6 million, as coordinates of a map have, are .5 apart."""
+    east, noise = jax.random.normal(key, (2, 200))
+    far = float(np.float32(4.65e6))
+
+    def said(width, at=far, outlier=None):
+        centers = (at + 1000 * east.astype(jnp.float32)).astype(jnp.float32)
+        ys = centers + width * noise.astype(jnp.float32)
+        ys = ys if outlier is None else ys.at[0].set(outlier)
+        predictions = dist.Normal(centers, jnp.full_like(ys, width))
+        draws = centers[:, None] + width * jax.random.normal(key, (200, 8), jnp.float32)
+        results = (
+            calibration_test(0, predictions, ys, null=QUICK),
+            jaxcal.kccsd_test(0, predictions, ys),
+            calibration_test(0, jaxcal.Draws(draws), ys, null=QUICK),
+        )
+        return [bool(result.notes.get("coarse-targets", False)) for result in results]
+
+    assert said(0.3) == [True, True, False]  # draws are rounded as their targets are
+    assert said(5.0) == said(0.3, at=0.0) == said(5.0, at=0.0, outlier=1e9) == [False] * 3
+
+
 @pytest.mark.parametrize(
     ("log_density", "finite"),
     [
