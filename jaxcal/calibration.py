@@ -21,7 +21,7 @@ from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.moments import Balance
 from jaxcal.nulls import HadamardWild, Null, Wild
 from jaxcal.read import checks
-from jaxcal.read.observations import densities
+from jaxcal.read.observations import densities, scored
 from jaxcal.results import Estimate, TestResult, recorded
 from jaxcal.typing import (
     ArrayLike,
@@ -138,7 +138,7 @@ def kccsd_test(
     key = checks.key(key)
     checks.null(null)
     ys = checks.targets(targets)
-    predictions = checks.predictions(predictions, ys)
+    predictions = scored(predictions, ys)
     spec = stein_specification(
         ys,
         divergence=divergence,
@@ -200,7 +200,7 @@ def kccsd(
     """
     key = checks.key(key)
     ys = checks.targets(targets)
-    predictions = checks.predictions(predictions, ys)
+    predictions = scored(predictions, ys)
     return testing.estimate(key, predictions, ys, stein_specification(ys, **options))
 
 

@@ -14,6 +14,7 @@ from jaxcal.fit.specification import RandomFeatures
 from jaxcal.kernels.points import Constant
 from jaxcal.nulls import Null, Wild
 from jaxcal.read import Unnormalized, checks
+from jaxcal.read.observations import scored
 from jaxcal.results import Estimate, TestResult, recorded
 from jaxcal.typing import ArrayLike, KeyLike, Predictions
 
@@ -221,7 +222,7 @@ def _conditional(
     ys = checks.targets(targets)
     vectors = checks.rows(inputs, ys.shape[0], "inputs")
     return (
-        checks.predictions(predictions, ys),
+        scored(predictions, ys),
         ys,
         SteinOptions(divergence=Vectors(vectors)) | options,
     )
@@ -245,7 +246,7 @@ def _single(
         model = Unnormalized(_ignore_parameters(model), None, in_axes=None)
     nothing = Vectors(jnp.zeros((ys.shape[0], 1), ys.dtype))
     alone = SteinOptions(divergence=nothing, prediction_kernel=Constant())
-    return checks.predictions(model, ys, "model"), ys, alone | options
+    return scored(model, ys, "model"), ys, alone | options
 
 
 class _ignore_parameters:

@@ -155,7 +155,9 @@ def _labels(name: str, entries: np.ndarray) -> list[str]:
         if bad := int(np.sum(~np.isfinite(entries))):
             raise Unreadable(f"the column '{name}' holds {bad} values that are not finite")
         if np.any(entries != np.round(entries)):
-            raise Unreadable(f"'{name}' holds fractions; labels are whole numbers or names")
+            raise Unreadable(
+                f"'{name}' holds fractions; labels are whole numbers or names (draws: see --help)"
+            )
         return [str(int(entry)) for entry in entries]
     if missing := int(np.sum(entries == "")):
         raise Unreadable(f"the column '{name}' lacks {missing} entries")

@@ -33,6 +33,7 @@ from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.numerics import not_finite
 from jaxcal.read import Scores, Unnormalized, checks
 from jaxcal.read.families import Classes, distribution_of
+from jaxcal.read.observations import scored
 from jaxcal.read.scores import is_distribution
 from jaxcal.skce.calibration import mean_specification
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
@@ -100,7 +101,7 @@ def _specification(
         whiten=Regression(),
         n_nodes=checks.nodes(None, d),
     )
-    return checks.predictions(model, ys), ys, spec
+    return scored(model, ys), ys, spec
 
 
 def ckce(

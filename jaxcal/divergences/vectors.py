@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernels import points
 from jaxcal.read import checks, convert
+from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.sampling import check_batch
 from jaxcal.typing import (
     ArrayLike,
@@ -178,24 +179,10 @@ def class_probabilities(predictions: Any) -> Float[Array, "n m"]:
     TypeError if predictions are not over classes; ValueError for wrong shapes and, outside of jit,
     for rows that are no probabilities.
     """
-    base = predictions
-    while type(base).__name__ in ("ExpandedDistribution", "MaskedDistribution"):
-        base = base.base_dist
-    kind = type(base).__name__
-    if kind.startswith(("Categorical", "Bernoulli")) and hasattr(predictions, "batch_shape"):
+    if hasattr(predictions, "batch_shape"):
         check_batch(predictions)
-        shape = tuple(predictions.batch_shape)
-        if len(shape) != 1:
-            raise ValueError(
-                f"predictions: wanted a {kind} with batch shape [n], got batch shape {shape}"
-            )
-        probabilities = jnp.asarray(base.probs)
-        if kind.startswith("Bernoulli"):
-            probabilities = jnp.broadcast_to(probabilities, shape)
-            probabilities = jnp.stack([1 - probabilities, probabilities], axis=-1)
-        return checks.probabilities(
-            jnp.broadcast_to(probabilities, (*shape, probabilities.shape[-1]))
-        )
+        if isinstance(classes := distribution_of(predictions), Classes):
+            return checks.probabilities(classes.probabilities)
     if hasattr(predictions, "log_prob") or hasattr(predictions, "scores"):
         raise TypeError(
             f"predictions: this distance compares predictions over classes: probabilities [n, m], "

@@ -26,7 +26,14 @@ from jaxcal.numerics import not_finite
 from jaxcal.read import Draws, Standardized, Units, checks
 from jaxcal.read.convert import input_names
 from jaxcal.read.observations import densities, finite_rows, n_repeated, observations
-from jaxcal.read.scores import coarse, is_distribution, score, signs_reversed, states_an_end
+from jaxcal.read.scores import (
+    coarse,
+    is_discrete,
+    is_distribution,
+    score,
+    signs_reversed,
+    states_an_end,
+)
 from jaxcal.results import Parts, Table, TestResult, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Keys, Points, Predictions, Scalar
 
@@ -241,8 +248,8 @@ class Fit(NamedTuple):
             "far-points": jnp.mean(jnp.where(kept, near.chance, 0)),
             "coarse-logs": jnp.max(jnp.abs(jnp.where(sized, near.largest, 0))) * finest,
         }
-        if not isinstance(predictions, Draws):  # which are rounded as targets are
-            notes["coarse-targets"] = coarse(ys, units, 1 / near.claims[1])
+        if not (isinstance(predictions, Draws) or is_discrete(predictions)):  # rounded like targets
+            notes |= coarse(raw.astype(ys.dtype), units.scale, 1 / near.claims[1])
         scores = None
         if not (isinstance(predictions, Draws) or _says_an_end(predictions)):
             at_targets = units.scores(score(predictions, targets).reshape(n, -1))

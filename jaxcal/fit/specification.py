@@ -292,8 +292,7 @@ def target_bandwidth(
         "far-targets": range_over_iqr(ys),
     }
     if view.scores is not None:
-        at = view.ys + view.offset[None]
-        notes["coarse-targets"] = coarse(at, view.predictions.units, jnp.abs(view.scores))
+        notes |= coarse(ys, view.predictions.units.scale, jnp.abs(view.scores))
     return chosen, notes
 
 

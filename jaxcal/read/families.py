@@ -347,7 +347,7 @@ def full(normals: Normals) -> Normals:
     return Normals(mean, cov[..., None] * jnp.expand_dims(eye, range(cov.ndim - 1)))
 
 
-@distribution("CategoricalProbs", "CategoricalLogits")
+@distribution("CategoricalProbs", "CategoricalLogits", "OrderedLogistic")
 def _categorical(base: Base, whole: PyTree) -> Classes | None:
     probabilities = base.probs
     if whole.event_shape:

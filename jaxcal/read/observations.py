@@ -15,8 +15,8 @@ from jaxtyping import Array, Bool, Int, PyTree, UInt32
 
 from jaxcal.read import Draws, Scores, Unnormalized, checks
 from jaxcal.read.convert import brought
-from jaxcal.read.families import Classes, Mixtures, distribution_of
-from jaxcal.read.scores import is_distribution, no_log_densities
+from jaxcal.read.families import Classes, Mixtures, bare, distribution_of
+from jaxcal.read.scores import is_discrete, is_distribution, no_log_densities
 from jaxcal.typing import ArrayLike, DTypeLike, Key, PredictionsLike
 
 
@@ -117,7 +117,23 @@ def densities(value: Any, ys: Array) -> Any:
     """Return `checks.predictions` that have log densities."""
     if not (isinstance(value, Unnormalized) or is_distribution(value)):
         raise no_log_densities(value)
+    classes = is_distribution(value) and isinstance(distribution_of(value), Classes)
+    if classes and not type(bare(value)).__name__.startswith("Bernoulli"):
+        raise TypeError(
+            f"predictions: {type(value).__name__} is of classes: take skce_test, or check, which "
+            f"selects the tests"
+        )
     return checks.predictions(value, ys)
+
+
+def scored(value: Any, ys: Array, name: str = "predictions") -> Any:
+    """Return `checks.predictions` that have scores, which whole numbers have not."""
+    if is_discrete(value):
+        raise TypeError(
+            f"{name}: {type(value).__name__} is of whole numbers, and this needs scores, or moves "
+            f"of continuous ones: take skce_test or, for counts, calibration_test"
+        )
+    return checks.predictions(value, ys, name)
 
 
 Words = TypeVar("Words", UInt32[Array, "*s"], UInt32[np.ndarray, "*s"])

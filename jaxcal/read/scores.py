@@ -19,6 +19,11 @@ def is_distribution(predictions: object) -> bool:
     return hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")
 
 
+def is_discrete(predictions: object) -> bool:
+    """Return whether this is a distribution of whole numbers."""
+    return bool(getattr(predictions, "is_discrete", False))
+
+
 def score(predictions: PredictionsLike, ys: Float[Array, "n *event"]) -> Float[Array, "n *event"]:
     r"""Return the score :math:`\nabla_y \log f_i(y)` of prediction i at ``ys[i]``, for each row.
 
@@ -98,16 +103,23 @@ def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
     return (jnp.mean(products) > 3 * error) & (error > 0)
 
 
-def coarse(ys: Points, units: Units, inverse: Points) -> Bool[Array, ""]:
-    """Return whether targets, given in ``units``, are so large that their rounding may reject
-    calibrated predictions: ``inverse`` [n, d] are inverse claimed deviations, or sizes of scores.
+def coarse(
+    targets: Float[Array, "n d"], scale: Float[Array, " d"], inverse: Points
+) -> dict[str, Bool[Array, ""]]:
+    """Return notes on raw targets whose rounding may reject calibrated predictions: large ones, and
+    whole numbers. ``inverse`` [n, d] are inverse claimed deviations, or sizes of scores, in units
+    of ``scale``.
 
     Rounding of targets and centres to numbers g deviations apart adds g^2 / 6 to mean squares of 1,
     which n observations resolve up to (2 / n)^1/2; half of that counts.
     """
-    apart = jnp.finfo(ys.dtype).eps * jnp.abs(ys + (units.center / units.scale)[None]) * inverse
-    squares = at_most(jnp.nan_to_num(apart, posinf=0), COARSEST) ** 2
-    return jnp.any(jnp.mean(squares, axis=0) > 3 * (2 / len(ys)) ** 0.5)
+    finest = jnp.finfo(targets.dtype).eps * jnp.abs(targets)
+    whole = jnp.all(targets == jnp.round(targets), axis=0).astype(finest.dtype)
+    steps = jnp.stack([finest, jnp.broadcast_to(whole, finest.shape)])
+    apart = jnp.nan_to_num(steps / scale[None, None] * inverse[None], posinf=0)
+    squares = jnp.max(jnp.mean(at_most(apart, COARSEST) ** 2, axis=1), axis=1)
+    large, count = squares > 3 * (2 / len(targets)) ** 0.5
+    return {"coarse-targets": large, "whole-targets": count}
 
 
 def scores_at(

@@ -19,6 +19,7 @@ from jaxcal.fit.residuals import MeanResidual
 from jaxcal.fit.specification import RandomFeatures, Specification
 from jaxcal.numerics import full_precision
 from jaxcal.read import checks
+from jaxcal.read.observations import scored
 from jaxcal.results import Result
 from jaxcal.skce.calibration import mean_specification
 from jaxcal.streaming.batches import remaining
@@ -114,7 +115,7 @@ class StreamedTest(eqx.Module):
     ) -> "StreamedTest":
         """Return the KCCSD test fitted to a first sample; options as in `jaxcal.kccsd_test`."""
         ys = checks.targets(targets)
-        predictions = checks.predictions(predictions, ys)
+        predictions = scored(predictions, ys)
         spec = stein_specification(ys, **options)
         return cls._fit(key, predictions, ys, spec, features, "KCCSD test", "kccsd")
 
@@ -132,7 +133,7 @@ class StreamedTest(eqx.Module):
         """Return the KCSD test fitted to a first sample; options as in `jaxcal.kcsd_test`. Its
         batches are triples of predictions, targets and inputs."""
         ys = checks.targets(targets)
-        predictions = checks.predictions(predictions, ys)
+        predictions = scored(predictions, ys)
         vectors = Vectors(checks.rows(inputs, ys.shape[0], "inputs"))
         spec = stein_specification(ys, divergence=vectors, **options)
         return cls._fit(key, predictions, ys, spec, features, "KCSD test", "kcsd")

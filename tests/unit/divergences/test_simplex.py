@@ -64,7 +64,7 @@ def test_distributions_over_classes_are_their_probabilities():
     ("values", "error", "message"),
     [
         (dist.Categorical(jnp.ones(3) / 3), ValueError, "batch shape \\[n\\]"),
-        (dist.Categorical(jnp.ones((2, 2, 3)) / 3), ValueError, "batch shape \\(2, 2\\)"),
+        (dist.Categorical(jnp.ones((2, 2, 3)) / 3), ValueError, "shape \\(2, 2, 3\\)"),
         (dist.Normal(jnp.zeros(3), 1.0), TypeError, "over classes.*got Normal"),
         (jnp.ones((3, 2)), ValueError, "does not sum to 1"),
         (jnp.asarray([[1.5, -0.5]]), ValueError, "negative"),
