@@ -316,7 +316,8 @@ def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:
     y, n = features.residual.ys[:1], outcome.contributions.shape[1]
     diagonal = jnp.abs(n * outcome.biased[0] - (n - 1) * outcome.estimate[0])  # mean of h(i, i)
     size = statistic.means.gram(y, y)[0, 0] * jnp.finfo(diagonal.dtype).eps
-    return {"small-residuals": jnp.where(diagonal == 0, 0, n * size / diagonal)}
+    nothing = n * (outcome.estimate[0] != 0).astype(size.dtype)  # but rounding, of points at y
+    return {"small-residuals": jnp.where(diagonal == 0, nothing, n * size / diagonal)}
 
 
 def _first_row(outcome: Outcome) -> dict[str, Any]:

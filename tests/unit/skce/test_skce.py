@@ -660,3 +660,11 @@ def test_precise_predictions_are_not_judged_by_rounding(drawn, key):
     for other in (result(1e-2), result(1e-3, jnp.float64), result(1e-3, whiten=own_units)):
         assert "small-residuals" not in str(other)
         assert other.verdict != "cannot tell"
+
+
+def test_forecasts_of_points_that_are_right_are_not_rejected():
+    """Nothing but rounding is left of their residuals."""
+    ys = jax.random.normal(jax.random.key(0), (10, 60))
+    verdicts = {skce_test(0, dist.Delta(y), y).verdict for y in ys}
+    assert verdicts <= {"cannot tell", "not rejected"}
+    assert skce_test(0, dist.Delta(ys[0] + 1), ys[0]).verdict == "rejected"
