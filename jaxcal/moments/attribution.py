@@ -269,8 +269,7 @@ def faults(
         pairs = (across + back) / 2
         claimed = covariances[:, i, j] / (deviations[:, i] * deviations[:, j])
         correlation = _correlation(pairs, variances[:, i], variances[:, j], claimed, tested)
-    too_narrow = -jnp.log(at_least(variances, NEARLY)) / 2  # log of claimed over actual deviations
-    spread = tested(_pseudo_values(too_narrow))
+    spread = tested(_pseudo_values(_log_spreads(variances)))
     both = spread, correlation
     spread, correlation = jax.tree.map(lambda part: jnp.where(gaussian, part, jnp.nan), both)
     return Faults(limited(tested(-implied), exact), spread, correlation)
@@ -292,6 +291,11 @@ def _pseudo_values(values: Float[Array, "m q"]) -> Float[Array, "n q"]:
     """
     n = values.shape[0] - 1
     return n * values[:1] - (n - 1) * values[1:]
+
+
+def _log_spreads(variances: Float[Array, "m q"]) -> Float[Array, "m q"]:
+    """Return logarithms of claimed over actual deviations."""
+    return -jnp.log(at_least(variances, NEARLY)) / 2
 
 
 def _correlation(
