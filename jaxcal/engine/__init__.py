@@ -4,10 +4,7 @@ Here: how programs are compiled, how large ones behave under ``vmap``, rows over
 """
 
 import functools
-import itertools
-import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -21,7 +18,6 @@ from jaxtyping import PyTree
 # XLA's fusion emitters take a third of the time in which JAX 0.10 compiles a program for CPUs. Only
 # loops over pairs are faster with them. JAX 0.12 cannot leave them out
 EMITTERS = "xla_cpu_use_fusion_emitters"
-EVERY = 16  # calls after which memory maps are counted: so many new programs add up to 23,000
 FEW = 1024  # observations whose loops over pairs take less time than their compilation
 with eval_context():  # this module may be imported while a program is traced
     OUTSIDE = get_opaque_trace_state()  # of every program and transformation
@@ -35,24 +31,6 @@ def optional(option: str) -> bool:
     except jax.errors.JaxRuntimeError:  # it does not know the option
         return False
     return True
-
-
-@functools.cache
-def most_maps() -> float:
-    """Return the number of memory maps that the system grants a process."""
-    try:
-        return float(Path("/proc/sys/vm/max_map_count").read_bytes())
-    except OSError:  # not Linux
-        return math.inf
-
-
-def make_room() -> None:
-    """Drop compiled programs, which are compiled again where needed, if their memory maps are more
-    than half of those granted: without any left LLVM ends the process. A program keeps about 800
-    (JAX 0.10) to 1,500 (0.12)."""
-    most, maps = most_maps(), Path("/proc/self/maps")
-    if math.isfinite(most) and maps.read_bytes().count(b"\n") > most / 2:
-        jax.clear_caches()
 
 
 def few_targets(key: Any, predictions: Any, targets: Any, *_: Any, **__: Any) -> bool:
@@ -78,15 +56,11 @@ class LightJit:
     ):
         self.program = jax.jit(function, **options)
         self._function, self._light, self._options = function, light, options
-        self._calls = itertools.count(1)
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if get_opaque_trace_state() != OUTSIDE:
-            return self.program(*args, **kwargs)
-        if next(self._calls) % EVERY == 0:
-            make_room()
-        return (self.alone if self._light(*args, **kwargs) else self.program)(*args, **kwargs)
+        alone = get_opaque_trace_state() == OUTSIDE and self._light(*args, **kwargs)
+        return (self.alone if alone else self.program)(*args, **kwargs)
 
     @functools.cached_property
     def alone(self) -> Any:

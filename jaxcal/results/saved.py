@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxcal.numerics import Arguments, Outcome, full_precision
+from jaxcal.numerics import Arguments, Outcome, full_precision, make_room
 from jaxcal.typing import Contents, DTypeLike
 
 FORMAT, HEADER = 1, "header.json"
@@ -231,20 +232,24 @@ def _refused(word: str) -> None:
     raise ValueError(f"the header holds {word}, which is no JSON")
 
 
+COMPILED = 0.1  # seconds that a call takes if it compiled anything large
 SOURCE = "_source"  # attribute of a result that describes its call
 
 
 def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
     """Compute in `full_precision`, and make the result record its call, not under jit and vmap.
-    Rows of pandas have to be in one order."""
+    Rows of pandas have to be in one order. Compiled programs do not pile up (`make_room`)."""
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
         names = inspect.signature(function).parameters
         _in_one_order(dict(zip(names, args, strict=False)) | kwargs)
+        started = time.monotonic()
         result: Any = full_precision(function)(*args, **kwargs)
         if not result.traced:
             object.__setattr__(result, SOURCE, _described(function, args, kwargs))
+            if time.monotonic() - started > COMPILED:
+                make_room()
         return result
 
     return call

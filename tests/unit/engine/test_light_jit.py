@@ -74,19 +74,3 @@ def test_without_the_option_nothing_changes(monkeypatch):
     np.testing.assert_allclose(cosine(0.0), 1.0)
     with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option"):
         jax.jit(jnp.cos, compiler_options={engine.EMITTERS: False})(0.0)
-
-
-def test_programs_are_dropped_before_their_memory_maps_run_out(monkeypatch):
-    dropped = []
-    monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(1))
-    cosine = engine.LightJit(jnp.cos)
-
-    def calls():
-        for _ in range(2 * engine.EVERY):
-            np.testing.assert_allclose(cosine(0.0), 1.0)
-        return len(dropped)
-
-    assert calls() == 0
-    for most, expected in ((0.0, 2), (float("inf"), 2)):  # where none is granted, and no Linux
-        monkeypatch.setattr(engine, "most_maps", lambda most=most: most)
-        assert calls() == expected

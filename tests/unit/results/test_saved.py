@@ -22,10 +22,10 @@ import pytest
 from quick import quick_first
 
 import jaxcal
-from jaxcal import dce, measures, sbi, squared_ce
+from jaxcal import dce, measures, numerics, sbi, squared_ce
 from jaxcal.candidates import exchangeability_test
 from jaxcal.coverage import coverage
-from jaxcal.results import JudgedResult, Result, TestResult
+from jaxcal.results import JudgedResult, Result, TestResult, saved
 from jaxcal.sbi.discrete import of_probabilities
 from jaxcal.streaming import StreamedTest, array_batches
 
@@ -369,3 +369,28 @@ def test_any_result_is_read_by_name_and_errors_name_the_argument(tmp_path):
         jaxcal.load(3)
     with pytest.raises(FileNotFoundError, match="missing"):
         jaxcal.load(tmp_path / "missing.npz")
+
+
+def test_programs_are_dropped_before_their_memory_maps_run_out(monkeypatch):
+    dropped = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(1))
+    predictions = dist.Normal(jnp.zeros(20), 1.0)
+    targets = jax.random.normal(jax.random.key(0), (20,))
+
+    def drops(seconds, granted):
+        """Calls of one test and one under jit that drop programs."""
+        monkeypatch.setattr(saved, "COMPILED", seconds)
+        monkeypatch.setattr(numerics, "most_maps", lambda: granted)
+        dropped.clear()
+        jaxcal.kccsd_test(0, predictions, targets)
+        jax.jit(lambda ys: jaxcal.kccsd_test(0, predictions, ys).p_value)(targets)
+        return len(dropped)
+
+    assert drops(0.0, 0.0) == 1  # not while a program is traced
+    assert drops(0.0, 1e6) == drops(0.0, math.inf) == 0  # inf: the system has no such limit
+    assert drops(1e6, 0.0) == 0  # a call that compiled nothing does not look
+
+
+def test_the_system_says_how_many_memory_maps_there_are():
+    most = numerics.most_maps()
+    assert most == math.inf or (most > 1000 and most == round(most))
