@@ -175,15 +175,15 @@ TABLE = {
         together=_largest,
     ),
     "coarse-targets": Note(
-        "targets are so large that neighbouring numbers of their type are a claimed deviation "
-        "apart: rounding alone may reject calibrated predictions: subtract a common number from "
-        "targets and predictions before they are rounded, or use float64"
+        "targets are so large that the distance of neighbouring numbers of their type matters "
+        "beside the claimed deviations: rounding alone may reject calibrated predictions: subtract "
+        "a common number from targets and predictions before they are rounded, or use float64"
     ),
     "whole-targets": Note(
-        "all targets are whole numbers, about a claimed deviation apart, but densities and scores "
-        "here are those of continuous targets: predictions of counts are rejected although they "
-        "are right: pass a numpyro distribution of counts or jaxcal.Draws to calibration_test, or "
-        "take skce_test"
+        "targets are whole numbers, whose distance matters beside the claimed deviations, but "
+        "densities and scores here are those of continuous targets: right predictions of counts "
+        "are rejected: pass a numpyro distribution of counts or jaxcal.Draws to calibration_test, "
+        "or take skce_test"
     ),
     "rough-density": Note(
         "a density is not twice differentiable (a network of ReLU?): the moment, which takes "
