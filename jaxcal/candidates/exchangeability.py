@@ -31,7 +31,7 @@ from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.numerics import largest, not_finite
 from jaxcal.read import Standardized, Units, checks
-from jaxcal.read.observations import densities, n_repeated, scored
+from jaxcal.read.observations import continuous, densities, n_repeated
 from jaxcal.read.scores import (
     log_densities_and_gradients,
     log_densities_at,
@@ -122,7 +122,7 @@ def exchangeability_test(
             f"proposal: wanted one such as jaxcal.candidates.Chains(), got {proposal!r}"
         )
     if isinstance(proposal, Chains):
-        scored(predictions, ys)
+        continuous(predictions)
     d, level = ys[0].size, checks.level(level)
     n_resamples = checks.integer(n_resamples, "n_resamples")
     n_nodes = checks.nodes(n_nodes, d, least=d + 1)

@@ -128,12 +128,17 @@ def densities(value: Any, ys: Array) -> Any:
 
 def scored(value: Any, ys: Array, name: str = "predictions") -> Any:
     """Return `checks.predictions` that have scores, which whole numbers have not."""
+    continuous(value, name)
+    return checks.predictions(value, ys, name)
+
+
+def continuous(value: Any, name: str = "predictions") -> None:
+    """Raise TypeError for distributions of whole numbers."""
     if is_discrete(value):
         raise TypeError(
             f"{name}: {type(value).__name__} is of whole numbers, and this needs scores, or moves "
             f"of continuous ones: take skce_test or, for counts, calibration_test"
         )
-    return checks.predictions(value, ys, name)
 
 
 Words = TypeVar("Words", UInt32[Array, "*s"], UInt32[np.ndarray, "*s"])
