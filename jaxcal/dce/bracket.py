@@ -6,8 +6,10 @@ Every measure here gives one bound; the bracket has the largest lower and the sm
 Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper constants.
 """
 
+from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
@@ -18,6 +20,7 @@ from jaxcal.dce.lower import CELLS, bounds_of
 from jaxcal.dce.population import label_free_groups, moved
 from jaxcal.dce.predictions import Ordered, merged, ordered
 from jaxcal.dce.smooth import _laplace, _smooth
+from jaxcal.engine import LightJit
 from jaxcal.numerics import at_least, at_most, largest, smallest
 from jaxcal.read import checks
 from jaxcal.typing import Scalar, Vector
@@ -49,6 +52,20 @@ class Bracket(NamedTuple):
 
 
 TRACED_CELLS = 64  # cells of the lower distance under jit and vmap
+LOWER = (
+    "half the smooth calibration error",
+    "squared kernel calibration error",
+    "mean residual",
+    "lower distance",
+)
+UPPER = (
+    "surrogate interval calibration error",
+    "binned ECE + bin width",
+    "unbinned ECE",
+    "2 s + 4 sqrt(s), s the smooth error",
+    "mean labels of groups",
+    "d + sqrt(8 d), d the lower distance",
+)
 INTERVALS_MOST = 20_000  # most different predictions for which the best bins, O(m^2), are searched
 
 
@@ -89,9 +106,17 @@ def measures_of(data: Ordered, accuracy: float | int, bins: int) -> Measures:
     if not traced:
         smaller, atom = merged(data)
         distribution = data if atom is None else ordered(smaller)
+    cells = TRACED_CELLS if traced else CELLS
+    return _measured(data, distribution, atom, smallest_width(accuracy), bins, cells)
+
+
+@partial(LightJit, static_argnums=(3, 4, 5))
+def _measured(
+    data: Ordered, distribution: Ordered, atom: Array | None, k_max: int, bins: int, cells: int
+) -> Measures:
     v, y, w = distribution[:3]
     smooth = _smooth(distribution)
-    surrogate = _surrogate(distribution, smallest_width(accuracy), False)
+    surrogate = _surrogate(distribution, k_max, False)
     return Measures(
         mean=jnp.abs(jnp.sum(w * (y - v))),
         ece=ece(distribution),
@@ -102,40 +127,40 @@ def measures_of(data: Ordered, accuracy: float | int, bins: int) -> Measures:
         binned=binned_ece(v, y, weights=w, edges=bins),
         interval=_best(distribution).value if v.size <= INTERVALS_MOST else None,
         groups=moved(label_free_groups(data), distribution),
-        lower=bounds_of(distribution, TRACED_CELLS if traced else CELLS)[:2],
+        lower=bounds_of(distribution, cells)[:2],
         witness=smooth.witness if atom is None else data.back(smooth.witness[atom]),
     )
 
 
 def bracket_of(measures: Measures) -> Bracket:
     """Return the best lower and upper bounds."""
-    lower = {
-        "half the smooth calibration error": measures.smooth / 2,
-        "squared kernel calibration error": measures.kernel**2,
-        "mean residual": measures.mean,
-    }
-    upper = {
-        "surrogate interval calibration error": measures.surrogate,
-        "binned ECE + bin width": measures.binned.bound,
-        "unbinned ECE": measures.ece,
-        "2 s + 4 sqrt(s), s the smooth error": from_lower(2 * measures.smooth),
-        "mean labels of groups": measures.groups,
-    }
+    low, high, lower, upper = _bounds(measures)
+    names = [*UPPER, "interval calibration error"][: len(upper)]
+    return Bracket(
+        low, high, dict(zip(LOWER, lower, strict=True)), dict(zip(names, upper, strict=True))
+    )
+
+
+@jax.jit
+def _bounds(measures: Measures) -> tuple[Scalar, Scalar, tuple[Scalar, ...], tuple[Scalar, ...]]:
+    ends = tuple(jnp.asarray(end, measures.smooth.dtype) for end in measures.lower)
+    lower = measures.smooth / 2, measures.kernel**2, measures.mean, ends[0]
+    upper = (
+        measures.surrogate,
+        measures.binned.bound,
+        measures.ece,
+        from_lower(2 * measures.smooth),
+        measures.groups,
+        from_lower(ends[1]),
+    )
     if measures.interval is not None:
-        upper["interval calibration error"] = measures.interval
-    low, high = (jnp.asarray(end, measures.smooth.dtype) for end in measures.lower)
-    lower["lower distance"] = low
-    upper["d + sqrt(8 d), d the lower distance"] = from_lower(high)
-    low, high = largest(_stacked(lower)), smallest(_stacked(upper))
+        upper = (*upper, measures.interval)
+    low, high = largest(jnp.stack(lower)), smallest(jnp.stack(upper))
     # rounding may make equal bounds cross, as for a single prediction; other bounds must not
     slack = 16 * jnp.finfo(low.dtype).eps * measures.witness.size**0.5
     whole = low <= high + slack
     low, high = (jnp.where(whole, end, jnp.nan) for end in (at_most(low, high), high))
-    return Bracket(low, high, lower, upper)
-
-
-def _stacked(bounds: dict[str, Scalar]) -> Array:
-    return jnp.stack(list(bounds.values()))
+    return low, high, lower, upper
 
 
 def from_lower(d: Array) -> Array:

@@ -87,7 +87,7 @@ def bounds_of(data: Ordered, cells: int) -> LowerDistance:
     u = places(data.v, data.w, cells)
     p0, p1 = (shared(u, data.v, x) for x in (data.w * (1 - data.y), data.w * data.y))
     inside = at_most(u, 1)
-    solution = solve_chain(ChainProgram(inside, jnp.diff(u), p0, p1))
+    solution = solve_chain(ChainProgram(inside, jnp.diff(u), jnp.stack([p0, p1], axis=1)))
     a, b = feasible(u, solution.a, solution.b)
     i, t = cell(u, data.v)
     dual = (1 - data.y) * between(a, i, t) + data.y * between(b, i, t)

@@ -35,6 +35,7 @@ from jaxcal.dce.interior_point import ChainProgram, solve_chain
 from jaxcal.dce.intervals import least_partition
 from jaxcal.dce.lower import between, cell, feasible, places, shared
 from jaxcal.dce.predictions import Binary, Ordered, by_label, squares, sums
+from jaxcal.engine import LightJit
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.typing import Key, Scalar, Vector
 
@@ -206,7 +207,7 @@ class PopulationBounds(NamedTuple):
     groups: Groups
 
 
-@partial(jax.jit, static_argnames="folds")
+@partial(LightJit, static_argnames="folds")
 def population_bounds(
     key: Key, data: Ordered, level: float | Scalar, *, folds: int = FOLDS
 ) -> PopulationBounds:
@@ -241,10 +242,10 @@ def lower_end(key: Key, data: Ordered, alpha: float | Scalar, *, folds: int) -> 
         parts = jax.vmap(lambda inside: shared(u, data.v, of_label * inside))(by_fold)
         return jnp.cumsum(parts, axis=0)[:-1]
 
-    def solve(p0: Vector, p1: Vector) -> tuple[Vector, Vector]:
-        total = at_least(jnp.sum(p0 + p1), 1e-30)
-        inside = at_most(u, 1)
-        solution = solve_chain(ChainProgram(inside, jnp.diff(u), p0 / total, p1 / total))
+    def solve(*masses: Vector) -> tuple[Vector, Vector]:
+        p = jnp.stack(masses, axis=1)
+        p = p / at_least(jnp.sum(p), 1e-30)
+        solution = solve_chain(ChainProgram(at_most(u, 1), jnp.diff(u), p))
         return feasible(u, solution.a, solution.b)
 
     a, b = jax.vmap(solve)(masses(data.w * (1 - data.y)), masses(data.w * data.y))

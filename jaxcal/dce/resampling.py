@@ -208,6 +208,7 @@ def _walk(one: Any, keys: Any, n: int) -> Array:
     return jax.lax.map(one, keys, batch_size=batch)
 
 
+@jax.jit
 def binary_labels(y: Vector) -> Bool[Array, ""]:
     """Return whether all labels are 0 or 1."""
     return jnp.all((y == 0) | (y == 1))

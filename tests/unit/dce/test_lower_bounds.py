@@ -33,7 +33,8 @@ def test_the_interior_point_program_is_the_linear_program(kind):
     if kind == "calibrated":
         p0, p1 = 1 - u, u
     p0, p1 = p0 / (p0 + p1).sum(), p1 / (p0 + p1).sum()
-    solution = SOLVE(ChainProgram(*map(jnp.asarray, (u, np.diff(u), p0, p1))))
+    masses = np.stack([p0, p1], axis=1)
+    solution = SOLVE(ChainProgram(*map(jnp.asarray, (u, np.diff(u), masses))))
     a, b = np.asarray(solution.a), np.asarray(solution.b)
     assert p0 @ a + p1 @ b == pytest.approx(chain_program(u, p0, p1).value, abs=1e-9)
     for f in (a, b):
