@@ -346,6 +346,7 @@ def _p_values(statistics: Float[Array, "g b1"]) -> tuple[Array, Array]:
     return standardized, jnp.where(jnp.isnan(standardized[:, 0]), jnp.nan, p)
 
 
+@jax.jit
 def uniformity(u: Float[Array, " n"]) -> Scalar:
     """Return the p-value of the largest gap between n ranks and the uniform distribution."""
     n = u.shape[0]

@@ -87,7 +87,7 @@ class ExchangeabilityResult(JudgedResult):
     def _sentences(self) -> Sentences:
         n, unmoved = self.ranks.shape[-2], int(np.max(np.asarray(self.unmoved)))
         rejected = np.asarray(self.p_value)[..., None] <= self.level
-        lags = memory(np.swapaxes(self.ranks, -1, -2)[..., None])
+        lags = memory(np.swapaxes(np.asarray(self.ranks), -1, -2)[..., None])
         notes = {
             "nonfinite-targets": self.nonfinite,
             "nonfinite-predictions": self.nonfinite_features,

@@ -282,6 +282,7 @@ def _squares(sums: QuadraticSums | BlockSums) -> Array:
     return jnp.concatenate([sums.all_squares[None], rest])
 
 
+@jax.jit
 def holm(p_values: Float[Array, " d"]) -> Float[Array, " d"]:
     """Return p-values adjusted by Holm's step-down method, which keeps the family-wise error."""
     d = p_values.size

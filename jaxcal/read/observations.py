@@ -7,6 +7,7 @@ n^2 / 2^33 cases, 1 for 10^5 observations. The order is independent of the posit
 from functools import partial
 from typing import Any, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -214,6 +215,7 @@ def _evenly_often(repeats: Bool[Array, " m"]) -> Bool[Array, ""]:
     return (different >= DIFFERENT) & few_alone & (variance < EVEN * mean)
 
 
+@eqx.filter_jit
 def n_repeated(targets: Array, predictions: PyTree, beside: PyTree = None) -> Int[Array, ""]:
     """Return how many observations repeat an earlier one; ``beside`` is a part of predictions."""
     if isinstance(predictions, Classes):
@@ -222,6 +224,7 @@ def n_repeated(targets: Array, predictions: PyTree, beside: PyTree = None) -> In
     return repeated_rows(targets, fingerprints(targets, n), fingerprints((predictions, beside), n))
 
 
+@eqx.filter_jit
 def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[Array, " n"]:
     """Return which observations repeat an earlier one, more often than chance (`repeated_rows`).
 

@@ -175,6 +175,7 @@ class Draws(eqx.Module):
             return None
         return jnp.mean(~(jnp.asarray(self.rhat) <= SETTLED), dtype=float)
 
+    @eqx.filter_jit
     def correlation(self) -> Float[Array, ""]:
         """Return the lag-one correlation of draws in their order, [], the largest of coordinates.
 

@@ -133,7 +133,7 @@ def about_gains(gains: Array, in_order: bool) -> Sentences:
 
 def say_gain(repair: Any) -> list[str]:
     """Return the lines of a report on n, folds, gain and limits."""
-    n, used = repair.gains.shape[-1], int(jnp.sum(~jnp.isnan(repair.gains)))
+    n, used = repair.gains.shape[-1], int(np.sum(~np.isnan(np.asarray(repair.gains))))
     n_pairs = f"{n}" if used == n else f"{n} ({used} used)"
     return [f"repair, n = {n_pairs}, {repair.n_folds} folds", f"  gain    {gain_in_words(repair)}"]
 

@@ -142,7 +142,8 @@ def diagnose(
     return Diagnosis(shift, bias, spread, of_shift, of_spread, strongest, thirds, alone, pairs)
 
 
-def with_shapes(table: Table, of: Diagnosis, level: float) -> Diagnosis:
+@jax.jit
+def with_shapes(table: Table, of: Diagnosis, level: float | Scalar) -> Diagnosis:
     """Return the diagnosis with correlations and tails of a table."""
     d = len(of.spread.estimate)
 

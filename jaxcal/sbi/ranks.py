@@ -1,6 +1,7 @@
 """Ranks of parameters among draws of their posteriors, or among exchangeable candidates."""
 
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,6 +23,7 @@ from jaxcal.candidates import (
 from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.divergences.fisher import Fisher
+from jaxcal.engine import LightJit
 from jaxcal.entries import calibration_test
 from jaxcal.entries.calibration import LEAST_DRAWS
 from jaxcal.entries.table import rises, unblurred
@@ -290,11 +292,12 @@ def ranks_among_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n 
     return jnp.stack(each, axis=1)
 
 
+@partial(LightJit, static_argnames="m")
 def diagnosed(
     key: Key,
     of_parameters: Float[Array, "n d"],
     features: Array | None,
-    level: float,
+    level: float | Scalar,
     m: int | None = None,
 ) -> Diagnosis:
     """Diagnose shift and spread of normal scores, which are N(0, 1) if the posterior is right.

@@ -130,7 +130,8 @@ def root(interval: Interval, most: float = np.inf) -> Interval:
     return Interval(low, high, interval.level)  # pyright: ignore[reportArgumentType]
 
 
-def _normal_quantile(probability: float, like: Array) -> Scalar:
+@jax.jit
+def _normal_quantile(probability: float | Scalar, like: Array) -> Scalar:
     """Return the normal quantile in the type of ``like``."""
     return ndtri(jnp.asarray(probability, like.dtype))
 
