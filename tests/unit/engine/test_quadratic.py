@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import Mesh
 
 from jaxcal.engine.quadratic import block_sums, quadratic_sums
+from jaxcal.numerics import full_precision
 
 close = partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-10)
 
@@ -49,6 +50,7 @@ def data(n, b=0, seed=0):
 
 
 @partial(jax.jit, static_argnames=("tile", "mesh"))
+@full_precision  # as functions are that a user calls: GPUs would round
 def sums(features, weights, tile, mesh=None):
     return quadratic_sums(Waves(), features, weights, squares=True, tile=tile, mesh=mesh)
 
