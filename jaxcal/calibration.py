@@ -151,18 +151,7 @@ def kccsd_test(
         coordinates=coordinates,
         whiten=whiten,
     )
-    return testing.run(
-        key,
-        predictions,
-        ys,
-        spec,
-        null,
-        test="KCCSD test",
-        level=level,
-        tile=tile,
-        mesh=mesh,
-        features=features,
-    )
+    return testing.run(key, predictions, ys, spec, null, "KCCSD test", level, tile, mesh, features)
 
 
 def kccsd(
@@ -313,18 +302,9 @@ def _run(
         checks.flag(options.get("standardize", True), "standardize"),
         None if whiten is None else checked(whiten, "whiten"),
     )
-    return testing.run(
-        key,
-        predictions,
-        ys,
-        spec,
-        null,
-        test=test,
-        level=options.get("level", 0.05),
-        tile=options.get("tile", TILE),
-        mesh=options.get("mesh"),
-        features=options.get("features"),
-    )
+    level, tile = options.get("level", 0.05), options.get("tile", TILE)
+    mesh, features = options.get("mesh"), options.get("features")
+    return testing.run(key, predictions, ys, spec, null, test, level, tile, mesh, features)
 
 
 _NAMES = tuple(MomentOptions.__annotations__)

@@ -72,18 +72,7 @@ def kcsd_test(
     key = checks.key(key)
     predictions, ys, options = _conditional(predictions, targets, inputs, options)
     spec = stein_specification(ys, coordinates=coordinates, **options)
-    return testing.run(
-        key,
-        predictions,
-        ys,
-        spec,
-        null,
-        test="KCSD test",
-        level=level,
-        tile=tile,
-        mesh=mesh,
-        features=features,
-    )
+    return testing.run(key, predictions, ys, spec, null, "KCSD test", level, tile, mesh, features)
 
 
 def kcsd(
@@ -170,18 +159,7 @@ def ksd_test(
     key = checks.key(key)
     predictions, ys, options = _single(model, targets, options)
     spec = stein_specification(ys, coordinates=coordinates, **options)
-    return testing.run(
-        key,
-        predictions,
-        ys,
-        spec,
-        null,
-        test="KSD test",
-        level=level,
-        tile=tile,
-        mesh=mesh,
-        features=features,
-    )
+    return testing.run(key, predictions, ys, spec, null, "KSD test", level, tile, mesh, features)
 
 
 def ksd(

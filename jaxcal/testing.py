@@ -202,12 +202,11 @@ def run(
     targets: Array,
     spec: Specification,
     null: Null,
-    *,
     test: str,
     level: float,
     tile: int,
     mesh: Mesh | None,
-    features: RandomFeatures | None = None,
+    features: RandomFeatures | None,
 ) -> TestResult:
     """Return the result of a test at a level: fit, pass over pairs, outcome and notes."""
     level, tile = checks.level(level), checks.integer(tile, "tile")
@@ -279,7 +278,9 @@ def _unjudged(
     sensitivity = None
     if forms is not None and featured.scores is not None:
         sensitivity = _sensitivity(forms, featured.scores, outcome)
-    notes |= _about_rows(predictions, targets, spec)
+    # vectors that the distance compares in place of predictions, such as inputs, are in the spec
+    notes["repeated-rows"] = n_repeated(targets, predictions, spec)
+    notes["nonfinite-targets"] = not_finite(targets)
     notes |= _rounding(fitted.pairwise, featured.features, outcome)
     if featured.excluded is not None:
         impossible, n = notes["impossible-targets"] > 0, targets.shape[0]
@@ -295,13 +296,6 @@ def _unjudged(
         route=fitted.pairwise.route,
         steps=explanation.steps(spec, fitted, featured, predictions, targets),
     )
-
-
-def _about_rows(predictions: PredictionsLike, targets: Array, spec: Specification) -> Notes:
-    """Return notes on targets that are not finite and on repeated observations."""
-    # vectors that the distance compares in place of predictions, such as inputs, are in the spec
-    repeated = n_repeated(targets, predictions, spec)
-    return {"nonfinite-targets": not_finite(targets), "repeated-rows": repeated}
 
 
 def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:

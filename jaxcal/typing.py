@@ -83,6 +83,8 @@ class Divergence(Protocol):
 
 if TYPE_CHECKING:  # argument types for users; at run time `checks` validates with messages
     from jax.typing import DTypeLike
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     LogDensity: TypeAlias = Callable[[Any, Array], Array]
 
@@ -175,4 +177,4 @@ else:
     ArrayLike = Predictions = PredictionsLike = KernelLike = DivergenceLike = BaseMeasure = Any
     HasLogProb = HasScored = Splitter = Folds = Models = Observations = Any
     PosteriorLike = PriorLike = ArrayFunction = Names = Any
-    DTypeLike = LogDensity = Any
+    DTypeLike = LogDensity = Axes = Figure = Any

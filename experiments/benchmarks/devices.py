@@ -120,7 +120,7 @@ def speed(quick: bool) -> None:
             seconds = best(test, jax.random.key(0), *data(n))
             share = n**2 * DRAWS / seconds / product["highest"]
             print(f"kccsd_test, n = {n}, tile = {tile}: {seconds:.3g} s, share {share:.3g}")
-    for n in (64,) if quick else (10**4, 10**6):
+    for n in (64,) if quick else (10**4, 10**5, 10**6):
 
         def entries(key: Any, x: Any, y: Any) -> Any:
             return jaxcal.calibration_test(key, jaxcal.Unnormalized(gaussian, x), y).p_value

@@ -2,7 +2,7 @@
 
 import html
 import textwrap
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -20,10 +20,7 @@ from jaxcal.repairing.certificate import NATS, gain_in_words
 from jaxcal.results import JudgedResult, Result, Sentences, in_words, recorded
 from jaxcal.results.report import image, page, shown
 from jaxcal.squared_ce.pipeline import Report
-from jaxcal.typing import ArrayLike, Contents, Key, KeyLike, PredictionsLike
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxcal.typing import ArrayLike, Contents, Figure, Key, KeyLike, PredictionsLike
 
 LIMITS = (
     "Calibrated predictions need not be sharp or useful: compare scores as well.",

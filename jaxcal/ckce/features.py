@@ -39,7 +39,6 @@ def primal_fit(
     points: Float[Array, "n m"],
     residuals: Float[Array, "n p"],
     ridge: Scalar,
-    *,
     height: Scalar,
     whole: Scalar | None = None,
     tile: int = TILE,
@@ -182,16 +181,7 @@ class LowRank(eqx.Module):
         features = low_rank(kernel, q, self.rank, self.tolerance)
         diagonal = grams.gram_diagonal(kernel, q)
         height, whole = jnp.max(diagonal), jnp.sum(diagonal)
-        fit, kept = primal_fit(
-            features,
-            q,
-            residuals,
-            ridge,
-            height=height,
-            whole=whole,
-            tile=self.tile,
-            mesh=self.mesh,
-        )
+        fit, kept = primal_fit(features, q, residuals, ridge, height, whole, self.tile, self.mesh)
         error = at_least(1 - kept / whole, 0)
         return Solution(fit, Approximation("incomplete Cholesky", jnp.sum(features.used), error))
 

@@ -150,11 +150,6 @@ def residuals(
 Ridge: TypeAlias = ArrayLike | Callable[[int], ArrayLike] | None
 
 
-def fourth_root(n: int) -> float:
-    """Return n^(-1/4), which equates the two terms of the estimator's rate. Source: Section 2.3."""
-    return float(n) ** -0.25
-
-
 def ridge_at(
     ridge: Ridge, n: int, dtype: DTypeLike, *, several: bool = False
 ) -> Float[Array, "*r"]:
@@ -165,7 +160,8 @@ def ridge_at(
     values: Any = ridge
     if several and (isinstance(values, (list, tuple)) or getattr(values, "ndim", 0) > 0):
         return _several(values, dtype)
-    schedule = fourth_root if ridge is None else ridge
+    # the default equates the two terms of the estimator's rate (Section 2.3)
+    schedule: Any = float(n) ** -0.25 if ridge is None else ridge
     value = schedule(n) if callable(schedule) else schedule
     if isinstance(value, bool) or not isinstance(
         value, (int, float, np.ndarray, np.generic, jax.Array)

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxcal.dce.binned import BinnedECE, binned_ece, ece
 from jaxcal.dce.intervals import _best, _surrogate, smallest_width
 from jaxcal.dce.lower import CELLS, bounds_of
-from jaxcal.dce.population import label_free_groups, moved
+from jaxcal.dce.population import Groups, label_free_groups, moved
 from jaxcal.dce.predictions import Ordered, merged, ordered
 from jaxcal.dce.smooth import _laplace, _smooth
 from jaxcal.engine import LightJit
@@ -107,13 +107,17 @@ def measures_of(data: Ordered, accuracy: float | int, bins: int) -> Measures:
         smaller, atom = merged(data)
         distribution = data if atom is None else ordered(smaller)
     cells = TRACED_CELLS if traced else CELLS
-    return _measured(data, distribution, atom, smallest_width(accuracy), bins, cells)
+    groups = label_free_groups(data)
+    measures = _measured(distribution, groups, smallest_width(accuracy), bins, cells)
+    if atom is None:
+        return measures
+    return measures._replace(witness=data.back(measures.witness[atom]))
 
 
-@partial(LightJit, static_argnums=(3, 4, 5))
-def _measured(
-    data: Ordered, distribution: Ordered, atom: Array | None, k_max: int, bins: int, cells: int
-) -> Measures:
+@partial(LightJit, static_argnums=(2, 3, 4))
+def _measured(distribution: Ordered, groups: Groups, k_max: int, bins: int, cells: int) -> Measures:
+    """Return the measures, and the witness in the order of the distribution, which is that of data
+    if none of them were merged."""
     v, y, w = distribution[:3]
     smooth = _smooth(distribution)
     surrogate = _surrogate(distribution, k_max, False)
@@ -126,15 +130,17 @@ def _measured(
         random=surrogate.random,
         binned=binned_ece(v, y, weights=w, edges=bins),
         interval=_best(distribution).value if v.size <= INTERVALS_MOST else None,
-        groups=moved(label_free_groups(data), distribution),
+        groups=moved(groups, distribution),
         lower=bounds_of(distribution, cells)[:2],
-        witness=smooth.witness if atom is None else data.back(smooth.witness[atom]),
+        witness=smooth.witness,
     )
 
 
 def bracket_of(measures: Measures) -> Bracket:
     """Return the best lower and upper bounds."""
-    low, high, lower, upper = _bounds(measures)
+    # rounding may make equal bounds cross, as for a single prediction; other bounds must not
+    slack = 16 * jnp.finfo(measures.smooth.dtype).eps * measures.witness.size**0.5
+    low, high, lower, upper = _bounds(measures._replace(witness=None), slack)
     names = [*UPPER, "interval calibration error"][: len(upper)]
     return Bracket(
         low, high, dict(zip(LOWER, lower, strict=True)), dict(zip(names, upper, strict=True))
@@ -142,7 +148,9 @@ def bracket_of(measures: Measures) -> Bracket:
 
 
 @jax.jit
-def _bounds(measures: Measures) -> tuple[Scalar, Scalar, tuple[Scalar, ...], tuple[Scalar, ...]]:
+def _bounds(
+    measures: Measures, slack: Scalar | float
+) -> tuple[Scalar, Scalar, tuple[Scalar, ...], tuple[Scalar, ...]]:
     ends = tuple(jnp.asarray(end, measures.smooth.dtype) for end in measures.lower)
     lower = measures.smooth / 2, measures.kernel**2, measures.mean, ends[0]
     upper = (
@@ -156,8 +164,6 @@ def _bounds(measures: Measures) -> tuple[Scalar, Scalar, tuple[Scalar, ...], tup
     if measures.interval is not None:
         upper = (*upper, measures.interval)
     low, high = largest(jnp.stack(lower)), smallest(jnp.stack(upper))
-    # rounding may make equal bounds cross, as for a single prediction; other bounds must not
-    slack = 16 * jnp.finfo(low.dtype).eps * measures.witness.size**0.5
     whole = low <= high + slack
     low, high = (jnp.where(whole, end, jnp.nan) for end in (at_most(low, high), high))
     return low, high, lower, upper

@@ -9,7 +9,8 @@ couples a and b. Elimination from one end adds positive definite blocks only,
 
 .. math:: T_{i+1} = C_{i+1} + (E_i^{-1} + T_i^{-1})^{-1},
 
-so no digits cancel. Source: Blasiok et al. (2023), eq. 21; Mehrotra (1992).
+so sums of blocks lose no digits; determinants may, and have a floor.
+Source: Blasiok et al. (2023), eq. 21; Mehrotra (1992).
 """
 
 from functools import partial
@@ -150,7 +151,7 @@ def _moved(x: PyTree, step: Scalar, dx: PyTree) -> PyTree:
 def _longest(x: Parts, dx: Parts) -> Scalar:
     """Return the longest step of at most 1 for which all of x stay positive."""
     steps = [
-        jnp.min(jnp.where(q < 0, -p / jnp.where(q < 0, q, -1), 1))
+        jnp.min(jnp.where(q < 0, -p / jnp.where(q < 0, q, -1), 1), initial=1)
         for p, q in zip(x, dx, strict=True)
     ]
     return jnp.minimum(*steps)

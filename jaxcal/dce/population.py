@@ -23,7 +23,6 @@ Coverage: experiments/distance_intervals.
 """
 
 import math
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -124,14 +123,9 @@ RANGE = (1e-6, 36.0)  # searched values of -log(1 - c)
 
 
 def upper_mean(
-    x: Vector,
-    w: Vector,
-    alpha: float | Scalar,
-    *,
-    largest: float = 1.0,
-    labels: Vector | None = None,
+    x: Vector, w: Vector, alpha: float | Scalar, *, labels: Vector | None = None
 ) -> Scalar:
-    r"""Return the upper bound of E x for x in [-largest, largest], with weights ``w`` [n] of sum 1.
+    r"""Return the upper bound of E x for x in [-1, 1], with weights ``w`` [n] of sum 1.
 
     Weighted observations count as ``size`` equally weighted ones, where ``size``, at most
     1 / sum w^2, gives the variance of the weighted mean. Each x may be the value of several
@@ -152,7 +146,6 @@ def upper_mean(
     :math:`t = \sum_i q_i x_i`, :math:`q_i \propto 1 / (1 - c x_i)` and s = c / (1 - c t), any c, so
     a bisection in c gives t. Its error relative to Clopper and Pearson is below .5 % for n >= 5.
     """
-    x = x / largest
     centred = (x - jnp.sum(w * x)) ** 2
     square = squares(w, labels)
     spread, noise, total = jnp.sum(w * centred), jnp.sum(square * centred), jnp.sum(square)
@@ -161,7 +154,7 @@ def upper_mean(
     mass, moment = (jax.ops.segment_sum(p, cell.astype(jnp.int32), VALUE_CELLS) for p in (w, w * x))
     one = jnp.ones(1, x.dtype)
     value = jnp.concatenate([jnp.where(mass > 0, moment / jnp.where(mass > 0, mass, 1), 0), one])
-    return largest * _quantile(value, jnp.concatenate([size * mass, one]), alpha)
+    return _quantile(value, jnp.concatenate([size * mass, one]), alpha)
 
 
 def _quantile(x: Vector, count: Vector, alpha: float | Scalar) -> Scalar:
@@ -207,16 +200,14 @@ class PopulationBounds(NamedTuple):
     groups: Groups
 
 
-@partial(LightJit, static_argnames="folds")
-def population_bounds(
-    key: Key, data: Ordered, level: float | Scalar, *, folds: int = FOLDS
-) -> PopulationBounds:
+@LightJit
+def population_bounds(key: Key, data: Ordered, level: float | Scalar) -> PopulationBounds:
     """Return an interval for the distance of the population, with confidence 1 - ``level``."""
     data = by_label(data)
     groups = label_free_groups(data)
     change = moved(groups, data)
     radius = residual_radius(data, level / 2)
-    low = lower_end(key, data, level / 2, folds=folds)
+    low = lower_end(key, data, level / 2)
     return PopulationBounds(low, at_most(change + radius, 1), radius, change, groups)
 
 
@@ -233,9 +224,9 @@ def residual_radius(data: Ordered, alpha: float | Scalar) -> Scalar:
     return largest(jax.vmap(one)(signs))
 
 
-def lower_end(key: Key, data: Ordered, alpha: float | Scalar, *, folds: int) -> Scalar:
+def lower_end(key: Key, data: Ordered, alpha: float | Scalar) -> Scalar:
     """Return the lower bound, >= 0, of the mean of the dual functions from earlier folds."""
-    by_fold = _shares(key, data, folds)
+    by_fold = _shares(key, data)
     u = places(data.v, data.w, CELLS)
 
     def masses(of_label: Vector) -> Array:
@@ -252,7 +243,7 @@ def lower_end(key: Key, data: Ordered, alpha: float | Scalar, *, folds: int) -> 
     i, t = cell(u, data.v)
     dual = jax.vmap(lambda a, b: (1 - data.y) * between(a, i, t) + data.y * between(b, i, t))(a, b)
     later = jnp.sum(by_fold[1:] * data.w[None]) > 0  # false if n = 1: then r = 0
-    shares = jnp.where(later, by_fold[1:], by_fold[:1] / (folds - 1))
+    shares = jnp.where(later, by_fold[1:], by_fold[:1] / (FOLDS - 1))
     dual = jnp.where(later, dual, 0)
     if data.labels is None:
         values, w, labels = jnp.sum(shares * dual, axis=0), data.w * jnp.sum(shares, axis=0), None
@@ -262,12 +253,12 @@ def lower_end(key: Key, data: Ordered, alpha: float | Scalar, *, folds: int) -> 
     return at_least(-upper_mean(-values, w / jnp.sum(w), alpha, labels=labels), 0)
 
 
-def _shares(key: Key, data: Ordered, folds: int) -> Float[Array, "f n"]:
+def _shares(key: Key, data: Ordered) -> Float[Array, "f n"]:
     """Return the share of the labels of each observation in each of the random folds."""
     if data.labels is None:
-        fold = jax.random.randint(key, data.v.shape, 0, folds)
-        return jax.nn.one_hot(fold, folds, axis=0, dtype=data.v.dtype)
+        fold = jax.random.randint(key, data.v.shape, 0, FOLDS)
+        return jax.nn.one_hot(fold, FOLDS, axis=0, dtype=data.v.dtype)
     # not seen as a constant, which XLA would sum for a second while it compiles
-    equal = jax.lax.optimization_barrier(jnp.full((data.v.size, folds), 1 / folds, data.v.dtype))
+    equal = jax.lax.optimization_barrier(jnp.full((data.v.size, FOLDS), 1 / FOLDS, data.v.dtype))
     counts = jax.random.multinomial(key, data.labels, equal, dtype=data.v.dtype)
     return counts.T / jnp.where(data.labels > 0, data.labels, 1)[None]

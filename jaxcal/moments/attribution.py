@@ -11,20 +11,11 @@ then does an error of one coordinate not affect the others (`claims` checks this
 mean of w is the marginal shift of a coordinate. The covariance of w and z about their means is that
 of the targets in claimed deviations, and its correlation depends on neither shifts nor spreads.
 
-Marginal means, moments t(p, y) that attribute shifts to coordinates, need the score of p and no
-constant. With :math:`\Sigma_p` any matrix that is a function of p,
-
-.. math:: t_q = (\Sigma_p s_p(y))_q / \sqrt{(\Sigma_p)_{qq}}, \qquad E_{y \sim p}\, t_q = 0.
-
-For a Gaussian p with covariance :math:`\Sigma_p` the mean of t_q is (claimed minus actual mean of
-coordinate q) / (claimed standard deviation), whatever the other coordinates are. The score itself
-is :math:`-\Sigma_p^{-1}` times that difference: it concerns a coordinate *given the others* and,
-with correlations, also indicates correct coordinates, with either sign.
-
-For scores that are not linear :math:`t_q` depends on the other coordinates too: a nonzero mean then
-shows that some coordinate is wrong, but not which one. If the mean :math:`\mu_p` is known,
-:math:`(\mu_p - y)_q / \sqrt{(\Sigma_p)_{qq}}` is the shift of a coordinate for predictions of any
-shape.
+The score itself is :math:`-\Sigma_p^{-1}` times the shift: it concerns a coordinate *given the
+others* and, with correlations, also indicates correct coordinates, with either sign. If scores are
+not linear, w depends on the other coordinates too: a nonzero mean then shows that some coordinate
+is wrong, but not which one. If the mean :math:`\mu_p` is known, :math:`(\mu_p - y) / \sigma` is the
+shift of a coordinate for predictions of any shape.
 """
 
 from collections.abc import Callable

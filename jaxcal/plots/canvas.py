@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
 import numpy as np
@@ -10,10 +10,7 @@ from jaxtyping import Float, Int
 
 from jaxcal.read import checks
 from jaxcal.results import Means, confidence
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from jaxcal.typing import Axes, Figure
 
 BLACK, DARK, LIGHT = "black", "0.35", "0.75"
 KEPT = 10  # figures made here that pyplot keeps open

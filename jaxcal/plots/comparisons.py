@@ -1,7 +1,7 @@
 """Figures of compared models and estimators, and of how often tests reject."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -11,10 +11,7 @@ from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, cells, legend_above, o
 from jaxcal.read import checks
 from jaxcal.results import confidence
 from jaxcal.squared_ce.pipeline import Report
-from jaxcal.typing import ArrayLike
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from jaxcal.typing import ArrayLike, Axes
 
 
 def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
@@ -140,9 +137,6 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
     legend_above(ax)
     return ax
 
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 # grey, line and marker of each series: any two series differ in at least two of these
 STYLES = [

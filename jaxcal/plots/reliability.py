@@ -1,6 +1,6 @@
 """Figures of observed against claimed shares (reliability, coverage, witness), and of bounds."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -12,9 +12,7 @@ from jaxcal.measures.quantiles import QuantileCalibration
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
 from jaxcal.read import checks
 from jaxcal.results import confidence
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from jaxcal.typing import Axes
 
 BINS = 15  # groups of observations drawn together with the witness
 

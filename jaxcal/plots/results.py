@@ -1,7 +1,6 @@
 """Figures of one test result: null, contributions, coordinates, parts, table."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
@@ -23,10 +22,7 @@ from jaxcal.plots.canvas import (
 )
 from jaxcal.read import checks, convert
 from jaxcal.results import TestResult, confidence, tells
-from jaxcal.typing import ArrayLike
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from jaxcal.typing import ArrayLike, Axes
 
 MOST_ROWS = 24  # of a table in a figure
 

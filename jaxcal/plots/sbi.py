@@ -1,6 +1,6 @@
 """Figures of a posterior: ranks, coverage, errors of parameters, and where in x."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import PyTree
@@ -10,10 +10,7 @@ from jaxcal.plots.reliability import coverage
 from jaxcal.plots.results import contributions, null_histogram
 from jaxcal.plots.where import where as along_input
 from jaxcal.results import confidence, tells
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from jaxcal.typing import Axes, Figure
 
 STYLES = ("-", "--", ":", "-.")
 

@@ -1,7 +1,7 @@
 """Figure of the shift or spread of predictions along an input, from ranks."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.stats
@@ -12,10 +12,7 @@ from jaxcal.plots.canvas import DARK, cells, dots, legend_above, quantile_bins, 
 from jaxcal.plots.results import _axes
 from jaxcal.read import checks
 from jaxcal.results import TestResult, confidence
-from jaxcal.typing import ArrayLike
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from jaxcal.typing import ArrayLike, Axes
 
 EFFECTS = {"shift": "too high by (claimed sd)", "spread": "too wide: log(claimed / actual sd)"}
 FEWEST = 30  # observations per bin on average

@@ -7,7 +7,6 @@ n^2 / 2^33 cases, 1 for 10^5 observations. The order is independent of the posit
 from functools import partial
 from typing import Any, TypeVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -215,16 +214,25 @@ def _evenly_often(repeats: Bool[Array, " m"]) -> Bool[Array, ""]:
     return (different >= DIFFERENT) & few_alone & (variance < EVEN * mean)
 
 
-@eqx.filter_jit
 def n_repeated(targets: Array, predictions: PyTree, beside: PyTree = None) -> Int[Array, ""]:
     """Return how many observations repeat an earlier one; ``beside`` is a part of predictions."""
     if isinstance(predictions, Classes):
         return jnp.sum(copies(targets, predictions, beside), dtype=jnp.int32)
+    return _repeated_rows(targets, _arrays((predictions, beside)))
+
+
+@jax.jit
+def _repeated_rows(targets: Array, arrays: list[Array]) -> Int[Array, ""]:
     n = len(targets)
-    return repeated_rows(targets, fingerprints(targets, n), fingerprints((predictions, beside), n))
+    return repeated_rows(targets, fingerprints(targets, n), fingerprints(arrays, n))
 
 
-@eqx.filter_jit
+def _arrays(tree: PyTree) -> list[Any]:
+    """Return the arrays in any objects: programs do not depend on what else these hold."""
+    leaves = (leaf for leaf in jax.tree.leaves(tree) if getattr(leaf, "shape", ()))
+    return [leaf for leaf in leaves if _is_number(leaf.dtype)]
+
+
 def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[Array, " n"]:
     """Return which observations repeat an earlier one, more often than chance (`repeated_rows`).
 
@@ -233,14 +241,20 @@ def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[A
     also by how labels of different probabilities with one likeliest class differ, which they do not
     if a model that is too cautious is never wrong.
     """
+    p = predictions.probabilities if isinstance(predictions, Classes) else None
+    return _copies(targets, p, _arrays((predictions, beside)))
+
+
+@jax.jit
+def _copies(targets: Array, p: Array | None, arrays: list[Array]) -> Bool[Array, " n"]:
     n = len(targets)
-    bits = fingerprints(targets, n), fingerprints((predictions, beside), n)
-    classes = isinstance(predictions, Classes)
+    bits = fingerprints(targets, n), fingerprints(arrays, n)
+    classes = p is not None
     both = bits[1] if classes else _mixed(bits[0]) + bits[1]
     order = jnp.argsort(both)
     same = both[order][1:] == both[order][:-1]
     if classes:
-        p, ys = predictions.probabilities[order], targets[order].astype(int)
+        p, ys = p[order], targets[order].astype(int)
         likely, one_of_each = jnp.argmax(p, axis=1), jnp.concatenate([jnp.ones(1, bool), ~same])
         seen = jnp.zeros((p.shape[1],) * 2, p.dtype).at[likely, ys].add(one_of_each.astype(p.dtype))
         seen = seen / jnp.maximum(jnp.sum(seen, axis=1, keepdims=True), 1)

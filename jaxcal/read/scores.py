@@ -36,7 +36,9 @@ def score(predictions: PredictionsLike, ys: Float[Array, "n *event"]) -> Float[A
         return predictions.units.scores(values.reshape(ys.shape))
     if isinstance(predictions, Unnormalized) or is_distribution(predictions):
         logs, gradients = log_densities_and_gradients(predictions, ys)
-        return nan_without_density(gradients, logs)
+        # where the log density is not finite, gradients are meaningless
+        reached = jnp.expand_dims(jnp.isfinite(logs), range(logs.ndim, gradients.ndim))
+        return jnp.where(reached, gradients, jnp.nan)
     if isinstance(predictions, HasScores):
         return predictions.scores(ys)
     raise TypeError(
@@ -81,14 +83,6 @@ def log_densities_and_gradients(
 
     gradients, logs = jax.grad(total, has_aux=True)(ys)
     return logs, gradients
-
-
-def nan_without_density(
-    scores: Float[Array, "*rows_and_event"], logs: Float[Array, "*rows"]
-) -> Float[Array, "*rows_and_event"]:
-    """Return scores, NaN where the log density is not finite and gradients are meaningless."""
-    reached = jnp.isfinite(logs)
-    return jnp.where(jnp.expand_dims(reached, range(logs.ndim, scores.ndim)), scores, jnp.nan)
 
 
 def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:

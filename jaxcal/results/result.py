@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import equinox as eqx
 import jax
@@ -19,11 +19,7 @@ from jaxcal.results.notes import Notes, all_finite, memory, pointer, sentences
 from jaxcal.results.parts import Coordinates, Parts, Table, largest_share, plain
 from jaxcal.results.report import about_coordinates, batch_report, no_verdict, too_few
 from jaxcal.results.saved import SOURCE, provenance
-from jaxcal.typing import Contents, Scalar
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from jaxcal.typing import Contents, Figure, Scalar
 
 Sentences = Iterable[tuple[str, Any]]  # a sentence, and whether it applies
 
@@ -154,9 +150,6 @@ class Result(eqx.Module):
         said = self.warnings()
         lines += [f"  {self._mark}: {text}" for text in said]
         return "\n".join(lines + pointer(said))
-
-    def __str__(self) -> str:
-        return repr(self)
 
 
 class JudgedResult(Result):

@@ -50,16 +50,7 @@ MOVED = {  # modules of classes in files that an earlier version wrote
     "jaxcal.read.standardized": "jaxcal.read.predictions",
     "jaxcal.squared_ce.tuned": "jaxcal.squared_ce.tuning",
 }
-UNREADABLE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    KeyError,
-    NotImplementedError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, TypeError, ValueError)
 
 
 @contextmanager
@@ -96,7 +87,7 @@ def load(path: Path) -> tuple[Any, Contents]:
         try:
             archive = zipfile.ZipFile(file)
             text = archive.read(HEADER)
-        except UNREADABLE:
+        except BROKEN:
             raise ValueError(
                 f"{path}: not a saved result (cut off, damaged, or another kind of file)"
             ) from None
@@ -108,7 +99,7 @@ def load(path: Path) -> tuple[Any, Contents]:
                 io.BytesIO(archive.read(f"{name}.npy")), allow_pickle=False
             )
             return _unpacked(header["content"], read), dict(header["provenance"])
-        except UNREADABLE as error:
+        except BROKEN as error:
             what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise ValueError(f"{path}: not a result that can be read: {what}") from None
 

@@ -4,11 +4,6 @@ If every posterior p is right given what is conditioned on (its own scores, or x
 function f with :math:`E_p|f s_p| < \infty` that vanishes at infinity,
 :math:`E[f(\theta) s_p(\theta) + f'(\theta)] = 0`. f = 1 tests the mean,
 :math:`f = \theta_k - c` the spread; multiplied by a function of x they test a region of x.
-
-A score concerns a parameter **given the others**: with correlations it also indicates correct
-parameters. For a Gaussian posterior the scores of all parameters times the covariance concern each
-parameter by itself (`jaxcal.moments.attribution`); for other posteriors scores identify no
-parameter.
 """
 
 from dataclasses import replace
@@ -142,20 +137,23 @@ def diagnose(
     return Diagnosis(shift, bias, spread, of_shift, of_spread, strongest, thirds, alone, pairs)
 
 
-@jax.jit
-def with_shapes(table: Table, of: Diagnosis, level: float | Scalar) -> Diagnosis:
+def with_shapes(table: Table, of: Diagnosis, level: float) -> Diagnosis:
     """Return the diagnosis with correlations and tails of a table."""
     d = len(of.spread.estimate)
 
     def means(rows: slice) -> Means:
         parts = (table.effect, table.p_value, table.low, table.high)
-        effect, p, low, high = (part[rows, 0] for part in parts)
-        reach = jax.scipy.stats.norm.ppf(1 - level / 2)
-        error = (high - low) / (2 * jnp.asarray(reach, effect.dtype))
-        return Means(effect, error, p, holm(p), low, high)
+        return _means(*(part[rows, 0] for part in parts), level)
 
     correlation = means(slice(2 * d, -d)) if d > 1 else None
     return replace(of, correlation=correlation, tails=means(slice(-d, None)))
+
+
+@jax.jit
+def _means(effect: Array, p: Array, low: Array, high: Array, level: float | Scalar) -> Means:
+    reach = jax.scipy.stats.norm.ppf(1 - level / 2)
+    error = (high - low) / (2 * jnp.asarray(reach, effect.dtype))
+    return Means(effect, error, p, holm(p), low, high)
 
 
 def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:

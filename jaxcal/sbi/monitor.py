@@ -13,7 +13,7 @@ Source: Ville (1939); Grünwald, de Heide and Koolen (2024) for bets by predicti
 
 import math
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 import equinox as eqx
 import jax
@@ -31,10 +31,7 @@ from jaxcal.results import JudgedResult, Sentences, recorded
 from jaxcal.results.notes import TABLE, memory
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, score_pairs
 from jaxcal.sbi.ranks import ranks_among_draws
-from jaxcal.typing import ArrayLike, Key, KeyLike, Observations, PosteriorLike, Scalar
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxcal.typing import ArrayLike, Figure, Key, KeyLike, Observations, PosteriorLike, Scalar
 
 SLOPE = 0.3  # prior variance of an intercept or slope; that of all inputs together is as large
 DEGREES = 10.0  # of the prior of the variance, which has mean 1

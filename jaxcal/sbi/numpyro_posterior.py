@@ -236,9 +236,10 @@ class NumpyroPosterior:
         return latents
 
     def _unconstrained(self, latents: dict[str, Array]) -> dict[str, Array]:
+        from numpyro.handlers import seed
         from numpyro.infer.util import unconstrain_fn
 
-        fixed = _seeded(self.model)
+        fixed = seed(self.model, jax.random.key(0))
         call = self._call(None, self.row)
         return {
             name: value
@@ -279,12 +280,6 @@ def _first_free(model: Program, taken: set[str], of: str) -> str:
             f"for all observations) or inputs= (each its own)"
         )
     return free[0].name
-
-
-def _seeded(model: Program) -> Program:
-    from numpyro.handlers import seed
-
-    return seed(model, jax.random.key(0))
 
 
 def _coordinate_names(latents: dict[str, Array]) -> tuple[str, ...]:

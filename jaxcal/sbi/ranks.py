@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -36,10 +36,7 @@ from jaxcal.sbi.adapters import paired
 from jaxcal.sbi.diagnosis import Diagnosis, diagnose, with_shapes
 from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.sbi.report_text import CHAINS, DRAWS, sentences
-from jaxcal.typing import ArrayLike, Contents, Key, KeyLike, Names, Observations, Scalar
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from jaxcal.typing import ArrayLike, Contents, Figure, Key, KeyLike, Names, Observations, Scalar
 
 MOST_FEATURES = 50  # most features for which trends are tested
 LEVEL = 0.05  # up to which p-values are followed by sentences
@@ -195,15 +192,8 @@ def ranks_of(
     if isinstance(chains, Chains) and chains.nodes is None:
         chains = replace(chains, nodes=pairs.prior_draws)
     proposal = chains if free is None else Drawn(free)
-    return rank_densities(
-        rank_key,
-        pairs.predictions,
-        pairs.thetas,
-        features,
-        pairs.names,
-        proposal=proposal,
-        level=level,
-    )
+    data = pairs.predictions, pairs.thetas, features, pairs.names
+    return rank_densities(rank_key, *data, proposal=proposal, level=level)
 
 
 def rank_densities(

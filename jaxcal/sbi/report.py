@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -29,11 +29,7 @@ from jaxcal.sbi.report_text import (
     sentences,
     table,
 )
-from jaxcal.typing import Contents
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from jaxcal.typing import Contents, Figure
 
 KINDS = 5  # kinds of errors: shifts, spreads, correlations, tails, trends in x
 

@@ -252,18 +252,7 @@ def skce_test(
     if null is None:
         costly = features is not None or isinstance(spec.target_kernel, MatrixKernel)
         null = Wild() if costly else default_null(predictions, ys, Wild(), spec.target_kernel)
-    return testing.run(
-        key,
-        predictions,
-        ys,
-        spec,
-        null,
-        test="SKCE test",
-        level=level,
-        tile=tile,
-        mesh=mesh,
-        features=features,
-    )
+    return testing.run(key, predictions, ys, spec, null, "SKCE test", level, tile, mesh, features)
 
 
 def skce(

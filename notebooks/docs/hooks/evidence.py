@@ -199,8 +199,8 @@ def benchmarks() -> str:
 
 NODES, DIMENSION = 10, 5  # m; d
 DRAWS, FEATURES, MOMENTS = 500, 60, 500  # b; f; d R of the cost model
-# multiplications and bytes a second that are reached; of the GPU .11 of its product's, as measured
-LAPTOP, GPU, NETWORK = 0.6 * 0.1e12, 0.11 * 25e12, 10e9
+# multiplications and bytes a second that are reached; of the GPU .10 of its product's, as measured
+LAPTOP, GPU, NETWORK = 0.6 * 0.1e12, 0.10 * 25e12, 10e9
 TILE = 512
 PRICE = "multiplications an entry"
 

@@ -51,6 +51,19 @@ def test_fingerprints_tell_rows_apart(dtype):
     assert not np.array_equal(bits, other)
 
 
+class Odd:
+    """No array, and not hashable."""
+
+    __hash__ = None
+
+
+def test_what_holds_no_arrays_is_no_part_of_a_program(key):
+    y = jax.random.normal(key, (20,))
+    again = jnp.arange(20).at[15:].set(jnp.arange(5))
+    predictions = {"x": y[again], "of": Odd(), "scale": 2.0, "names": np.array(["a"] * 20)}
+    assert n_repeated(y[again], predictions) == 5
+
+
 def pairs(key, n, twice):
     """Forecasts x, targets; the first ``twice`` observations stand for the last ones too."""
     x, noise = jax.random.normal(key, (2, n), jnp.float32)
