@@ -34,7 +34,7 @@ def test_a_first_call_compiles_few_programs(name, caplog):
     assert 1 < count <= MOST[name]
 
 
-def test_few_different_predictions_share_the_program_of_their_measures(caplog):
+def test_equal_predictions_share_one_program(caplog):
     def call(n):
         v, y = np.round(np.linspace(0, 1, n), 1), np.arange(n) % 2
         return lambda: jaxcal.distance_from_calibration(0, v, y)
