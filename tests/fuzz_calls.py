@@ -21,7 +21,11 @@ from jaxcal import read as models
 from jaxcal.skce.estimates import BlockEstimates
 from jaxcal.squared_ce.pipeline import Report
 
-RUN = ("atoms", "_repeated_rows", "_copies")  # programs whose values the host goes on with: these are not only traced
+RUN = (
+    "atoms",
+    "_repeated_rows",
+    "_copies",
+)  # programs whose values the host goes on with: these are not only traced
 RNG = np.random.default_rng(0)
 N = 12
 YS, INPUTS = RNG.normal(size=(N, 2)), RNG.normal(size=(N, 2))
