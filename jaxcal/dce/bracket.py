@@ -52,19 +52,20 @@ class Bracket(NamedTuple):
 
 
 TRACED_CELLS = 64  # cells of the lower distance under jit and vmap
-LOWER = (
+LOWER: tuple[str, ...] = (
     "half the smooth calibration error",
     "squared kernel calibration error",
     "mean residual",
     "lower distance",
 )
-UPPER = (
+UPPER: tuple[str, ...] = (
     "surrogate interval calibration error",
     "binned ECE + bin width",
     "unbinned ECE",
     "2 s + 4 sqrt(s), s the smooth error",
     "mean labels of groups",
     "d + sqrt(8 d), d the lower distance",
+    "interval calibration error",  # absent beyond `INTERVALS_MOST`
 )
 INTERVALS_MOST = 20_000  # most different predictions for which the best bins, O(m^2), are searched
 
@@ -82,7 +83,6 @@ class Measures(NamedTuple):
     interval: Scalar | None
     groups: Scalar
     lower: tuple[PyTree, PyTree]
-    witness: Vector
 
     def by_name(self) -> dict[str, Scalar]:
         """Return the measures of a report by name, with one value for the lower distance."""
@@ -98,8 +98,9 @@ class Measures(NamedTuple):
         return names | {"lower distance": jnp.asarray(sum(self.lower) / 2, self.smooth.dtype)}
 
 
-def measures_of(data: Ordered, accuracy: float | int, bins: int) -> Measures:
-    """Return all measures that bound the distance, computed after merging equal predictions."""
+def measures_of(data: Ordered, accuracy: float | int, bins: int) -> tuple[Measures, Vector]:
+    """Return all measures that bound the distance, after merging equal predictions, and the witness
+    of the smooth error."""
     traced = any(isinstance(leaf, Tracer) for leaf in data)
     bins = checks.integer(bins, "bins")
     distribution, atom = data, None
@@ -108,20 +109,19 @@ def measures_of(data: Ordered, accuracy: float | int, bins: int) -> Measures:
         distribution = data if atom is None else ordered(smaller)
     cells = TRACED_CELLS if traced else CELLS
     groups = label_free_groups(data)
-    measures = _measured(distribution, groups, smallest_width(accuracy), bins, cells)
-    if atom is None:
-        return measures
-    return measures._replace(witness=data.back(measures.witness[atom]))
+    measures, witness = _measured(distribution, groups, smallest_width(accuracy), bins, cells)
+    return measures, witness if atom is None else data.back(witness[atom])
 
 
 @partial(LightJit, static_argnums=(2, 3, 4))
-def _measured(distribution: Ordered, groups: Groups, k_max: int, bins: int, cells: int) -> Measures:
-    """Return the measures, and the witness in the order of the distribution, which is that of data
-    if none of them were merged."""
+def _measured(
+    distribution: Ordered, groups: Groups, k_max: int, bins: int, cells: int
+) -> tuple[Measures, Vector]:
+    # one program for all data of so many different predictions
     v, y, w = distribution[:3]
     smooth = _smooth(distribution)
     surrogate = _surrogate(distribution, k_max, False)
-    return Measures(
+    measures = Measures(
         mean=jnp.abs(jnp.sum(w * (y - v))),
         ece=ece(distribution),
         smooth=smooth.value,
@@ -132,24 +132,21 @@ def _measured(distribution: Ordered, groups: Groups, k_max: int, bins: int, cell
         interval=_best(distribution).value if v.size <= INTERVALS_MOST else None,
         groups=moved(groups, distribution),
         lower=bounds_of(distribution, cells)[:2],
-        witness=smooth.witness,
     )
+    return measures, smooth.witness
 
 
-def bracket_of(measures: Measures) -> Bracket:
-    """Return the best lower and upper bounds."""
-    # rounding may make equal bounds cross, as for a single prediction; other bounds must not
-    slack = 16 * jnp.finfo(measures.smooth.dtype).eps * measures.witness.size**0.5
-    low, high, lower, upper = _bounds(measures._replace(witness=None), slack)
-    names = [*UPPER, "interval calibration error"][: len(upper)]
-    return Bracket(
-        low, high, dict(zip(LOWER, lower, strict=True)), dict(zip(names, upper, strict=True))
-    )
+def bracket_of(measures: Measures, n: int) -> Bracket:
+    """Return the best lower and upper bounds of n observations."""
+    low, high, lower, upper = _bounds(measures, n**0.5)
+    # made here, as a dict that leaves a program is sorted: of equal bounds the first is the source
+    by_name = dict(zip(LOWER, lower, strict=True)), dict(zip(UPPER, upper, strict=False))
+    return Bracket(low, high, *by_name)
 
 
 @jax.jit
 def _bounds(
-    measures: Measures, slack: Scalar | float
+    measures: Measures, root: Scalar | float
 ) -> tuple[Scalar, Scalar, tuple[Scalar, ...], tuple[Scalar, ...]]:
     ends = tuple(jnp.asarray(end, measures.smooth.dtype) for end in measures.lower)
     lower = measures.smooth / 2, measures.kernel**2, measures.mean, ends[0]
@@ -164,7 +161,8 @@ def _bounds(
     if measures.interval is not None:
         upper = (*upper, measures.interval)
     low, high = largest(jnp.stack(lower)), smallest(jnp.stack(upper))
-    whole = low <= high + slack
+    # rounding may make equal bounds cross, as for a single prediction; other bounds must not
+    whole = low <= high + 16 * jnp.finfo(low.dtype).eps * jnp.asarray(root, low.dtype)
     low, high = (jnp.where(whole, end, jnp.nan) for end in (at_most(low, high), high))
     return low, high, lower, upper
 

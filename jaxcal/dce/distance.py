@@ -301,7 +301,7 @@ def distance_from_calibration(
     data = binary(predictions, targets, weights, counts)
     null = suitable_null(null, data)
     ascending = ordered(data)
-    measures = measures_of(ascending, accuracy, bins)
+    measures, witness = measures_of(ascending, accuracy, bins)
     null_key, fold_key = jax.random.split(key)
     by_intervals = RandomIntervals(smallest_width(accuracy))
     outcome = label_test(
@@ -314,14 +314,14 @@ def distance_from_calibration(
     )
     population = population_bounds(fold_key, ascending, level)
     return DistanceResult(
-        bracket=bracket_of(measures),
+        bracket=bracket_of(measures, ascending.v.size),
         interval=Interval(population.low, population.high, level),
         measures=measures.by_name(),
         population=population,
         p_value=outcome.p_value,
         statistic=outcome.statistic,
         null_samples=outcome.null_samples,
-        witness=measures.witness,
+        witness=witness,
         predictions=data.v,
         targets=data.y,
         weights=data.w,

@@ -94,9 +94,8 @@ def _newton(program: ChainProgram, d: Parts) -> tuple[Blocks, Array]:
     """Return inverse pivots [m, 3] and couplings [m, 2] of G' diag(d) G; the last of these is 0."""
     couplings = d.slopes[:, :2] + d.slopes[:, 2:]
     share, calibrated = program.shares, d.bounds[:, :1]
-    mixed = share[:, :1] * share[:, 1:] * calibrated
-    corner = _diagonal(share**2 * calibrated + d.bounds[:, 1:])
-    corner = corner + jnp.concatenate([0 * mixed, mixed, 0 * mixed], axis=1)
+    mixed, ends = share[:, :1] * share[:, 1:] * calibrated, share**2 * calibrated + d.bounds[:, 1:]
+    corner = jnp.concatenate([ends[:, :1], mixed, ends[:, 1:]], axis=1)
 
     def step(rest: Array, item: tuple[Array, ...]) -> tuple[Array, Array]:
         coupling, corner = item
@@ -220,5 +219,6 @@ def solve_chain(program: ChainProgram) -> ChainSolution:
 
     none = jnp.full((), jnp.inf, gaps.dtype)
     best = (none, z), (none, first[2].bounds[:, 0])
+    # one more: a point is looked at beside the step from it, once in the program
     ((_, ((_, z), (gap, at))), _) = jax.lax.scan(step, (first, best), None, length=STEPS + 1)
     return ChainSolution(z[:, 0], z[:, 1], at, gap)

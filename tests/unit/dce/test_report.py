@@ -431,8 +431,8 @@ def test_the_figure_of_bounds_labels_every_bound_once(result):
 def test_bounds_that_contradict_each_other_make_no_bracket(result, data):
     """A fault on purpose: a lower bound above the upper ones."""
     v, y = data
-    measured = measures_of(ordered(binary(v, y)), 0.01, 15)
-    broken = to_bracket(measured._replace(mean=measured.ece + 0.1))
+    measured, _ = measures_of(ordered(binary(v, y)), 0.01, 15)
+    broken = to_bracket(measured._replace(mean=measured.ece + 0.1), len(v))
     assert np.isnan(broken.low)
     assert np.isnan(broken.high)
     said = eqx.tree_at(lambda r: r.bracket, result, broken).warnings()
