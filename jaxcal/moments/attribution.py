@@ -11,11 +11,11 @@ then does an error of one coordinate not affect the others (`claims` checks this
 mean of w is the marginal shift of a coordinate. The covariance of w and z about their means is that
 of the targets in claimed deviations, and its correlation depends on neither shifts nor spreads.
 
-The score itself is :math:`-\Sigma_p^{-1}` times the shift: it concerns a coordinate *given the
+The score of such a p is :math:`-\Sigma_p^{-1} (y - c_p)`: it concerns a coordinate *given the
 others* and, with correlations, also indicates correct coordinates, with either sign. If scores are
 not linear, w depends on the other coordinates too: a nonzero mean then shows that some coordinate
-is wrong, but not which one. If the mean :math:`\mu_p` is known, :math:`(\mu_p - y) / \sigma` is the
-shift of a coordinate for predictions of any shape.
+is wrong, but not which one. If the mean :math:`\mu_p` is known, z about it shows the shift of a
+coordinate for predictions of any shape. `shifts` are -w: claimed minus actual.
 """
 
 from collections.abc import Callable
