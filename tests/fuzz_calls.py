@@ -21,11 +21,8 @@ from jaxcal import read as models
 from jaxcal.skce.estimates import BlockEstimates
 from jaxcal.squared_ce.pipeline import Report
 
-RUN = (
-    "atoms",
-    "_repeated_rows",
-    "_copies",
-)  # programs whose values the host goes on with: these are not only traced
+# programs whose values the host goes on with: these are not only traced
+RUN = ("atoms", "_n_repeated", "_copies")
 RNG = np.random.default_rng(0)
 N = 12
 YS, INPUTS = RNG.normal(size=(N, 2)), RNG.normal(size=(N, 2))

@@ -194,9 +194,18 @@ def compared(
         errors, others = _errors(stack, weights, shared, n_draws)
     if "ridge" in others:
         others["ridge"] = others["ridge"][0]
-    lags = jax.vmap(lambda q: memory(residuals(q, labels), labels[:, None]))(stack)
-    counts = {"n": n, "memory": lags, "repeated": n_repeated(labels, Classes(stack[0]))}
+    counts = {
+        "n": n,
+        "memory": _lags(stack, labels),
+        "repeated": n_repeated(labels, Classes(stack[0])),
+    }
     return judged(draws_key, errors, level, measure.largest) | others | counts
+
+
+@jax.jit
+def _lags(stack: Array, labels: Array) -> Float[Array, " k"]:
+    """Return the `memory` of the residuals of each model."""
+    return jax.vmap(lambda q: memory(residuals(q, labels), labels[:, None]))(stack)
 
 
 @eqx.filter_jit

@@ -154,7 +154,7 @@ def fingerprints(tree: PyTree, n: int) -> UInt32[Array, " n"]:
     """Return a 32-bit hash of each of n rows of the arrays in a pytree with n rows."""
     bits = jnp.zeros(n, jnp.uint32)
     for place, leaf in enumerate(jax.tree.leaves(tree)):
-        if getattr(leaf, "shape", ())[:1] == (n,) and _is_number(leaf.dtype):
+        if _has_rows(leaf, n):
             words = _mixed(_words(jax.lax.stop_gradient(jnp.asarray(leaf))))
             count = np.arange(1, words.shape[1] + 1, dtype=np.uint32)
             columns = _mixed(count * np.uint32(0x9E3779B9) + np.uint32(place + 1))
@@ -218,19 +218,18 @@ def n_repeated(targets: Array, predictions: PyTree, beside: PyTree = None) -> In
     """Return how many observations repeat an earlier one; ``beside`` is a part of predictions."""
     if isinstance(predictions, Classes):
         return jnp.sum(copies(targets, predictions, beside), dtype=jnp.int32)
-    return _repeated_rows(targets, _arrays((predictions, beside)))
+    return _n_repeated(targets, _arrays((predictions, beside), len(targets)))
 
 
 @jax.jit
-def _repeated_rows(targets: Array, arrays: list[Array]) -> Int[Array, ""]:
+def _n_repeated(targets: Array, arrays: list[Array]) -> Int[Array, ""]:
     n = len(targets)
     return repeated_rows(targets, fingerprints(targets, n), fingerprints(arrays, n))
 
 
-def _arrays(tree: PyTree) -> list[Any]:
-    """Return the arrays in any objects: programs do not depend on what else these hold."""
-    leaves = (leaf for leaf in jax.tree.leaves(tree) if getattr(leaf, "shape", ()))
-    return [leaf for leaf in leaves if _is_number(leaf.dtype)]
+def _arrays(tree: PyTree, n: int) -> list[Any]:
+    """Return arrays of n rows in any objects: programs do not depend on what else these hold."""
+    return [leaf for leaf in jax.tree.leaves(tree) if _has_rows(leaf, n)]
 
 
 def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[Array, " n"]:
@@ -242,7 +241,7 @@ def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[A
     if a model that is too cautious is never wrong.
     """
     p = predictions.probabilities if isinstance(predictions, Classes) else None
-    return _copies(targets, p, _arrays((predictions, beside)))
+    return _copies(targets, p, _arrays((predictions, beside), len(targets)))
 
 
 @jax.jit
@@ -266,6 +265,10 @@ def _copies(targets: Array, p: Array | None, arrays: list[Array]) -> Bool[Array,
         shown = repeated_rows(targets, *bits) > 0
     again = jnp.concatenate([jnp.zeros(1, bool), same & shown])
     return jnp.zeros(n, bool).at[order].set(again)
+
+
+def _has_rows(leaf: Any, n: int) -> bool:
+    return getattr(leaf, "shape", ())[:1] == (n,) and _is_number(leaf.dtype)
 
 
 def _is_number(dtype: DTypeLike) -> bool:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
 from typing import Any, NamedTuple, TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
@@ -333,10 +332,6 @@ def memory(rows: Any, order: Any = None) -> Any:
     """Return the lag-one correlation of rows [.., n, p] where it exceeds three errors, else 0; also
     0 where a column of ``order`` [n, q], as of the targets, is sorted: that explains it. Arrays of
     NumPy stay such."""
-    return (_memory if isinstance(rows, np.ndarray) else jax.jit(_memory))(rows, order)
-
-
-def _memory(rows: Any, order: Any) -> Any:
     gaps = rows - rows.mean(-2, keepdims=True)
     size = abs(gaps).max((-2, -1), keepdims=True)
     gaps = gaps / (size + (size == 0).astype(gaps.dtype))  # so that squares stay in their precision
