@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,13 @@ from jaxtyping import Array, PyTree
 
 from jaxcal.read import Scores, Unnormalized, checks
 from jaxcal.sbi.called_back import called_back
-from jaxcal.sbi.torch_density import Tensor, density_of
+from jaxcal.sbi.torch_density import density_of
 from jaxcal.typing import Key, PriorLike
+
+if TYPE_CHECKING:
+    from torch import Tensor  # pyright: ignore[reportMissingImports]
+else:
+    Tensor = Any
 
 BATCH = 10_000
 
