@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
+from jaxcal.kernels.classes import gram_matrix
 from jaxcal.numerics import psd_root
 from jaxcal.read import checks
 from jaxcal.read.observations import finite_rows
@@ -116,21 +117,7 @@ def class_root(
             f"similarity: wanted a Gram matrix of the {m} classes, shape ({m}, {m}), got "
             f"{np.shape(matrix)}"
         )
-    if not isinstance(matrix, Tracer):
-        entries = np.asarray(matrix, np.dtype(dtype))
-        slack = (
-            100 * m * float(np.finfo(entries.dtype).eps) * max(float(np.abs(entries).max()), 1e-30)
-        )
-        if not np.all(np.isfinite(entries)):
-            raise ValueError("similarity: holds NaN or infinite values")
-        if np.abs(entries - entries.T).max() > slack:
-            raise ValueError("similarity: a Gram matrix is symmetric, this is not")
-        if (low := float(np.linalg.eigvalsh(entries).min())) < -slack:
-            raise ValueError(
-                f"similarity: a Gram matrix is positive semidefinite, this has the eigenvalue "
-                f"{low:.3g}"
-            )
-    return psd_root(jnp.asarray(matrix).astype(dtype))
+    return psd_root(gram_matrix(jnp.asarray(matrix).astype(dtype), "similarity"))
 
 
 def residuals(

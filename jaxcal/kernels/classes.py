@@ -65,22 +65,23 @@ class Delta(eqx.Module):
         return (xs[:, None] == ys[None]).astype(jnp.result_type(float))
 
 
-def _gram_matrix(value: object) -> Array:
-    matrix = convert.floats(value, "matrix")
+def gram_matrix(value: object, name: str = "matrix") -> Array:
+    """Return a symmetric, positive semidefinite array [m, m]; other values raise ValueError."""
+    matrix = convert.floats(value, name)
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
-        raise ValueError(f"matrix: wanted a Gram matrix of shape [m, m], got {matrix.shape}")
+        raise ValueError(f"{name}: wanted a Gram matrix of shape [m, m], got {matrix.shape}")
     if isinstance(matrix, Tracer):
         return matrix
     entries = np.asarray(matrix)
     if not np.all(np.isfinite(entries)):
-        raise ValueError("matrix: the Gram matrix of the classes has NaN or infinite entries")
+        raise ValueError(f"{name}: the Gram matrix of the classes has NaN or infinite entries")
     largest = max(float(np.max(np.abs(entries), initial=0)), float(np.finfo(entries.dtype).tiny))
     slack = 100 * entries.shape[-1] * float(np.finfo(entries.dtype).eps) * largest
     if np.max(np.abs(entries - np.swapaxes(entries, -1, -2))) > slack:
-        raise ValueError("matrix: the Gram matrix of the classes is not symmetric")
+        raise ValueError(f"{name}: the Gram matrix of the classes is not symmetric")
     if (low := float(np.linalg.eigvalsh(entries).min())) < -slack:
         raise ValueError(
-            f"matrix: the Gram matrix of the classes is not positive semidefinite, its smallest "
+            f"{name}: the Gram matrix of the classes is not positive semidefinite, its smallest "
             f"eigenvalue is {low:.3g}"
         )
     return matrix
@@ -101,7 +102,7 @@ class ClassGram(eqx.Module):
         [[0.5, 1.0, 0.5]]
     """
 
-    matrix: Float[Array, "m m"] = eqx.field(converter=_gram_matrix)
+    matrix: Float[Array, "m m"] = eqx.field(converter=gram_matrix)
 
     def __call__(self, x: Int[Array, ""], y: Int[Array, ""]) -> Scalar:
         return self.matrix[x, y]

@@ -3,7 +3,6 @@ bounded memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
@@ -147,8 +146,7 @@ def chunked_scores(
     if isinstance(log_prob, type) or not (callable(log_prob) or hasattr(log_prob, "log_prob")):
         raise TypeError(f"log_prob: wanted log_prob(theta, x), got {checks.say(log_prob)}")
     density, network = _density(log_prob)
-    arrays, rest = eqx.partition(network, eqx.is_array)
-    at, at_nodes = _chunked(density, arrays, Static(rest), thetas, xs, nodes, batch=batch)
+    at, at_nodes = _chunked(density, network, thetas, xs, nodes, batch)
     return Scores(at, at_nodes, nodes)
 
 
@@ -161,24 +159,8 @@ def _density(log_prob: Any) -> tuple[Callable[..., Array], Any]:
     return _call, log_prob
 
 
-class Static(eqx.Module):
-    """The non-array parts of a network, as a static field."""
-
-    rest: PyTree = eqx.field(static=True)
-
-    def __init__(self, rest: PyTree):
-        leaves, tree = jax.tree.flatten(rest)
-        self.rest = (tuple(leaves), tree)
-
-    def tree(self) -> PyTree:
-        leaves, tree = self.rest
-        return jax.tree.unflatten(tree, leaves)
-
-
-@partial(jax.jit, static_argnums=0, static_argnames="batch")
-def _chunked(density, arrays, static, thetas, xs, nodes, *, batch):
-    network = eqx.combine(arrays, static.tree())
-
+@eqx.filter_jit
+def _chunked(density, network, thetas, xs, nodes, batch):
     def one(row: PyTree) -> tuple[Array, Array | None]:
         theta, x = row
         everywhere = theta[None] if nodes is None else jnp.concatenate([theta[None], nodes])

@@ -1,7 +1,5 @@
 """Ranking of many posteriors of one architecture, tested on the same pairs by one program."""
 
-from functools import partial
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -17,7 +15,7 @@ from jaxcal.read.scores import score
 from jaxcal.results import TestResult
 from jaxcal.results.notes import pointer
 from jaxcal.sbi.pairs import score_pairs
-from jaxcal.sbi.posteriors import JaxPosterior, Static
+from jaxcal.sbi.posteriors import JaxPosterior
 from jaxcal.sbi.space import Space, over_free
 from jaxcal.typing import ArrayLike, Key, KeyLike, Names, Observations, PriorLike
 
@@ -158,25 +156,25 @@ def rank_posteriors(
     space = pairs.space if pairs.space.bounded.any() else None
     test_key = jax.random.fold_in(key, 1)
     data = pairs.thetas, pairs.features.astype(pairs.thetas.dtype), pairs.xs
-    tests = _tests(test_key, arrays, Static(rest), *data, space, null, level=level)
+    tests = _tests(test_key, models, *data, space, null, level)
     return PosteriorRanking(tests, words, pairs.notes)
 
 
-@partial(jax.jit, static_argnames="level")
+@eqx.filter_jit
 def _tests(
     key: Key,
-    arrays: PyTree,
-    static: Static,
+    models: PyTree,
     thetas: Array,
     features: Array,
-    xs: Observations,
+    xs: PyTree,
     space: Space | None,
     null: nulls.Null,
-    *,
     level: float,
 ) -> TestResult:
-    def test(network: PyTree) -> TestResult:
-        predictions = JaxPosterior(eqx.combine(network, static.tree())).predictions(xs)
+    arrays, rest = eqx.partition(models, eqx.is_array)
+
+    def test(one: PyTree) -> TestResult:
+        predictions = JaxPosterior(eqx.combine(one, rest)).predictions(xs)
         at = score(predictions if space is None else over_free(predictions, space), thetas)
         return goodness_of_fit.kcsd_test(key, Scores(at), thetas, features, null=null, level=level)
 

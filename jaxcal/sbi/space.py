@@ -45,51 +45,44 @@ class Space(eqx.Module):
 
     def free(self, thetas: Rows) -> Rows:
         """Return free parameters; infinite on a bound, NaN beyond it."""
-        above, below, both, low, high = self._bounds(thetas)
+        low, high = self._finite(thetas)
         up, down = jnp.log(thetas - low), jnp.log(high - thetas)
-        return jnp.where(
-            both, up - down, jnp.where(above, up, jnp.where(below, -down, thetas))
-        ).astype(thetas.dtype)
+        return self._by_bounds(up - down, up, -down, thetas).astype(thetas.dtype)
 
     def bound(self, us: Rows) -> Rows:
         """Return the inverse of `free`."""
-        above, below, both, low, high = self._bounds(us)
+        low, high = self._finite(us)
         share = 1 / (1 + jnp.exp(-us))
-        return jnp.where(
-            both,
-            low + (high - low) * share,
-            jnp.where(above, low + jnp.exp(us), jnp.where(below, high - jnp.exp(-us), us)),
-        ).astype(us.dtype)
+        above, below = low + jnp.exp(us), high - jnp.exp(-us)
+        return self._by_bounds(low + (high - low) * share, above, below, us).astype(us.dtype)
 
     def log_jacobian(self, us: Rows) -> Float[Array, "*batch"]:
         r"""Return the logarithm of :math:`\prod_k d\theta_k / du_k` at free parameters."""
-        above, below, both, low, high = self._bounds(us)
-        inner = jnp.log(high - low) + jax.nn.log_sigmoid(us) + jax.nn.log_sigmoid(-us)
-        slopes = jnp.where(both, inner, jnp.where(above, us, jnp.where(below, -us, 0.0)))
-        return jnp.sum(slopes, axis=-1).astype(us.dtype)
+        low, high = self._finite(us)
+        between = jnp.log(high - low) + jax.nn.log_sigmoid(us) + jax.nn.log_sigmoid(-us)
+        return jnp.sum(self._by_bounds(between, us, -us, 0.0), axis=-1).astype(us.dtype)
 
     def scores(self, us: Rows, values: Float[Array, "*more d"]) -> Float[Array, "*more d"]:
         r"""Return scores of the free parameters from scores ``values`` of the bounded ones.
 
         With theta = g(u): :math:`g'(u) s(g(u)) + (\log g')'(u)`, coordinate by coordinate.
         """
-        above, below, both, low, high = self._bounds(us)
+        low, high = self._finite(us)
         share = 1 / (1 + jnp.exp(-us))
-        slope = jnp.where(
-            both,
-            (high - low) * share * (1 - share),
-            jnp.where(above, jnp.exp(us), jnp.where(below, jnp.exp(-us), 1.0)),
-        )
-        change = jnp.where(both, 1 - 2 * share, jnp.where(above, 1.0, jnp.where(below, -1.0, 0.0)))
+        between = (high - low) * share * (1 - share)
+        slope = self._by_bounds(between, jnp.exp(us), jnp.exp(-us), 1.0)
+        change = self._by_bounds(1 - 2 * share, 1.0, -1.0, 0.0)
         return (slope * values + change).astype(values.dtype)
 
-    def _bounds(self, rows: Rows) -> tuple[Array, Array, Array, Array, Array]:
-        """Return masks of the parameters with a low, a high and both bounds, and the bounds
-        themselves with finite placeholders; each has as many axes as the rows."""
+    def _finite(self, rows: Rows) -> tuple[Array, Array]:
+        """Return the bounds with as many axes as the rows, and 0 and 1 where there is none."""
         low, high = along_last(self.low, rows), along_last(self.high, rows)
-        above, below = jnp.isfinite(low), jnp.isfinite(high)
-        harmless = jnp.where(above, low, 0.0), jnp.where(below, high, 1.0)
-        return above, below, above & below, *harmless
+        return jnp.where(jnp.isfinite(low), low, 0.0), jnp.where(jnp.isfinite(high), high, 1.0)
+
+    def _by_bounds(self, between: Array, above: Any, below: Any, free: Any) -> Array:
+        """Return for each parameter the value for its bounds: two, only low, only high, none."""
+        low, high = (jnp.isfinite(along_last(b, between)) for b in (self.low, self.high))
+        return jnp.where(low & high, between, jnp.where(low, above, jnp.where(high, below, free)))
 
 
 def space_of(prior: PriorLike | None, bounds: ArrayLike | None, d: int, dtype: DTypeLike) -> Space:
