@@ -320,7 +320,7 @@ def class_columns(value: Any, name: str) -> list[int] | None:
         raise ValueError(
             f"{name}: wanted columns named after the classes 0, .., {len(words) - 1}, got "
             f"{SHORT.repr(words)}, which does not say the class of each: name them so, or pass "
-            f".to_numpy() with one column a class, in their order"
+            f".to_numpy() with one column per class, in their order"
         )
     return [words.index(word) for word in wanted]
 

@@ -184,7 +184,7 @@ class NumpyroPosterior:
             )
         rows = {name: convert.numbers(value, "inputs") for name, value in named.items()}
         if any(leaf.shape[:1] != (n,) for leaf in rows.values()):
-            raise ValueError(f"inputs: wanted a leading axis of n={n}, one entry a pair")
+            raise ValueError(f"inputs: wanted a leading axis of n={n}, one entry per pair")
         return rows
 
     def _learn_latents(self, row: dict[str, Array]) -> None:

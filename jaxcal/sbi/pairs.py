@@ -332,7 +332,7 @@ def _features(xs: Observations, n: int, name: str = "summaries") -> Array:
     if any(x.shape[:1] != (n,) for x in flat):
         raise ValueError(f"{name}: wanted n={n} rows, one per pair, got {flat[0].shape}")
     if not sum(x.size for x in flat):
-        raise ValueError(f"{name}: wanted at least one number a pair, got none")
+        raise ValueError(f"{name}: wanted at least one number per pair, got none")
     return jnp.concatenate([x.reshape(n, -1) for x in flat], axis=1)
 
 

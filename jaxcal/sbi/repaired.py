@@ -135,7 +135,7 @@ class RepairedPosterior:
         xs = self._rows(observed)
         n = len(jax.tree.leaves(xs)[0])
         if n not in (1, len(rows)):
-            raise ValueError(f"x: wanted one observation or {len(rows)}, one a theta, got {n}")
+            raise ValueError(f"x: wanted one observation or {len(rows)}, one per theta, got {n}")
         logs = _logs(self.repaired.predictions(xs), rows, one=n == 1)
         logs = logs - self._log_inside(observed, n).astype(logs.dtype)
         return _like((theta, observed), logs if thetas.ndim == 2 else logs[0])

@@ -100,7 +100,7 @@ def space_of(prior: PriorLike | None, bounds: ArrayLike | None, d: int, dtype: D
     """
     if bounds is not None:
         if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
-            raise ValueError("bounds: wanted (low, high), each a number or one a parameter")
+            raise ValueError("bounds: wanted (low, high), each a number or one per parameter")
         low, high = (_wide(edge, d, dtype) for edge in bounds)
     else:
         support = getattr(prior, "support", None)
@@ -123,7 +123,7 @@ def _wide(edge: Any, d: int, dtype: DTypeLike, name: str = "bounds") -> Array:
     if array.shape not in ((), (1,), (d,)):
         whose = "the bounds of its support are" if name == "prior" else "got"
         raise ValueError(
-            f"{name}: wanted one number or {d}, one a parameter in thetas, {whose} of shape "
+            f"{name}: wanted one number or {d}, one per parameter in thetas, {whose} of shape "
             f"{array.shape}"
         )
     return jnp.asarray(np.broadcast_to(array, (d,)), dtype)

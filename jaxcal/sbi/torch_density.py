@@ -105,7 +105,7 @@ def density_of(posterior: Estimator, prior: Prior = None) -> TorchDensity:
         return TorchDensity(function, prior=prior, networks=networks)
     raise TypeError(
         f"posterior: {name} has neither a posterior_estimator nor a potential_fn: pass a function "
-        f"log_prob(thetas, xs) of torch tensors that returns one number a row, or a function "
+        f"log_prob(thetas, xs) of torch tensors that returns one number per row, or a function "
         f"x -> distribution"
     )
 

@@ -215,7 +215,7 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
         inputs, residuals = (
             np.asarray(part, np.float64) for part in (problem.inputs, problem.residuals)
         )
-    if inputs.ndim == 3:  # a scalar problem a class
+    if inputs.ndim == 3:  # a scalar problem per class
         inputs, residuals = inputs[..., 0].T, residuals[..., 0].T
     scalar = problem.inputs.shape[-1] == 1
     if scalar:
