@@ -149,7 +149,7 @@ def plan(predictions: PredictionsLike, targets: ArrayLike, *, dependent: bool) -
 
 
 def _of_models(predictions: PredictionsLike) -> Plan | None:
-    """Return the plan for predictions of a class of this library, or None."""
+    """Return the plan for predictions in one of the types of this library, or None for others."""
     if isinstance(draws := getattr(predictions, "draws", None), Draws):
         predictions = draws  # the result of mcmc_draws
     match predictions:

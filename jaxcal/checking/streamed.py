@@ -42,7 +42,7 @@ FEATURES = 100  # random features of kernel tests
 
 
 class DistanceSums(TableSums):
-    """Sums of a table for two classes, and the test of their distance from calibration."""
+    """Sums of the table of probabilities of label 1; the result tests their calibration."""
 
     key: Key
 
@@ -55,7 +55,7 @@ class DistanceSums(TableSums):
 
 
 class ReliabilitySums(TableSums):
-    """Sums of a table for the most probable class, and its reliability."""
+    """Sums of the table of confidences in the likeliest class; the result is their reliability."""
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
         """Return the reliability of all observations."""

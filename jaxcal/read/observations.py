@@ -228,7 +228,7 @@ def _n_repeated(targets: Array, arrays: list[Array]) -> Int[Array, ""]:
 
 
 def _arrays(tree: PyTree, n: int) -> list[Any]:
-    """Return arrays of n rows in any objects: programs do not depend on what else these hold."""
+    """Return the leaves that are arrays of n rows; programs depend on no other leaves."""
     return [leaf for leaf in jax.tree.leaves(tree) if _has_rows(leaf, n)]
 
 

@@ -221,7 +221,7 @@ def monitor(
 
 
 def _check_new(pairs: ScoredPairs, before: Array | np.ndarray, after: Array) -> None:
-    """Raise ValueError if pairs repeat each other or, by their inputs [.., q], of earlier ones."""
+    """Raise ValueError if pairs repeat each other, or if all inputs [.., q] are earlier ones."""
     again = int(n_repeated(pairs.thetas, pairs.features))
     old, new = ({row.tobytes() for row in np.asarray(rows)} for rows in (before, after))
     continuous = len(old) == len(before) and len(new) == len(after) >= LEAST_NEW
@@ -282,8 +282,8 @@ def _ranks_near(
 def evidence(
     scores: Float[Array, "n r"], inputs: Float[Array, "n q"], widths: Float[Array, "n r"]
 ) -> tuple[Float[Array, " n"], Float[Array, "r p"], Float[Array, "r 2"]]:
-    """Return log E after each pair, the intercept and slopes along each single input, and the log
-    deviation with its slope along the claimed one.
+    """Return log_evidence, slopes and spreads of `Monitored` from normal scores of ranks, inputs
+    and claimed log deviations of all pairs.
 
     Rows are padded with zeros to a power of two, so that a growing n rarely causes recompilation.
     """
@@ -382,7 +382,7 @@ def _bets(
 
 
 def _log_t(error: Array, variance: Array, degrees: Array) -> Array:
-    """Return the log density of Student's t, times sqrt(2 pi) as is the normal density."""
+    """Return the log of sqrt(2 pi) times Student's density, for a ratio to exp(-score^2 / 2)."""
     constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - jnp.log(degrees / 2) / 2
     power = -(degrees + 1) / 2 * jnp.log1p(error**2 / (degrees * variance))
     return constant - jnp.log(variance) / 2 + power

@@ -143,9 +143,9 @@ ROUNDING = 1e-10
 
 
 class Moments(NamedTuple):
-    """Moments of the estimate if the squared error is t: its variance is ``noise`` + ``slope`` t +
-    ``rows``, its third moment ``noise3`` + ``slope3`` t. ``excess``: observed over claimed variance
-    of the outcomes, at least 1; away from t = 0 ``noise`` is multiplied by its square."""
+    """Moments of the estimate if the squared error is t: the variance is ``noise`` + ``slope`` t +
+    ``rows``, the third moment ``noise3`` + ``slope3`` t. ``excess`` >= 1: observed over claimed
+    variance of outcomes; away from t = 0 its square multiplies ``noise``, its cube ``noise3``."""
 
     noise: float
     slope: float
