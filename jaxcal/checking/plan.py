@@ -272,7 +272,7 @@ def check_inputs(chosen: Plan) -> None:
     if MOMENTS not in chosen.tests:
         raise ValueError(
             f"inputs: {' and '.join(question.name for question in chosen.tests)} of {chosen.kind} "
-            f"takes none: calibration_test of log densities or distributions does"
+            f"takes no inputs: calibration_test of log densities or distributions does"
         )
 
 

@@ -198,8 +198,8 @@ def streamed_check(
     tests = tuple(one.name for one in chosen.tests if one in STREAMED)
     if not tests:
         raise TypeError(
-            f"predictions: no test of {chosen.kind} is a sum over observations: `check` takes them "
-            f"in memory"
+            f"predictions: no test of {chosen.kind} is a sum over observations: use `check`, which "
+            f"holds all data in memory"
         )
     with_inputs = tuple(one.name for one in asked if one in (MOMENTS, SCORES))
     sight = tuple(one.in_words() for one in asked)

@@ -145,11 +145,10 @@ def of_jax(value: object, name: str = "predictions") -> None:
 def targets(value: object, *, least: int = 2) -> Array:
     """Return targets [n] or [n, ...event] with n >= ``least``."""
     ys = floats(value, "targets")
-    if least == 1 and ys.shape[:1] == (0,):
-        raise ValueError(f"targets: wanted at least 1 observation, got shape {ys.shape}")
     if ys.ndim == 0 or ys.shape[0] < least:
         raise ValueError(
-            f"targets: wanted at least 2 observations, shape [n] or [n, d], got shape {ys.shape}"
+            f"targets: wanted at least {least} observation{'s' * (least > 1)}, shape [n] or "
+            f"[n, d], got shape {ys.shape}"
         )
     if ys.size == 0:
         raise ValueError(f"targets: wanted at least one coordinate, got shape {ys.shape}")
@@ -391,4 +390,4 @@ def _why(classes: Any) -> str:
 def _first_row(bad: np.ndarray, name: str, what: str) -> None:
     if bad.any():
         row = int(np.argmax(bad))
-        raise ValueError(f"{name}: row {row} {what}; {int(bad.sum())} of {bad.size} rows are so")
+        raise ValueError(f"{name}: row {row} {what}; {int(bad.sum())} of {bad.size} rows fail this")

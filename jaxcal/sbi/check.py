@@ -122,7 +122,7 @@ def check_posterior(
     if mixed is not None:
         if draws is not None:
             raise ValueError(
-                "draws: not together with discrete: sbi.check_draws ranks discrete parameters, too"
+                "draws: not allowed with discrete; sbi.check_draws also ranks discrete parameters"
             )
         posterior, thetas, xs, options = mixed.continuous
     if isinstance(posterior, ScoredPairs):

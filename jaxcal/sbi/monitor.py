@@ -178,7 +178,7 @@ def monitor(
     key, level = checks.key(key), checks.level(level)
     if not isinstance(so_far, Monitored | None):
         raise TypeError(
-            f"so_far: wanted what the call before returned, or None, got {type(so_far).__name__}"
+            f"so_far: wanted the result of the call before, or None, got {type(so_far).__name__}"
         )
     n_draws = checks.integer(n_draws, "n_draws", least=2)
     pairs_key, rank_key = jax.random.split(key)
@@ -255,7 +255,7 @@ def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, Array, t
         widths = _log_deviations(jnp.std(together, axis=1))
         return normal(ranks), widths, ("distance", *pairs.names)
     if pairs.predictions is None:
-        raise TypeError("posterior: it gives neither log densities nor draws, which ranks need")
+        raise TypeError("posterior: ranks need log densities or draws, and it has neither")
     nodes = pairs.scores.nodes if pairs.prior_draws is None else pairs.prior_draws
     ranks, widths = _ranks_near(keys[0], pairs, nodes)
     return normal(ranks), widths, ("density", *pairs.names)

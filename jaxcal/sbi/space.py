@@ -154,7 +154,7 @@ def _edges(support: Any) -> Iterator[tuple[Any, Any]]:
     kind = type(support).__name__.lower().strip("_")
     if low is None and high is None and not kind.startswith(("real", "dependent")):
         raise ValueError(
-            f"prior: its support ({kind}) is no box of intervals: pass a numpyro model through "
+            f"prior: its support ({kind}) is not a box of intervals: pass a numpyro model through "
             f"jaxcal.sbi.NumpyroPosterior, which transforms any support, or transform thetas "
             f"and log_prob to the whole space yourself"
         )
@@ -187,7 +187,7 @@ def check_continuous(thetas: Array, names: Sequence[str]) -> None:
         listed, first = ", ".join(whole), whole[0]
         raise ValueError(
             f"thetas: all values of {listed} are whole numbers; a discrete parameter has no score: "
-            f"name all its values for check_posterior(.., discrete={{{first!r}: [0, 1]}}), or test "
+            f"list all its values in check_posterior(.., discrete={{{first!r}: [0, 1]}}), or test "
             f"draws by check_draws, whose ranks break ties at random"
         )
 
