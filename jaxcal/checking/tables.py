@@ -255,7 +255,7 @@ def _one_column(
             return [0], {label: int(label in stated) for label in seen}
     if len(stated) != 1 or len(seen) > 2:
         raise Unreadable(
-            f"it is not clear which of the labels {_listed(seen)} has the probability "
+            f"it is not clear which of the labels {_listed(seen)} has its probability in "
             f"'{names[0]}'; {REMEDY}"
         )
     return [0], {label: int(label in stated) for label in seen}

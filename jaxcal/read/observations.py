@@ -79,9 +79,9 @@ def _classes(
     if p.ndim == 2 and not _integers(targets):
         shape = np.shape(checks.array(targets, "targets"))
         remedy = (
-            "of one-hot rows give targets.argmax(1)"
+            "for one-hot rows pass targets.argmax(1)"
             if shape == p.shape
-            else "of whole numbers give targets.astype(int)"
+            else "for whole numbers pass targets.astype(int)"
         )
         raise TypeError(
             f"targets: wanted integer classes 0, .., m - 1, as an array of predictions is read as "
