@@ -193,7 +193,7 @@ TASKS = (
     ),
     Task(
         "SBC p-values",
-        "Are the ranks uniform? A p-value a parameter",
+        "Are the ranks uniform? One p-value per parameter",
         ours.uniform,
         (
             Peer(

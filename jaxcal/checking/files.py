@@ -130,7 +130,7 @@ def _csv(text: str, kind: str) -> list[tables.Column]:
     for number, line in enumerate(lines, 2):
         if len(line) != len(names):
             raise tables.Unreadable(
-                f"row {number} has {len(line)} entries, the names are {len(names)}"
+                f"row {number} has {len(line)} entries, but there are {len(names)} names"
             )
     names[0] = names[0].removeprefix("#")  # as numpy.savetxt writes them
     columns = zip(*lines, strict=True)
@@ -152,7 +152,7 @@ def _json(text: str) -> list[tables.Column]:
         whole = whole if names is None else [dict(zip(names, row, strict=True)) for row in whole]
     if isinstance(whole, dict) and all(isinstance(each, dict) for each in whole.values()):
         if len({tuple(each) for each in whole.values()}) > 1:
-            raise tables.Unreadable("its rows or columns are not of the same entries")
+            raise tables.Unreadable("its rows or columns do not all have the same entries")
         if any(map(tables.is_label, whole)):
             whole = {name: list(each.values()) for name, each in whole.items()}
         else:
@@ -162,7 +162,7 @@ def _json(text: str) -> list[tables.Column]:
             raise tables.Unreadable("its rows do not all hold the same names")
         whole = {name: [row[name] for row in whole] for name in whole[0]}
     if not isinstance(whole, dict) or not all(isinstance(x, list) for x in whole.values()):
-        raise tables.Unreadable("wanted rows with names, or an object of columns")
+        raise tables.Unreadable("wanted a list of rows with names, or an object of columns")
     if len({len(column) for column in whole.values()}) > 1:
         raise tables.Unreadable("its columns are of different lengths")
     return list(whole.items())
@@ -171,7 +171,7 @@ def _json(text: str) -> list[tables.Column]:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; ValueError if it repeats a name (only the last would be kept)."""
     if len(entries := dict(pairs)) < len(pairs):
-        raise tables.Unreadable(f"a name stands twice in {', '.join(name for name, _ in pairs)}")
+        raise tables.Unreadable(f"a name is repeated in {', '.join(name for name, _ in pairs)}")
     return entries
 
 

@@ -149,7 +149,7 @@ def plan(predictions: PredictionsLike, targets: ArrayLike, *, dependent: bool) -
 
 
 def _of_models(predictions: PredictionsLike) -> Plan | None:
-    """Return the plan for predictions of a class of this library, or None."""
+    """Return the plan for predictions in one of the types of this library, or None for others."""
     if isinstance(draws := getattr(predictions, "draws", None), Draws):
         predictions = draws  # the result of mcmc_draws
     match predictions:
@@ -272,7 +272,7 @@ def check_inputs(chosen: Plan) -> None:
     if MOMENTS not in chosen.tests:
         raise ValueError(
             f"inputs: {' and '.join(question.name for question in chosen.tests)} of {chosen.kind} "
-            f"takes none: calibration_test of log densities or distributions does"
+            f"takes no inputs: calibration_test of log densities or distributions does"
         )
 
 

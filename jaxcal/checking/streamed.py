@@ -42,7 +42,7 @@ FEATURES = 100  # random features of kernel tests
 
 
 class DistanceSums(TableSums):
-    """Sums of a table for two classes, and the test of their distance from calibration."""
+    """Sums of the table of probabilities of label 1; the result tests their calibration."""
 
     key: Key
 
@@ -55,7 +55,7 @@ class DistanceSums(TableSums):
 
 
 class ReliabilitySums(TableSums):
-    """Sums of a table for the most probable class, and its reliability."""
+    """Sums of the table of confidences in the likeliest class; the result is their reliability."""
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
         """Return the reliability of all observations."""
@@ -198,8 +198,8 @@ def streamed_check(
     tests = tuple(one.name for one in chosen.tests if one in STREAMED)
     if not tests:
         raise TypeError(
-            f"predictions: no test of {chosen.kind} is a sum over observations: `check` takes them "
-            f"in memory"
+            f"predictions: no test of {chosen.kind} is a sum over observations: use `check`, which "
+            f"holds all data in memory"
         )
     with_inputs = tuple(one.name for one in asked if one in (MOMENTS, SCORES))
     sight = tuple(one.in_words() for one in asked)

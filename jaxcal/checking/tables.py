@@ -88,7 +88,7 @@ def classes_of(columns: Sequence[Column], chosen: Sequence[str] = ()) -> Table:
         guess = np.asarray([places.get(key, -1) for key in _labels(name, entries)])
         picked = values[np.arange(len(values)), guess]
         if np.any(guess < 0) or np.any(picked < np.max(values, axis=1)):
-            raise Unreadable(f"'{name}' is not the most probable class of these; {REMEDY}")
+            raise Unreadable(f"'{name}' is not always the most probable class; {REMEDY}")
     of = {place: key for key, place in reversed(places.items())}  # a class's label in the table
     shift = int(len(rest) == 1)
     said = [f"P({of.get(k + shift, '1')}) from '{name}'" for k, name in enumerate(names)]
@@ -223,8 +223,8 @@ def _identifies(name: str, entries: np.ndarray) -> bool:
         named = named or bool(entries[0] in (0, 1) and np.array_equal(entries, steps))
     if named and whole and not distinct:
         raise Unreadable(
-            f"'{name}' repeats its entries: the test takes observations as independent; {REMEDY} "
-            "if they are"
+            f"'{name}' repeats its entries, so rows may be dependent, which the test does not "
+            f"allow; if they are independent, {REMEDY}"
         )
     return whole and distinct and (named or entries.dtype.kind != "f")
 
@@ -255,8 +255,8 @@ def _one_column(
             return [0], {label: int(label in stated) for label in seen}
     if len(stated) != 1 or len(seen) > 2:
         raise Unreadable(
-            f"it is not clear of which label, {_listed(seen)}, '{names[0]}' is the probability; "
-            f"{REMEDY}"
+            f"it is not clear which of the labels {_listed(seen)} has its probability in "
+            f"'{names[0]}'; {REMEDY}"
         )
     return [0], {label: int(label in stated) for label in seen}
 
@@ -283,12 +283,12 @@ def _classes(
             continue
         if max(labels) - first >= len(keys):
             raise Unreadable(
-                f"targets: the label {max(labels)} has none of the columns {_listed(names)}; "
+                f"targets: the label {max(labels)} has no column; there are {_listed(names)}; "
                 f"{REMEDY}"
             )
         return _ordered(keys, {label: str(int(label) - first + places[0]) for label in seen})
     raise Unreadable(
-        f"it is not clear which of the columns {_listed(names)} are of which of the labels "
+        f"it is not clear which column, of {_listed(names)}, belongs to each of the labels "
         f"{_listed(seen)}; {REMEDY}"
     )
 
@@ -331,8 +331,8 @@ def _probabilities(columns: list[Column]) -> tuple[np.ndarray, list[str]]:
     if np.any((values < 0) | (values > 1 + 1e-6)):
         row, k = np.argwhere((values < 0) | (values > 1 + 1e-6))[0]
         raise Unreadable(
-            f"predictions: row {row} of '{columns[k][0]}' is {values[row, k]:g}, no probability; "
-            f"{REMEDY}"
+            f"predictions: row {row} of '{columns[k][0]}' is {values[row, k]:g}, which is not a "
+            f"probability; {REMEDY}"
         )
     if m == 1:
         return values, []
@@ -345,9 +345,9 @@ def _probabilities(columns: list[Column]) -> tuple[np.ndarray, list[str]]:
     if np.any(far):
         row = int(np.argmax(far))
         raise Unreadable(
-            f"row {row} does not sum to 1 but to {sums[row]:.7g} over the columns "
-            f"{_listed(columns)}, nor do {int(np.sum(far)) - 1} more: they are not the "
-            f"probabilities of all classes by one model; {REMEDY}"
+            f"row {row} does not sum to 1 but to {sums[row]:.7g} ({int(np.sum(far))} of {len(far)} "
+            f"rows have wrong sums): the columns {_listed(columns)} are not the probabilities of "
+            f"all classes by one model; {REMEDY}"
         )
     if np.max(off) <= 1e-6:
         return values, []

@@ -94,7 +94,7 @@ def redrawn_values(
 
 
 def deal(key: Key, n: int) -> tuple[Int[Array, "k s"], Array]:
-    """Return indices of n observations in at most `BLOCKS` random blocks, and which are real."""
+    """Return indices of n rows in <= `BLOCKS` random blocks, and a mask: False is padding."""
     count = min(n, BLOCKS)
     side = -(-n // count)
     order = jax.random.permutation(key, n) if n > BLOCKS else jnp.arange(n)

@@ -14,12 +14,12 @@ functions, in the expansion of `jaxcal.ckce.errors`, are
 
 .. math:: l_i = \tfrac1n (2 \langle f_i, d_i\rangle - \|f_i\|^2 - T),
 
-and b, which is a with the residuals of the fit. All are halved, so that for two classes T is the
-squared error of the probability, and T is at most 1.
+and b, which is a computed from the residuals of the fit. All squared errors are halved, so that for
+two classes T is the squared error of the probability, and T is at most 1.
 
-Other predictions have ranks in their place. Under calibration the rank r of a target among draws of
-its prediction is uniform given the prediction: the event "y is at most the t-quantile" has the
-claimed probability t. The residuals are :math:`1\{r \le t\} - t` at ten levels t for each
+Predictions other than class probabilities are judged by ranks. Under calibration the rank r of a
+target among draws of its prediction is uniform given the prediction: "y is at most the t-quantile"
+has the claimed probability t. The residuals are :math:`1\{r \le t\} - t` at ten levels t for each
 coordinate. They are regressed on the claimed centre and log scale, so the error is again the root
 mean square error of the probabilities of events, and models of different kinds are comparable.
 Ranks are those of `jaxcal.entries`: from draws, or, for a log density without its constant, from

@@ -78,7 +78,7 @@ def _pairs(comparison: Any, order: np.ndarray) -> list[str]:
 
 
 def _words(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
-    """Return a line per model on what it says and what comes true."""
+    """Return a heading and a line per model: what it claims, what occurs, and its fault."""
     classes = comparison.says is not None
     one, p = _of_classes if classes else _of_intervals, np.asarray(comparison.p_calibrated)
     lines = [f"  {SAYS if classes else COVERED}"]

@@ -33,7 +33,7 @@ Blocks = Float[Array, "*m 3"]  # symmetric 2 x 2 matrices: entries aa, ab, bb
 
 
 class Parts(NamedTuple):
-    """One number per inequality: ``slopes`` of a and b, up and down; calibration and ``bounds``."""
+    """One number per inequality: ``slopes`` a, b up and a, b down; ``bounds`` calibration, a, b."""
 
     slopes: Float[Array, "m-1 4"]
     bounds: Float[Array, "m 3"]
@@ -148,7 +148,7 @@ def _moved(x: PyTree, step: Scalar, dx: PyTree) -> PyTree:
 
 
 def _longest(x: Parts, dx: Parts) -> Scalar:
-    """Return the longest step of at most 1 for which all of x stay positive."""
+    """Return the largest t <= 1 for which no entry of x + t dx is negative; x is positive."""
     steps = [
         jnp.min(jnp.where(q < 0, -p / jnp.where(q < 0, q, -1), 1), initial=1)
         for p, q in zip(x, dx, strict=True)

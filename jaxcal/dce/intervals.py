@@ -89,7 +89,7 @@ def _resolved(widths: Array) -> Array:
 
 
 def _padded(v: Vector, rho: Vector) -> tuple[Array, Array]:
-    """Return predictions followed by infinity, and the sum of residuals before each [n + 1]."""
+    """Return v with infinity appended, and the sum of residuals rho before each entry; [n + 1]."""
     places = jnp.concatenate([v, jnp.full(1, jnp.inf, v.dtype)])
     return places, jnp.concatenate([jnp.zeros(1, rho.dtype), sums(rho)])
 

@@ -107,7 +107,7 @@ def bounds_of(data: Ordered, cells: int) -> LowerDistance:
 
 
 def places(v: Vector, w: Vector, cells: int) -> Places:
-    """Return a grid and as many quantiles of ascending ``v``; duplicates become padding above 1."""
+    """Return a grid merged with quantiles of ascending v; padding above 1 replaces duplicates."""
     below = sums(w)
     levels = (jnp.arange(cells, dtype=v.dtype) + 0.5) / cells
     at = jnp.searchsorted(below, levels * below[-1])
@@ -146,7 +146,7 @@ def between(f: Array, i: Array, t: Array) -> Array:
 
 
 def shared(u: Places, v: Vector, mass: Vector) -> Places:
-    """Split mass at v between neighbouring places, which preserves means of linear functions."""
+    """Return masses at u: each mass at v is split so that linear functions keep their means."""
     i, t = cell(u, v)
     return jax.ops.segment_sum(mass * (1 - t), i, u.size) + jax.ops.segment_sum(
         mass * t, i + 1, u.size

@@ -72,10 +72,10 @@ def label_free_groups(data: Ordered) -> Groups:
     r"""Return the contiguous groups of runs with the smallest
     :math:`\sum_j p_j (\tfrac34 Var_j(v) + \tfrac2\pi s_j^2)^{1/2}`, with their mean labels.
 
-    s_j^2 is the variance of the mean label of calibrated predictions; the root is about
-    E|v - mean label|, for uniform predictions and for equal ones. Cost: O(n log 128) and 128^2.
+    s_j^2 is the variance of the mean label if predictions are calibrated. The root is then about
+    E|v - mean label|, both if v is uniform in a group and if it is constant. Cost: O(n log 128).
 
-    The mean labels of groups are calibrated in the population of the groups, so
+    Predicting the mean label of each group would be calibrated in the population, so
 
     .. math:: dCE \le \sum_j E|v - \bar y_j| 1(v \in I_j) \le binnedECE + E|v - \bar v_j|
 
@@ -202,7 +202,7 @@ class PopulationBounds(NamedTuple):
 
 @LightJit
 def population_bounds(key: Key, data: Ordered, level: float | Scalar) -> PopulationBounds:
-    """Return an interval for the distance of the population, with confidence 1 - ``level``."""
+    """Return the 1 - ``level`` interval for the population's distance from calibration."""
     data = by_label(data)
     groups = label_free_groups(data)
     change = moved(groups, data)

@@ -232,7 +232,7 @@ def binary(predictions: Any, targets: Any, weights: Any = None, counts: Any = No
         return _grouped(v, targets, weights, counts)
     y = checks.array(targets, "targets")
     if y.shape != v.shape:
-        raise ValueError(f"targets: wanted one label an observation, {v.shape}, got {y.shape}")
+        raise ValueError(f"targets: wanted one label per observation, {v.shape}, got {y.shape}")
     y = y.astype(np.int32) if y.dtype == bool else y
     y = checks.unit(jnp.asarray(y), "targets", "labels 0 or 1 (or means of such)").astype(v.dtype)
     w = jnp.ones_like(v) if weights is None else _weights(weights, v)
@@ -248,7 +248,7 @@ def _normalized(v: Array, y: Array, w: Array, labels: Array | None) -> Binary:
 def _weights(value: Any, v: Array) -> Array:
     w = checks.floats(value, "weights").astype(v.dtype)
     if w.shape != v.shape:
-        raise ValueError(f"weights: wanted one an observation, {v.shape}, got {w.shape}")
+        raise ValueError(f"weights: wanted one per observation, {v.shape}, got {w.shape}")
     if not isinstance(w, Tracer):
         values = np.asarray(w)
         if not np.all(np.isfinite(values) & (values >= 0)) or not values.sum() > 0:
@@ -267,7 +267,7 @@ def _grouped(v: Array, targets: Any, weights: Any, counts: Any) -> Binary:
     for values, name in ((ones, "targets"), (labels, "counts")):
         whole = values.dtype.kind in "iuf" and not np.any(values % 1 != 0)
         if values.shape != v.shape or not whole:
-            raise ValueError(f"{name}: with counts wanted one whole number a prediction, {v.shape}")
+            raise ValueError(f"{name}: with counts wanted whole numbers, shape {v.shape}")
     if np.any((ones < 0) | (ones > labels)) or not labels.sum() > 0:
         raise ValueError("targets: with counts wanted numbers of labels 1, from 0 to their count")
     w = 1 if weights is None else np.asarray(_weights(weights, v))

@@ -88,7 +88,7 @@ class Table(Result):
         cells = checks.integer(cells, "cells")
         v, y = (_unit(*named) for named in ((predictions, "predictions"), (targets, "targets")))
         if v.shape != y.shape:
-            raise ValueError(f"targets: wanted one label an observation, {v.shape}, got {y.shape}")
+            raise ValueError(f"targets: wanted one label per observation, {v.shape}, got {y.shape}")
         return _summed(np.ones(v.size), v, y, cells)
 
     @classmethod

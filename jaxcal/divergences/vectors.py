@@ -223,7 +223,7 @@ class TotalVariation(eqx.Module):
     Cost: O(m) per pair for m classes, without a matrix product; memory for r rows and c columns
     O(r c + m (r + c)).
 
-    Source: the class kernel of Widmann et al. (2019), as in Widmann et al. (2021), App. E.
+    Source: Widmann et al. (2019), their kernel on predictions; Widmann et al. (2021), App. E.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal

@@ -1,6 +1,6 @@
 """Sums over vectors and over tiles of pairs: the only loops over pairs in the package.
 
-Here: how programs are compiled, how large ones behave under ``vmap``, rows over several devices.
+This file compiles programs, sets how ``vmap`` runs large ones, and distributes rows over devices.
 """
 
 import functools

@@ -55,7 +55,7 @@ def linear_sums(
     if n < 2:
         raise ValueError(f"a sum over pairs needs at least 2 observations, got n={n}")
     if weights.shape[0] != n:
-        raise ValueError(f"weights: wanted one row an observation, n={n}, got {weights.shape}")
+        raise ValueError(f"weights: wanted one row per observation, n={n}, got {weights.shape}")
     walk = partial(_sums, squares=squares, eigenvalues=eigenvalues, rows=rows, mesh=mesh)
     return one_at_a_time(walk)(pairwise, features, weights)
 

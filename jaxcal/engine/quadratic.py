@@ -115,7 +115,7 @@ def quadratic_sums(
     if n < 2:
         raise ValueError(f"a sum over pairs needs at least 2 observations, got n={n}")
     if weights.shape[0] != n:
-        raise ValueError(f"weights: wanted one row an observation, n={n}, got {weights.shape}")
+        raise ValueError(f"weights: wanted one row per observation, n={n}, got {weights.shape}")
     if tile < 1:
         raise ValueError(f"tile: wanted a positive number of observations, got {tile}")
     walk = partial(_sums, squares=squares, tile=tile, mesh=mesh)

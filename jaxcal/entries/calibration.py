@@ -333,8 +333,8 @@ def _one(
 
 
 def _n_draws(predictions: Predictions) -> int | None:
-    """Number of draws of each prediction among which targets are ranked, if it can be sampled; None
-    for weighted points."""
+    """Return the number of draws of each prediction among which its target is ranked; None if it
+    cannot be sampled, so that targets are ranked among weighted points."""
     if isinstance(predictions, Draws):
         return predictions.samples.shape[1] // 2
     return N_POINTS if is_distribution(predictions) else None
@@ -377,8 +377,8 @@ def _about_data(
 def _table(
     fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, m: int | None
 ) -> Table | None:
-    """Return a table, without names, with columns for averages, claimed features and inputs; from m
-    draws, or None from weighted points."""
+    """Return a table with columns for averages, claimed features and inputs, names left empty; None
+    for few rows. ``m``: number of draws of each prediction, None for weighted points."""
     ranks = fit.seen.ranks
     if len(ranks.coordinates) < LEAST_ROWS:
         return None

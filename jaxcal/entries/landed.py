@@ -182,10 +182,10 @@ class _Near(NamedTuple):
         rows: int,
         later: tuple[int, ...],
     ) -> "tuple[_Near, list[Chance]]":
-        """Build for n predictions in d dimensions, and draw the random numbers of ``later`` points.
+        """Return the mass of predictions of ``shape`` (n, d), and random numbers for later points.
 
-        ``keys``: of nodes, of first points, then one per number of later points. ``rows``: n sets
-        of random numbers, or 1 that all predictions share.
+        ``later``: sizes of the sets of later points. ``keys``: for nodes, for first points, then
+        one per later set. ``rows``: n sets of random numbers, or 1 that all predictions share.
         """
         nodes, (chance, *others) = _chances(keys, shape[1], rows, (N_FIRST, *later), dtype)
         summits = Landing().summits(predictions, nodes, shape[0])
@@ -209,8 +209,8 @@ class _Near(NamedTuple):
 
     @property
     def claims(self) -> tuple[Points, Points]:
-        """Return centre and deviation of the mode, which has no noise; those of the first points if
-        enough of these show that the mode does not represent the mass, as with several modes."""
+        """Return centres and deviations [n, d]: of the modes, which have no noise, or of the first
+        points if enough of these have weight and their moments differ, as with several modes."""
         deviations = jnp.linalg.norm(self.scales, axis=2)
         enough = 1 / jnp.sum(self.weights**2, axis=1) > ENOUGH
         widths = jnp.sqrt(at_least(jnp.diagonal(self.spread, axis1=1, axis2=2), 0))

@@ -272,8 +272,8 @@ def summed_table(
     names: tuple[str, ...],
     columns: tuple[str, ...],
 ) -> Table:
-    """Return the table from `table_sums` of normal and resolved scores, with the effects of
-    `table`.
+    """Return the shifts and spreads of `table` from both results of `table_sums`, each stacked for
+    normal and for resolved scores.
 
     Errors of the spread are computed before trends of the shift are removed, so limits are wider if
     these trends are strong.

@@ -253,7 +253,7 @@ def _numbers(targets: ArrayLike) -> Float[Array, " n"]:
         ys = ys[:, 0]
     if ys.ndim != 1:
         raise ValueError(
-            f"targets: quantiles are of numbers, one a prediction, shape [n]; got {ys.shape}. "
+            f"targets: quantiles are of numbers, one per prediction, shape [n]; got {ys.shape}. "
             f"Vectors have no order: use jaxcal.coverage for highest-density regions"
         )
     return ys
@@ -389,7 +389,7 @@ def pinball_loss(
     ys = ys[:, 0] if ys.ndim == 2 and ys.shape[1] == 1 else ys
     q = quantiles(predictions, levels)
     if ys.shape != q.shape[:1]:
-        raise ValueError(f"targets: wanted one number a prediction, {q.shape[:1]}, got {ys.shape}")
+        raise ValueError(f"targets: wanted one per prediction, {q.shape[:1]}, got {ys.shape}")
     at = checks.floats(levels, "levels").astype(q.dtype).reshape(-1)
     gap = ys[:, None] - q
     return jnp.mean(jnp.where(gap < 0, (at - 1)[None] * gap, at[None] * gap))

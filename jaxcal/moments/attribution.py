@@ -159,9 +159,9 @@ class Claims(NamedTuple):
     """Moments that predictions claim.
 
     ``centers`` [n, d] and ``covariances`` [n, d, d] are functions of predictions alone; ``scores``
-    [n, d] at the targets are those of Gaussians if centres are known means. ``exact`` []: whether
-    implied and plain residuals agree, so that a coordinate's mean does not depend on the others.
-    ``gaussian`` []: whether they agree because predictions are Gaussian.
+    [n, d] at the targets are Gaussian ones with these moments if the means are known. ``exact`` []:
+    whether a coordinate's mean residual does not depend on errors of the others; ``gaussian`` []:
+    whether predictions are Gaussian, as far as their scores or their type show.
     """
 
     centers: Points

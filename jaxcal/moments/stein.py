@@ -119,9 +119,9 @@ class Score(eqx.Module):
     The Stein moment of f = 1. The density must be continuous and vanish at every boundary.
 
     Args:
-        marginal: False for the score itself, which concerns each coordinate given the others, in
-            the units of the prediction. True for each coordinate by itself: :math:`\Sigma_p s_p` in
-            claimed standard deviations, with :math:`\Sigma_p = M M^\top` of these units.
+        marginal: False for the score itself, in the units of the prediction; each entry concerns a
+            coordinate given the others. True for each coordinate by itself: :math:`\Sigma_p s_p` in
+            claimed deviations, :math:`\Sigma_p = M M^\top` with the scales M of the prediction.
         whole_space: Leave the moment out if a density has a boundary; False keeps it.
 
     Cost: one gradient.
@@ -211,8 +211,8 @@ SLOPE, DROP = 0.9, 12.0
 
 
 class Edges(NamedTuple):
-    """``seen`` []: whether a move ends where a density is 0 or NaN; ``abrupt`` []: whether the
-    density jumps there, or vanishes more slowly than the distance."""
+    """``seen`` []: whether a moved target has density 0 or NaN; ``abrupt`` []: whether the density
+    jumps at such an edge, or vanishes more slowly than the distance to it."""
 
     seen: Bool[Array, ""]
     abrupt: Bool[Array, ""]

@@ -70,7 +70,7 @@ def legend_above(ax: "Axes", *, columns: int = 3) -> None:
 
 
 def say(ax: "Axes", text: str) -> "Axes":
-    """Write a sentence in the axes if there is nothing to draw."""
+    """Write a sentence in the middle of axes that have nothing to draw; return them."""
     ax.set_xticks([])
     ax.set_yticks([])
     ax.text(0.5, 0.5, text, transform=ax.transAxes, ha="center", va="center")

@@ -277,7 +277,7 @@ def along(x: ArrayLike, n: int, name: str = "x") -> np.ndarray:
     where = np.asarray(x if kind in "MUSTb" else checks.array(x, name))
     if where.shape != (n,):
         raise ValueError(
-            f"{name}: wanted one value an observation, shape ({n},), got {where.shape}"
+            f"{name}: wanted one value per observation, shape ({n},), got {where.shape}"
         )
     if np.issubdtype(where.dtype, np.complexfloating):
         raise TypeError(f"{name}: wanted real numbers or dates, got {where.dtype}")

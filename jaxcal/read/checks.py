@@ -107,7 +107,7 @@ def names(value: object, d: int, of: str = "parameter") -> tuple[str, ...] | Non
         raise TypeError(f"names: wanted a list of {d} names, got {say(value)}")
     words = tuple(str(name) for name in value)
     if len(words) != d:
-        raise ValueError(f"names: wanted one a {of}, {d}, got {len(words)}")
+        raise ValueError(f"names: wanted {d}, one per {of}, got {len(words)}")
     return words
 
 
@@ -145,11 +145,10 @@ def of_jax(value: object, name: str = "predictions") -> None:
 def targets(value: object, *, least: int = 2) -> Array:
     """Return targets [n] or [n, ...event] with n >= ``least``."""
     ys = floats(value, "targets")
-    if least == 1 and ys.shape[:1] == (0,):
-        raise ValueError(f"targets: wanted at least 1 observation, got shape {ys.shape}")
     if ys.ndim == 0 or ys.shape[0] < least:
         raise ValueError(
-            f"targets: wanted at least 2 observations, shape [n] or [n, d], got shape {ys.shape}"
+            f"targets: wanted at least {least} observation{'s' * (least > 1)}, shape [n] or "
+            f"[n, d], got shape {ys.shape}"
         )
     if ys.size == 0:
         raise ValueError(f"targets: wanted at least one coordinate, got shape {ys.shape}")
@@ -243,7 +242,7 @@ def _scores(value: Scores, ys: Array) -> Scores:
         if at_nodes.ndim != ys.ndim + 1 or (at_nodes.shape[0], *at_nodes.shape[2:]) != (n, *event):
             raise ValueError(
                 f"Scores.at_nodes: wanted shape ({n}, m{''.join(f', {e}' for e in event)}), one "
-                f"row an observation and the scores at m base points, got {at_nodes.shape}"
+                f"row per observation and the scores at m base points, got {at_nodes.shape}"
             )
     if value.nodes is not None:
         nodes = floats(value.nodes, "Scores.nodes")
@@ -286,8 +285,8 @@ def probabilities(value: Any, name: str = "predictions", *, binary: bool = False
         return jnp.stack([1 - ones, ones], axis=1)
     if values.ndim != 2 or values.shape[0] < 1 or values.shape[1] < 2:
         raise ValueError(
-            f"{name}: wanted class probabilities of shape [n, m], one row an observation and one "
-            f"column a class (two columns for two classes), got shape {values.shape}"
+            f"{name}: wanted class probabilities of shape [n, m], one row per observation and one "
+            f"column per class (two columns for two classes), got shape {values.shape}"
             + ("; draws [n, m, d] go as jaxcal.Draws(array)" if values.ndim == 3 else "")
         )
     if isinstance(values, Tracer):
@@ -368,7 +367,7 @@ def labels(value: object, n: int, m: int, name: str = "targets") -> Array:
         )
     if classes.shape != (n,):
         raise ValueError(
-            f"{name}: wanted one class an observation, shape ({n},), got {classes.shape}"
+            f"{name}: wanted one class per observation, shape ({n},), got {classes.shape}"
             + ("; take the argmax of one-hot rows" if classes.shape == (n, m) else "")
         )
     if not isinstance(classes, Tracer):
@@ -391,4 +390,4 @@ def _why(classes: Any) -> str:
 def _first_row(bad: np.ndarray, name: str, what: str) -> None:
     if bad.any():
         row = int(np.argmax(bad))
-        raise ValueError(f"{name}: row {row} {what}; {int(bad.sum())} of {bad.size} rows are so")
+        raise ValueError(f"{name}: row {row} {what}; {int(bad.sum())} of {bad.size} rows fail this")

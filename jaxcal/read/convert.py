@@ -139,7 +139,7 @@ def real(
     if type(value) in (int, float) and above < value < below and abs(value) < 1e308:
         return float(value)
     if isinstance(value, Tracer):
-        raise TypeError(f"{name}: its value must be known, and it is traced: keep it out of jit")
+        raise TypeError(f"{name}: its value must be concrete, but it is traced: keep it out of jit")
     number(value, name, above=above, below=below)
     return float(value)
 
@@ -319,8 +319,8 @@ def class_columns(value: Any, name: str) -> list[int] | None:
     if sorted(words) != sorted(wanted):
         raise ValueError(
             f"{name}: wanted columns named after the classes 0, .., {len(words) - 1}, got "
-            f"{SHORT.repr(words)}, which does not say the class of each: name them so, or pass "
-            f".to_numpy() with one column a class, in their order"
+            f"{SHORT.repr(words)}, from which classes cannot be read: rename them, or pass "
+            f".to_numpy() with one column per class, in their order"
         )
     return [words.index(word) for word in wanted]
 

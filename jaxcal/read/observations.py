@@ -79,19 +79,19 @@ def _classes(
     if p.ndim == 2 and not _integers(targets):
         shape = np.shape(checks.array(targets, "targets"))
         remedy = (
-            "of one-hot rows give targets.argmax(1)"
+            "for one-hot rows pass targets.argmax(1)"
             if shape == p.shape
-            else "of whole numbers give targets.astype(int)"
+            else "for whole numbers pass targets.astype(int)"
         )
         raise TypeError(
-            f"targets: wanted integer classes 0, .., m - 1, since predictions are an array and so "
+            f"targets: wanted integer classes 0, .., m - 1, as an array of predictions is read as "
             f"class probabilities; got {checks.say(targets)}: {remedy}, or wrap predictions that "
             f"are draws as jaxcal.Draws(array)"
         )
     p = checks.probabilities(predictions, name)
     ys = checks.labels(targets, p.shape[0], p.shape[1])
     if len(ys) < least:
-        raise ValueError(f"targets: wanted at least 2 observations, got shape {ys.shape}")
+        raise ValueError(f"targets: wanted at least {least} observations, got shape {ys.shape}")
     return Classes(p), ys
 
 
@@ -108,7 +108,7 @@ def finite_rows(value: object, n: int, name: str) -> Array:
     if not isinstance(finite, Tracer) and not jnp.all(finite):
         raise ValueError(
             f"{name}: column {int(jnp.argmin(finite))} holds NaN or infinite values: leave these "
-            f"observations out, or say what is missing by a column of 0 and 1"
+            f"observations out, or fill the gaps and mark them by a column of 0 and 1"
         )
     return vectors
 
@@ -120,8 +120,8 @@ def densities(value: Any, ys: Array) -> Any:
     classes = is_distribution(value) and isinstance(distribution_of(value), Classes)
     if classes and not type(bare(value)).__name__.startswith("Bernoulli"):
         raise TypeError(
-            f"predictions: {type(value).__name__} is of classes: take skce_test, or check, which "
-            f"selects the tests"
+            f"predictions: {type(value).__name__} predicts classes: take skce_test, or "
+            f"jaxcal.check, which selects the tests"
         )
     return checks.predictions(value, ys)
 
@@ -136,8 +136,8 @@ def continuous(value: Any, name: str = "predictions") -> None:
     """Raise TypeError for distributions of whole numbers."""
     if is_discrete(value):
         raise TypeError(
-            f"{name}: {type(value).__name__} is of whole numbers, and this needs scores, or moves "
-            f"of continuous ones: take skce_test or, for counts, calibration_test"
+            f"{name}: {type(value).__name__} predicts whole numbers, but this needs scores or "
+            f"small moves, so continuous targets: take skce_test or, for counts, calibration_test"
         )
 
 
@@ -228,7 +228,7 @@ def _n_repeated(targets: Array, arrays: list[Array]) -> Int[Array, ""]:
 
 
 def _arrays(tree: PyTree, n: int) -> list[Any]:
-    """Return arrays of n rows in any objects: programs do not depend on what else these hold."""
+    """Return the leaves that are arrays of n rows; programs depend on no other leaves."""
     return [leaf for leaf in jax.tree.leaves(tree) if _has_rows(leaf, n)]
 
 

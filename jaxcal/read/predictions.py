@@ -49,7 +49,7 @@ class Unnormalized(eqx.Module):
         if not callable(log_density):
             raise TypeError(
                 f"log_density: wanted a function log_density(params, y), got "
-                f"{convert.say(log_density)}: Unnormalized(log_density, params)"
+                f"{convert.say(log_density)}: write Unnormalized(log_density, params)"
             )
         self.log_density = log_density
         self.params = convert.leaves(params, "params")

@@ -79,7 +79,7 @@ def check_batch(predictions: PredictionsLike) -> None:
     """Raise ValueError for a single distribution without batch axis."""
     if getattr(predictions, "batch_shape", None) == ():
         raise ValueError(
-            "predictions: this divergence wants one distribution an observation, batch shape [n], "
+            "predictions: this divergence wants one distribution per observation, batch shape [n], "
             "got batch shape (): use .expand([n])"
         )
 

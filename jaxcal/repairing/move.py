@@ -122,7 +122,7 @@ def move_all(predictions: Any, move: Move) -> Any:
 
 @jax.jit
 def no_move(like: Move) -> Move:
-    """Return as many identity moves, so that one program tests predictions before and after."""
+    """Return identity moves of the shape of ``like``, for tests of predictions before a repair."""
     eyes = jnp.zeros_like(like.forward) + jnp.eye(like.shift.shape[1], dtype=like.shift.dtype)[None]
     nothing = jnp.zeros_like(like.shift)
     return Move(like.center, eyes, eyes, nothing, jnp.zeros_like(like.log_size))

@@ -279,7 +279,7 @@ REASONS = {
     "overflow": "the statistic or its null is not finite",
     "far-targets": "a few targets lie so far out that the others lose their digits",
     "coarse-logs": "log densities are so large that rounding hides differences between points",
-    "small-residuals": "rounding may decide, so precise are the predictions beside the kernel",
+    "small-residuals": "predictions are so precise beside the kernel that rounding may decide",
     "rare-targets": "targets that the predictions call rare decide the statistic, and fewer than "
     "ten of them are expected (the null needs more of both signs)",
     "season": "season of {} (errors depend on those so many before, which the null does not allow "

@@ -107,7 +107,7 @@ def predictions(
     if not isinstance(scorer, Densities):
         raise TypeError(
             f"posterior: {type(posterior).__name__} has no log densities: pass log_prob(theta, x) "
-            f"or what has one"
+            f"or an object that has one"
         )
     return scorer.predictions(jax.tree.map(lambda leaf: checks.numbers(leaf, "xs"), xs))
 
@@ -133,7 +133,7 @@ class ConditionalPosterior:
         if not is_distribution(distribution):
             raise TypeError(
                 f"posterior: wanted log_prob(theta, x), or a function xs -> distribution with "
-                f"batch shape [n]; its function of one argument returned "
+                f"batch shape [n]; the given function of one argument returned "
                 f"{checks.say(distribution)}"
             )
         return DistributionPosterior(distribution)
@@ -194,8 +194,8 @@ def _stacked(draws: Any) -> Any:
     for name, parts in columns.items():
         if len({part.shape for part in parts}) > 1:
             raise ValueError(
-                f"draws: {name!r} has shapes {parts[0].shape} and others: take as many draws of "
-                f"each posterior, m, and stack to [n, m, d]"
+                f"draws: the shape of {name!r} is {parts[0].shape} in one posterior and differs "
+                f"in others: take m draws of each, and stack them to [n, m, d]"
             )
     return {str(name): np.stack(parts) for name, parts in columns.items()}
 

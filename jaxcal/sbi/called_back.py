@@ -148,7 +148,7 @@ def _posterior(number: int) -> Outside:
     posterior = POSTERIORS.get(number)
     if posterior is None:
         raise RuntimeError(
-            "posterior: it is gone, and with it the densities of these predictions: keep the "
+            "posterior: the object that computes these densities no longer exists: keep the "
             "object that sbi.predictions returned (predictions saved to a file do not hold it)"
         )
     return posterior

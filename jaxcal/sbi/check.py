@@ -122,7 +122,7 @@ def check_posterior(
     if mixed is not None:
         if draws is not None:
             raise ValueError(
-                "draws: not together with discrete: sbi.check_draws ranks discrete parameters, too"
+                "draws: not allowed with discrete; sbi.check_draws also ranks discrete parameters"
             )
         posterior, thetas, xs, options = mixed.continuous
     if isinstance(posterior, ScoredPairs):
@@ -140,8 +140,8 @@ def check_posterior(
 
 
 def _exchanged(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> Array | None:
-    """Return `exchange_evidence`, or -infinity if the posterior with the two parameters exchanged
-    is rejected too: other errors may also raise the density there."""
+    """Return `exchange_evidence`; all -infinity if the posterior is rejected with the best exchange
+    too, as its density may then have risen because of another error."""
     if pairs.predictions is None:
         return None
     ratios = exchange_evidence(pairs.predictions, pairs.thetas, pairs.space)

@@ -102,8 +102,8 @@ class Split(NamedTuple):
             if undefined.any():
                 raise ValueError(
                     f"posterior: in {undefined.sum()} of {undefined.size} pairs (first row "
-                    f"{np.argmax(undefined)}) the log density is NaN at a value of {name}, "
-                    f"infinite, or -infinity at all of its values"
+                    f"{np.argmax(undefined)}) the log density is NaN or +infinity at a "
+                    f"value of {name}, or -infinity at all of its values"
                 )
             place = jnp.searchsorted(jnp.asarray(values, thetas.dtype), thetas[:, column])
             tests.append(
@@ -133,7 +133,7 @@ def split(
     if discrete is None:
         return None
     if isinstance(posterior, ScoredPairs) or thetas is None or xs is None:
-        raise TypeError("discrete: wanted a posterior with thetas and xs, from which it is split")
+        raise TypeError("discrete: this needs a posterior, thetas and xs, not scored pairs")
     options = options.copy()
     prior = options.pop("prior", None)
     scorer: Any = as_posterior(posterior, thetas, prior)
@@ -201,7 +201,7 @@ def _values(
         if unknown.any():
             raise ValueError(
                 f"discrete: {names[column]} is {thetas[unknown, column][0]:g} in row "
-                f"{int(np.argmax(unknown))} of thetas, which is none of its values"
+                f"{int(np.argmax(unknown))} of thetas, which is not among the values listed"
             )
         by_column[column] = tuple(values.tolist())
     return dict(sorted(by_column.items()))
@@ -217,7 +217,7 @@ def _prior_of(prior: Any, kept: tuple[int, ...], d: int) -> Any:
         owners = {int(np.searchsorted(np.cumsum(sizes), k, side="right")) for k in kept}
         if sum(sizes[k] for k in owners) != len(kept):
             raise ValueError(
-                "prior: a part of it holds discrete and continuous parameters: pass draws [m, d]"
+                "prior: one part has discrete and continuous parameters: pass draws [m, d]"
             )
         chosen = [parts[k] for k in sorted(owners)]
         return chosen[0] if len(chosen) == 1 else type(prior)(chosen, validate_args=False)
@@ -227,7 +227,7 @@ def _prior_of(prior: Any, kept: tuple[int, ...], d: int) -> Any:
     if hasattr(prior, "sample") and not convert.brought(prior):
         raise ValueError(
             "prior: a distribution of all parameters does not give that of the continuous ones: "
-            "pass the latter, a function prior(key, m), or draws [m, d]"
+            "pass that of the continuous ones, a function prior(key, m), or draws [m, d]"
         )
     if callable(prior):
         draw: Any = prior

@@ -178,7 +178,7 @@ def monitor(
     key, level = checks.key(key), checks.level(level)
     if not isinstance(so_far, Monitored | None):
         raise TypeError(
-            f"so_far: wanted what the call before returned, or None, got {type(so_far).__name__}"
+            f"so_far: wanted the result of the call before, or None, got {type(so_far).__name__}"
         )
     n_draws = checks.integer(n_draws, "n_draws", least=2)
     pairs_key, rank_key = jax.random.split(key)
@@ -221,7 +221,7 @@ def monitor(
 
 
 def _check_new(pairs: ScoredPairs, before: Array | np.ndarray, after: Array) -> None:
-    """Raise ValueError if pairs repeat each other or, by their inputs [.., q], of earlier ones."""
+    """Raise ValueError if pairs repeat each other, or if all inputs [.., q] are earlier ones."""
     again = int(n_repeated(pairs.thetas, pairs.features))
     old, new = ({row.tobytes() for row in np.asarray(rows)} for rows in (before, after))
     continuous = len(old) == len(before) and len(new) == len(after) >= LEAST_NEW
@@ -255,7 +255,7 @@ def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, Array, t
         widths = _log_deviations(jnp.std(together, axis=1))
         return normal(ranks), widths, ("distance", *pairs.names)
     if pairs.predictions is None:
-        raise TypeError("posterior: it gives neither log densities nor draws, which ranks need")
+        raise TypeError("posterior: ranks need log densities or draws, and it has neither")
     nodes = pairs.scores.nodes if pairs.prior_draws is None else pairs.prior_draws
     ranks, widths = _ranks_near(keys[0], pairs, nodes)
     return normal(ranks), widths, ("density", *pairs.names)
@@ -282,8 +282,8 @@ def _ranks_near(
 def evidence(
     scores: Float[Array, "n r"], inputs: Float[Array, "n q"], widths: Float[Array, "n r"]
 ) -> tuple[Float[Array, " n"], Float[Array, "r p"], Float[Array, "r 2"]]:
-    """Return log E after each pair, the intercept and slopes along each single input, and the log
-    deviation with its slope along the claimed one.
+    """Return log_evidence, slopes and spreads of `Monitored` from normal scores of ranks, inputs
+    and claimed log deviations of all pairs.
 
     Rows are padded with zeros to a power of two, so that a growing n rarely causes recompilation.
     """
@@ -382,7 +382,7 @@ def _bets(
 
 
 def _log_t(error: Array, variance: Array, degrees: Array) -> Array:
-    """Return the log density of Student's t, times sqrt(2 pi) as is the normal density."""
+    """Return the log of sqrt(2 pi) times Student's density, for a ratio to exp(-score^2 / 2)."""
     constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - jnp.log(degrees / 2) / 2
     power = -(degrees + 1) / 2 * jnp.log1p(error**2 / (degrees * variance))
     return constant - jnp.log(variance) / 2 + power

@@ -129,7 +129,7 @@ class NumpyroPosterior:
     def free(self, latents: dict[str, Array]) -> Float[Array, "n d"]:
         """Return constrained latents, each with leading axis n, as unconstrained vectors [n, d]."""
         if self.unravel is None:
-            raise ValueError("inputs: the sites are known once `pairs` or `scored` has seen some")
+            raise ValueError("inputs: call `pairs` or `scored` first, which find the sites")
         one = jax.jit(jax.vmap(lambda latent: ravel_pytree(self._unconstrained(latent))[0]))
         return one({name: jnp.asarray(latents[name]) for name in self.example})
 
@@ -184,7 +184,7 @@ class NumpyroPosterior:
             )
         rows = {name: convert.numbers(value, "inputs") for name, value in named.items()}
         if any(leaf.shape[:1] != (n,) for leaf in rows.values()):
-            raise ValueError(f"inputs: wanted a leading axis of n={n}, one entry a pair")
+            raise ValueError(f"inputs: wanted a leading axis of n={n}, one entry per pair")
         return rows
 
     def _learn_latents(self, row: dict[str, Array]) -> None:
@@ -211,13 +211,13 @@ class NumpyroPosterior:
                 what = "a factor" if factor else "observed"
                 raise ValueError(
                     f"model: site {name!r} is {what} also in model(None): it changes the density "
-                    f"of the latent variables, and simulations do not follow it. Make it part of a "
+                    f"of the latent variables, but simulations do not use it. Make it part of a "
                     f"distribution, or test pairs that you drew from the joint density yourself"
                 )
             if site.get("scale") is not None:
                 raise ValueError(
                     f"model: site {name!r} has a scaled log density (handlers.scale or a "
-                    f"subsampled plate), which simulations do not follow: test the model without"
+                    f"subsampled plate), which simulations do not use: test the model without it"
                 )
 
     def _latents(self) -> dict[str, Array]:
@@ -277,7 +277,7 @@ def _first_free(model: Program, taken: set[str], of: str) -> str:
     if missing:
         raise ValueError(
             f"{of}: its argument {missing[0]!r} has no value: give it by arguments= (one value "
-            f"for all observations) or inputs= (each its own)"
+            f"for all observations) or inputs= (one per observation)"
         )
     return free[0].name
 

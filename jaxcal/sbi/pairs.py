@@ -222,7 +222,7 @@ def _scored(
     if nodes is None:
         if isinstance(pairs.scorer, DistributionPosterior):
             raise ValueError(
-                "prior: a batch of distributions needs one: its draws are the base points"
+                "prior: wanted for a batch of distributions, as its draws are the base points"
             )
         if n < n_nodes + 2:
             raise ValueError(
@@ -258,8 +258,8 @@ def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
         return valid
     raise ValueError(
         f"xs: {int(np.sum(~valid))} of {n} rows hold NaN or infinite values (first row "
-        f"{int(np.argmin(valid))}), as simulations that failed do: exclude_invalid_x=True leaves "
-        f"these pairs out, if the posterior was trained without such"
+        f"{int(np.argmin(valid))}), as failed simulations do: exclude_invalid_x=True leaves "
+        f"these pairs out, if the posterior was trained without such pairs"
     )
 
 
@@ -332,7 +332,7 @@ def _features(xs: Observations, n: int, name: str = "summaries") -> Array:
     if any(x.shape[:1] != (n,) for x in flat):
         raise ValueError(f"{name}: wanted n={n} rows, one per pair, got {flat[0].shape}")
     if not sum(x.size for x in flat):
-        raise ValueError(f"{name}: wanted at least one number a pair, got none")
+        raise ValueError(f"{name}: wanted at least one number per pair, got none")
     return jnp.concatenate([x.reshape(n, -1) for x in flat], axis=1)
 
 

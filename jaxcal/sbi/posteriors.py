@@ -271,7 +271,7 @@ class PairedSampler:
         raise ValueError(
             f"posterior: {int(missing.sum())} of {missing.size} posteriors have nearly all their "
             f"mass outside of the bounds (first that of row {int(np.argmax(missing))}), so that no "
-            f"draws within them can be had: is the posterior's prior that of the pairs?"
+            f"draws within them can be made: is the posterior's prior that of the pairs?"
         )
 
     def _redrawn(self, key: Key, rows: np.ndarray, size: int) -> np.ndarray:

@@ -167,7 +167,7 @@ def ranks_of(
     chains: Any,
     level: float,
 ) -> PosteriorRanks | None:
-    """Return ranks among ``draws``, draws of the posterior, or candidates from chains."""
+    """Return ranks among ``draws``, else the posterior's draws, else ``chains``; None without."""
     draw_key, rank_key = jax.random.split(key)
     n, d = pairs.thetas.shape
     if draws is not None:

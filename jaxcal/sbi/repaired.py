@@ -135,7 +135,7 @@ class RepairedPosterior:
         xs = self._rows(observed)
         n = len(jax.tree.leaves(xs)[0])
         if n not in (1, len(rows)):
-            raise ValueError(f"x: wanted one observation or {len(rows)}, one a theta, got {n}")
+            raise ValueError(f"x: wanted one observation or {len(rows)}, one per theta, got {n}")
         logs = _logs(self.repaired.predictions(xs), rows, one=n == 1)
         logs = logs - self._log_inside(observed, n).astype(logs.dtype)
         return _like((theta, observed), logs if thetas.ndim == 2 else logs[0])
@@ -160,11 +160,11 @@ class RepairedPosterior:
             return self.draws(drawn, observed)
         if not isinstance(self.repaired, RepairedSampler):
             raise TypeError(
-                "posterior: the original offers no draws; map draws of your own, as by MCMC, by "
-                ".draws(draws, x)"
+                "posterior: the original offers no draws: draw from it, for example by MCMC, and "
+                "map these draws by .draws(draws, x)"
             )
         if key is None:
-            raise TypeError("key: wanted a random key, as the original draws by JAX")
+            raise TypeError("key: wanted a random key, as the original draws with JAX")
         drawn = self.repaired.sample(checks.key(key), self._one(observed), math.prod(shape))
         return _like((observed,), drawn[0].reshape(*shape, -1))
 

@@ -93,7 +93,7 @@ def space_of(prior: PriorLike | None, bounds: ArrayLike | None, d: int, dtype: D
     """
     if bounds is not None:
         if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
-            raise ValueError("bounds: wanted (low, high), each a number or one a parameter")
+            raise ValueError("bounds: wanted (low, high), each a number or one per parameter")
         low, high = (_wide(edge, d, dtype) for edge in bounds)
     else:
         support = getattr(prior, "support", None)
@@ -116,7 +116,7 @@ def _wide(edge: Any, d: int, dtype: DTypeLike, name: str = "bounds") -> Array:
     if array.shape not in ((), (1,), (d,)):
         whose = "the bounds of its support are" if name == "prior" else "got"
         raise ValueError(
-            f"{name}: wanted one number or {d}, one a parameter in thetas, {whose} of shape "
+            f"{name}: wanted one number or {d}, one per parameter in thetas, {whose} of shape "
             f"{array.shape}"
         )
     return jnp.asarray(np.broadcast_to(array, (d,)), dtype)
@@ -147,7 +147,7 @@ def _edges(support: Any) -> Iterator[tuple[Any, Any]]:
     kind = type(support).__name__.lower().strip("_")
     if low is None and high is None and not kind.startswith(("real", "dependent")):
         raise ValueError(
-            f"prior: its support ({kind}) is no box of intervals: pass a numpyro model through "
+            f"prior: its support ({kind}) is not a box of intervals: pass a numpyro model through "
             f"jaxcal.sbi.NumpyroPosterior, which transforms any support, or transform thetas "
             f"and log_prob to the whole space yourself"
         )
@@ -180,7 +180,7 @@ def check_continuous(thetas: Array, names: Sequence[str]) -> None:
         listed, first = ", ".join(whole), whole[0]
         raise ValueError(
             f"thetas: all values of {listed} are whole numbers; a discrete parameter has no score: "
-            f"name all its values for check_posterior(.., discrete={{{first!r}: [0, 1]}}), or test "
+            f"list all its values in check_posterior(.., discrete={{{first!r}: [0, 1]}}), or test "
             f"draws by check_draws, whose ranks break ties at random"
         )
 

@@ -105,7 +105,7 @@ def density_of(posterior: Estimator, prior: Prior = None) -> TorchDensity:
         return TorchDensity(function, prior=prior, networks=networks)
     raise TypeError(
         f"posterior: {name} has neither a posterior_estimator nor a potential_fn: pass a function "
-        f"log_prob(thetas, xs) of torch tensors that returns one number a row, or a function "
+        f"log_prob(thetas, xs) of torch tensors that returns one number per row, or a function "
         f"x -> distribution"
     )
 
@@ -214,7 +214,7 @@ def _conditional(
         distribution = of(x)
         if not hasattr(distribution, "log_prob"):
             raise TypeError(
-                f"posterior: wanted a function x -> distribution, or log_prob(thetas, xs); its "
+                f"posterior: wanted a function x -> distribution, or log_prob(thetas, xs); the "
                 f"function of one argument returned {checks.say(distribution)}"
             )
         return distribution
@@ -232,7 +232,7 @@ def _conditional(
             )
         if not event and theta.shape[1] != 1:
             raise ValueError(
-                f"posterior: its distributions are of single numbers, thetas have {theta.shape[1]}"
+                f"posterior: its distributions are of one number, but thetas have {theta.shape[1]}"
             )
         return distribution.log_prob(theta if event else theta[:, 0])
 
@@ -298,7 +298,7 @@ def _potential_at(potential: Estimator, theta: Tensor, x: Tensor) -> Tensor:
 def _log_prob_of_prior(prior: Prior, whose: str) -> Callable[[Tensor], Tensor]:
     if not hasattr(prior, "log_prob"):
         raise ValueError(
-            f"prior: {whose} is no posterior without one: pass prior= with a log_prob, or what "
+            f"prior: {whose} needs one to be a posterior: pass prior= with a log_prob, or what "
             f"build_posterior() returns"
         )
     import torch  # pyright: ignore[reportMissingImports]

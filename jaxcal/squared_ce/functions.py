@@ -82,7 +82,7 @@ class Risk(NamedTuple):
 
     @property
     def standard_error(self) -> Scalar:
-        """Standard error by the jackknife, also conservative if degenerate; NaN for n = 2."""
+        """Jackknife standard error, too large for a degenerate U-statistic; NaN for n = 2."""
         return jackknife(self.rows)
 
 

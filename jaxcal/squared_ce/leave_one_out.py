@@ -143,9 +143,9 @@ ROUNDING = 1e-10
 
 
 class Moments(NamedTuple):
-    """Moments of the estimate if the squared error is t: its variance is ``noise`` + ``slope`` t +
-    ``rows``, its third moment ``noise3`` + ``slope3`` t. ``excess``: observed over claimed variance
-    of the outcomes, at least 1; away from t = 0 ``noise`` is multiplied by its square."""
+    """Moments of the estimate if the squared error is t: the variance is ``noise`` + ``slope`` t +
+    ``rows``, the third moment ``noise3`` + ``slope3`` t. ``excess`` >= 1: observed over claimed
+    variance of outcomes; away from t = 0 its square multiplies ``noise``, its cube ``noise3``."""
 
     noise: float
     slope: float
@@ -215,7 +215,7 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
         inputs, residuals = (
             np.asarray(part, np.float64) for part in (problem.inputs, problem.residuals)
         )
-    if inputs.ndim == 3:  # a scalar problem a class
+    if inputs.ndim == 3:  # a scalar problem per class
         inputs, residuals = inputs[..., 0].T, residuals[..., 0].T
     scalar = problem.inputs.shape[-1] == 1
     if scalar:

@@ -20,7 +20,7 @@ MEANING = {
     "scores": ", one score a target",
     "node_scores": ", for each target the scores of its prediction at the same m points",
     "nodes": ", the m points of 'node_scores'",
-    "features": ", one row a target",
+    "features": ", one row per target",
 }
 # exceptions of the readers of zip and npy for a damaged or hostile archive
 UNREADABLE = (

@@ -168,7 +168,7 @@ class ClassRows(eqx.Module):
         return f"{self.m} classes"
 
     def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
-        """Return names, predictions and targets of a batch, or an error."""
+        """Return names, predictions and targets of a batch; ValueError if they are unusable."""
         names, stack = stacked(models)
         _, n, m = stack.shape
         if m != self.m:
@@ -252,7 +252,7 @@ class RankRows(eqx.Module):
         return f"targets of shape {self.event}"
 
     def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
-        """Return names, predictions and targets of a batch, or an error."""
+        """Return names, predictions and targets of a batch; ValueError if they are unusable."""
         names, each = named(models)
         checked, ys, _ = probability.ready(names, each, targets, least=1)
         if ys.shape[1:] != self.event:

@@ -354,7 +354,7 @@ class TableSums(eqx.Module):
         p, y = map(np.asarray, batch)
         if y.shape != p.shape[:1]:
             raise ValueError(
-                f"targets: wanted one label an observation, {p.shape[:1]}, got {y.shape}"
+                f"targets: wanted one label per observation, {p.shape[:1]}, got {y.shape}"
             )
         if p.ndim == 2 and p.shape[1] == 2:
             p = p[:, 1]

@@ -89,7 +89,7 @@ def test_inputs_are_for_the_test_that_takes_them():
     predictions, targets, _ = CASES["densities"]
     report: Any = jaxcal.check(0, predictions, targets, inputs=CENTERS[:, 0])
     assert "input 0" in report.tests[0].table.columns
-    with pytest.raises(ValueError, match="inputs: kccsd_test of scores alone takes none"):
+    with pytest.raises(ValueError, match="inputs: kccsd_test of scores alone takes no inputs"):
         jaxcal.check(0, SCORES, YS, inputs=CENTERS)
 
 

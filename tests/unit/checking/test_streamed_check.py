@@ -126,7 +126,7 @@ def test_what_cannot_be_streamed_is_said():
     logs = jaxcal.LogDensities(YS[:, 0], draws[:, :, 0])
     with pytest.raises(TypeError, match="log densities at targets and draws is a sum over"):
         streamed_check(0, logs, None)
-    with pytest.raises(ValueError, match="inputs: skce_test of class probabilities takes none"):
+    with pytest.raises(ValueError, match="skce_test of class probabilities takes no inputs"):
         streamed_check(0, P, LABELS, inputs=CENTERS)
     check = streamed_check(0, P, LABELS, features=FEATURES)
     with pytest.raises(ValueError, match="the first sample had class probabilities, the batch has"):

@@ -285,7 +285,7 @@ def test_bad_input_is_named():
         ckce(Q.at[1, 0].set(jnp.nan), Y)
     with pytest.raises(ValueError, match="subtract 1, they start at 0"):
         ckce(Q, Y + 1)
-    with pytest.raises(ValueError, match="one class an observation"):
+    with pytest.raises(ValueError, match="one class per observation"):
         ckce(Q, Y[1:])
     with pytest.raises(TypeError, match="integer classes"):
         ckce(Q, Y.astype(float))

@@ -264,7 +264,7 @@ def test_order_does_not_matter(order):
         (lambda: reliability(R, LABELS), ValueError, "correct: wanted classes 0, .., 1"),
         (lambda: reliability(R, R), TypeError, "correct: wanted integer classes"),
         (lambda: reliability(R, HITS, bins=2.0), ValueError, "bins: wanted a whole number"),
-        (lambda: reliability(R, HITS[:4]), ValueError, "correct: wanted one class an observation"),
+        (lambda: reliability(R, HITS[:4]), ValueError, "correct: wanted one class per observation"),
     ],
 )
 def test_wrong_input_is_named(as_users_run_it, call, error, message):

@@ -100,7 +100,7 @@ def test_ensembles_are_differentiable():
     [
         ([], None, "members: wanted at least one"),
         (FAMILIES["normal"][0], [np.nan, 0.5, 0.5], "weights: wanted numbers >= 0 of sum 1"),
-        (FAMILIES["normal"][0], [0.5, 0.5], r"weights: wanted one a member, shape \(3,\)"),
+        (FAMILIES["normal"][0], [0.5, 0.5], r"weights: wanted one per member, shape \(3,\)"),
         (FAMILIES["normal"][0], [0.5, 0.5, 0.5], "of sum 1"),
         ([dist.Normal(YS, 1.0), dist.Normal(YS[:3], 1.0)], None, "the same batch and event shape"),
         ([dist.Normal(0.0, 1.0)], None, r"batch shape \[n\]"),

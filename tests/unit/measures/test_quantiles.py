@@ -294,7 +294,7 @@ def test_traced_results_print():
             ValueError,
             "Draws.samples: wanted m draws",
         ),
-        (lambda: pinball_loss(NORMAL, YS[:3]), ValueError, "one number a prediction"),
+        (lambda: pinball_loss(NORMAL, YS[:3]), ValueError, "wanted one per prediction"),
         (lambda: nll(NORMAL, YS[:3]), ValueError, r"targets: wanted shape \(7,\)"),
         (lambda: nll(Draws(np.zeros((N, 2))), YS), TypeError, "normalized density"),
         (lambda: mse(np.zeros(N), YS), TypeError, "a distribution with a mean"),

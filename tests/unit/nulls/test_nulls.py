@@ -115,7 +115,7 @@ def plain_and_guarded(t):
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
 @pytest.mark.parametrize("side", [-1, 1])
 def test_a_sum_against_the_skewness_of_its_values_counts_less(n, size, side):
-    """The formula written out for one number an observation, in any unit; and nothing happens where
+    """The formula written out for one number per observation in any unit; nothing happens where
     the sum lies on the long side."""
     t = np.random.default_rng(n).exponential(size=(n, 1)) ** 1.5
     t = size * (t - t.mean() + side * 2 * t.std() / n**0.5)

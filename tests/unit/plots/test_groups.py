@@ -87,7 +87,7 @@ def test_a_result_that_is_not_a_number_says_so(tested):
 
 def test_wrong_arguments_are_named(tested):
     result, xs = tested
-    with pytest.raises(ValueError, match=r"x: wanted one value an observation, shape \(120,\)"):
+    with pytest.raises(ValueError, match=r"x: wanted one value per observation, shape \(120,\)"):
         contributions(result, xs[:3], bins=10)
     with pytest.raises(ValueError, match="x: wanted finite numbers"):
         contributions(result, np.full(N, np.nan), bins=10)

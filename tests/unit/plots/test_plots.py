@@ -169,9 +169,9 @@ def test_pyplot_saves_the_new_figure_and_few_stay_open(result):
 
 
 def test_wrong_arguments_are_named(result):
-    with pytest.raises(ValueError, match=r"x: wanted one value an observation, shape \(60,\)"):
+    with pytest.raises(ValueError, match=r"x: wanted one value per observation, shape \(60,\)"):
         plots.contributions(result, np.arange(3))
-    with pytest.raises(ValueError, match="names: wanted one a coordinate, 2, got 1"):
+    with pytest.raises(ValueError, match="names: wanted 2, one per coordinate, got 1"):
         plots.coordinates(result, ["tmax"])
     whole = eqx.tree_at(lambda r: r.coordinates, result, None)
     with pytest.raises(ValueError, match="coordinates=True"):

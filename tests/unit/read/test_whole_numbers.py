@@ -38,7 +38,7 @@ def test_counts_have_no_scores(name, test):
     """A density of continuous targets that agrees at whole numbers has other moments."""
     predictions = COUNTS[name]
     ys = predictions.sample(jax.random.key(1)).astype(float)
-    with pytest.raises(TypeError, match="is of whole numbers, and this needs scores"):
+    with pytest.raises(TypeError, match="predicts whole numbers, but this needs scores"):
         BY_SCORES[test](predictions, ys)
 
 
@@ -80,5 +80,5 @@ def test_ordered_categories_are_classes():
     np.testing.assert_array_equal(whole.p_value, jaxcal.skce_test(0, ordered.probs, ys).p_value)
     assert jaxcal.check(0, ordered, ys).verdict in ("rejected", "not rejected")
     for test in (jaxcal.calibration_test, jaxcal.moment_test):
-        with pytest.raises(TypeError, match="OrderedLogistic is of classes: take skce_test"):
+        with pytest.raises(TypeError, match="OrderedLogistic predicts classes: take skce_test"):
             test(0, ordered, ys)

@@ -560,7 +560,7 @@ def test_a_clipped_density_is_suspected(pairs):
         ({"thetas": "one whole", "names": ["a", "years"]}, ValueError, "of years are whole"),
         ({"prior": dist.Poisson(jnp.ones(2)).to_event(1)}, ValueError, "discrete"),
         ({"prior": PRIOR.expand([3])}, ValueError, r"draws of shape \[m, 2\]"),
-        ({"names": ["a"]}, ValueError, "names: wanted one a parameter, 2, got 1"),
+        ({"names": ["a"]}, ValueError, "names: wanted 2, one per parameter, got 1"),
         ({"n_nodes": 0}, ValueError, "n_nodes"),
         ({"posterior": Scores(np.zeros((300, 2)))}, ValueError, "base points too"),
         ({"posterior": Scores(np.zeros((9, 2)))}, ValueError, r"thetas \(300, 2\)"),

@@ -110,7 +110,7 @@ def test_lists_of_dicts_and_frames_of_columns_are_one_array(drawn):
     assert sbi.check_draws(0, frames, thetas).statistics == ("distance", "b", "a")
     short = [*each[:-1], {name: column[1:] for name, column in each[-1].items()}]
     for junk, message in (
-        (short, r"'a' has shapes \(9,\) and others.*stack to \[n, m, d\]"),
+        (short, r"the shape of 'a' is \(9,\) in one .*stack them to \[n, m, d\]"),
         ([*each[:-1], {"a": np.ones(M)}], "the same columns"),
         ([*each[:-1], np.ones((M, D))], "the same columns"),
     ):

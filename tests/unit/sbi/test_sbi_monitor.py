@@ -169,7 +169,7 @@ def test_what_cannot_be_monitored_is_said(evidence):
         sbi.monitor(0, narrow, *pairs(0, 40), so_far=evidence, prior=PRIOR, names=["a", "b"])
     thetas, xs = pairs(0, 40)
     scores = jaxcal.Scores(jnp.zeros((40, 2)), jnp.zeros((40, 10, 2)), jnp.zeros((10, 2)))
-    with pytest.raises(TypeError, match="neither log densities nor draws"):
+    with pytest.raises(TypeError, match="ranks need log densities or draws"):
         sbi.monitor(0, scores, thetas, xs)
 
 

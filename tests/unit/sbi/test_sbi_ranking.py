@@ -88,7 +88,7 @@ def test_models_that_do_not_stack_are_named():
         sbi.rank_posteriors(KEY, Gaussian(jnp.asarray(0.5)), thetas, xs, prior=PRIOR)
     with pytest.raises(TypeError, match="wanted a network whose arrays"):
         sbi.rank_posteriors(KEY, lambda theta, x: theta, thetas, xs, prior=PRIOR)
-    with pytest.raises(ValueError, match="names: wanted one a model, 2"):
+    with pytest.raises(ValueError, match="names: wanted 2, one per model"):
         sbi.rank_posteriors(
             KEY, Gaussian(jnp.ones(2)), thetas, xs, prior=PRIOR, names=["a", "b", "c"]
         )

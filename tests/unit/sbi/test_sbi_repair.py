@@ -92,11 +92,11 @@ def test_the_repaired_posterior_is_compiled_tested_and_pickled(repaired):
 
 
 def test_what_a_posterior_cannot_be_asked_is_said(repaired):
-    with pytest.raises(TypeError, match=r"map draws of your own, as by MCMC, by \.draws"):
+    with pytest.raises(TypeError, match=r"by MCMC, and map these draws by \.draws"):
         repaired.sample((3,), jnp.array([1.0]))
     with pytest.raises(ValueError, match="no default_x"):
         repaired.log_prob(jnp.ones((1, 1)))
-    with pytest.raises(ValueError, match=r"x: wanted one observation or 3, one a theta, got 2"):
+    with pytest.raises(ValueError, match=r"x: wanted one observation or 3, one per theta, got 2"):
         repaired.log_prob(jnp.ones((3, 1)), jnp.ones((2, 1)))
     with pytest.raises(ValueError, match=r"theta: wanted shape \[b, 1\] or \[1\]"):
         repaired.log_prob(jnp.ones((3, 2)), jnp.ones(1))

@@ -219,7 +219,7 @@ def test_flows_of_zuko_and_lampe_need_no_wrapping():
     wanted = TorchPosterior(lambda t, c: estimator(t, c)).scored(at, x, None).at_targets
     np.testing.assert_allclose(of_lampe, wanted, rtol=1e-5)
     ratio = lampe.inference.NRE(D, D, hidden_features=[8])
-    with pytest.raises(ValueError, match=r"a ratio \(NRE\) is no posterior without"):
+    with pytest.raises(ValueError, match=r"a ratio \(NRE\) needs one to be a posterior"):
         as_posterior(ratio, theta)
     of_ratio = as_posterior(ratio, theta, normal()).scored(at, x, None).at_targets
     wanted = TorchPosterior(lambda t, c: ratio(t, c) - (t**2).sum(-1) / 2).scored(at, x, None)

@@ -58,7 +58,7 @@ def test_observations_are_taken_along_their_axis_and_under_jit(notion):
         (lambda: top_label(P, [0, 1, 2, 3]), "targets: wanted classes 0, .., 2, got 0 to 3"),
         (lambda: top_label(P, [1, 1, 2, 3]), "targets: classes 1, .., 3 were given"),
         (lambda: canonical(P, np.eye(3)[Y].astype(int)), "take the argmax of one-hot rows"),
-        (lambda: canonical(P, [0]), "targets: wanted one class an observation"),
+        (lambda: canonical(P, [0]), "targets: wanted one class per observation"),
         (lambda: binary([0.5, 1.5], [0, 1]), "predictions: .*entry 1 is 1.5"),
         (lambda: binary([0.5, np.nan], [0, 1]), "predictions: .*entry 1 is nan"),
         (lambda: binary(P, Y), "predictions: the notion 'binary' is that of two classes"),

@@ -274,7 +274,7 @@ def numbers_of(tmp_path, *arguments):
 
 
 def test_files_as_they_are_are_one_test(tmp_path):
-    """Lists, a column a class, other names, texts, a URI: the same numbers."""
+    """Lists, a column per class, other names, texts, a URI: the same numbers."""
     names = np.array(["ant", "bee", "cat"])[LABELS]
     lists = tables(tmp_path / "lists", probabilities=P, targets=LABELS)
     wanted = numbers_of(tmp_path, str(lists))
