@@ -1,4 +1,4 @@
-"""Sums of moments times features of predictions, which locate and name errors in linear time."""
+"""Calibration test from sums of moments times features: names and locates errors, linear in n."""
 
 from jaxcal.entries.calibration import calibration_test
 

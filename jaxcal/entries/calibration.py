@@ -1,4 +1,4 @@
-"""Calibration test from log densities, with attribution to coordinates, in linear time."""
+"""Calibration test from log densities, in linear time; attributes errors to coordinates."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ from jaxcal.typing import ArrayLike, Key, KeyLike, Keys, Points, Predictions, Sc
 LEAST_DRAWS = 4  # least number of independent draws
 LEAST_ROWS = 10  # least number of observations for a table
 TAKES = "a target (and its inputs)"  # arguments of statistics
-Names: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # of coordinates, of columns of a table
+Names: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # of coordinates, and of table columns
 IMPROBABLE = 1e-6  # probability that any of n correct predictions has a target so far in its tail
 
 
@@ -59,41 +59,41 @@ def calibration_test(
     r"""Test that predictions are calibrated, and attribute errors to coordinates and features.
 
     Uses log densities up to their constants only. Points are drawn near each prediction and
-    weighted so that ranks of the target among them are uniform, like ranks among exact draws
-    (`jaxcal.entries.landed`). Moments of ranks and scores, times features of the prediction (1, its
-    claimed centre and log scale, inputs), have mean 0 under calibration. Their sums are compared
-    with sums under random signs, by the evidence averaged over named alternatives: shift, spread,
-    correlation, tails, skewness, trends of shift and spread, and "varying": errors along a function
-    of all features that is learned from other observations (`jaxcal.entries.evidence`).
+    weighted so that under calibration ranks of the target among them are uniform, like ranks among
+    exact draws (`jaxcal.entries.landed`). Moments of ranks and scores, times features (1, the
+    centre and log scale of the prediction, inputs), then have mean 0. Their sums are compared with
+    sums under random signs. The statistic is evidence averaged over named alternatives: shift,
+    spread, correlation, tails, skewness, trends of shift and spread, and "varying": errors along a
+    function of all features, learned from other observations (`jaxcal.entries.evidence`).
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: n log densities: an `Unnormalized`, or a numpyro distribution with batch shape
-            [n], which is sampled if possible. Or `Draws` (or `McmcDraws`) of each prediction, 4 or
-            more: half of them are the points, and the others say what is claimed. The depth of a
-            target among draws is that in a normal distribution with their moments.
+            [n], which is sampled if possible. Or 4 or more `Draws` (or `McmcDraws`) of each
+            prediction: targets are ranked among one half; the other half estimates the centre and
+            scale. The density of draws is taken to be normal with these moments.
         targets: Observed targets, shape [n], [n, d] or [n, ...].
-        inputs: Inputs of the predictions, or numbers with which errors may vary, [n] or [n, q],
-            or a data frame, whose columns name them; categories as columns of 0 and 1. Of more than
-            10 columns the leading principal components are tested together, and up to 200 columns
-            one by one.
+        inputs: Inputs of the predictions, or other numbers on which errors may depend, [n] or
+            [n, q], or a data frame, whose column names are used. Categories are columns of 0 and 1.
+            If there are more than 10 columns, the 10 leading principal components are tested
+            together, and each column by itself if there are at most 200.
         names: Names of the d coordinates of a target; by default 0, 1, ...
         statistics: A JAX function of one target (and its inputs, if passed) that returns one or
             several numbers, whose ranks are tested too: SBC of quantities that you choose (Modrak
             et al., 2023), such as the log likelihood of the data, or the score of a classifier
             trained on other observations. NaN counts as the smallest value. Functions are compared
-            by identity, so every new lambda is compiled again.
+            by identity, so every new lambda causes a new compilation.
         null: `jaxcal.nulls.HadamardWild` or `Wild`, or `DependentWild` for observations in
             temporal order.
         level: Probability of rejecting calibrated predictions; it determines ``result.verdict``.
 
     Returns:
-        `TestResult`. ``result.parts`` holds the alternatives, each with its p-value;
-        ``result.table`` shift and spread of each coordinate, on average and along each feature, the
-        correlation of each pair, and tails; ``result.ranks`` ranks of the targets by log density,
-        by each coordinate and by ``statistics`` (`jaxcal.plots.where`). A target leads to rejection
-        by itself if its prediction has density 0 there, or if it is so far in the tail that any
-        such target among n has probability 1e-6. Scores are omitted if a density has a boundary.
+        `TestResult`. ``result.parts`` holds the alternatives, each with its p-value.
+        ``result.table`` holds shift and spread of each coordinate, on average and along each
+        feature, correlations of pairs, and tails. ``result.ranks`` holds ranks of the targets by
+        log density, each coordinate and ``statistics`` (`jaxcal.plots.where`). One target suffices
+        to reject if its density is 0, or if it is so far in the tail that n calibrated predictions
+        have such a target with probability 1e-6. Scores are unused if a density has a boundary.
 
     Cost per observation, for predictions that are not sampled: about 190 log densities, 6 gradients
     and 5 d Hessian-vector products, and k b multiplications for k entries (d = 2: 41) and b draws
@@ -195,14 +195,14 @@ def _unjudged(
     level: Scalar,
     statistics: Statistics | None,
 ) -> TestResult:
-    """Return the result before it is compared with its level, on which only limits depend."""
+    """Return the result without a verdict; only limits in its table depend on ``level``."""
     return one_at_a_time(partial(_one, statistics))(key, predictions, targets, inputs, null, level)
 
 
 class Fit(NamedTuple):
-    """Points near n predictions, scores at their targets, and notes. Masks [n] of observations:
-    ``kept`` ones enter the entries; ``impossible`` ones, by density 0 or by their tail, lead to
-    rejection; ``lost`` ones have a density or score that is not finite."""
+    """Ranks and scores of n targets, and notes. Masks [n]: ``kept`` observations enter the sums;
+    ``impossible`` ones (density 0, or far in the tail) lead to rejection; ``lost`` ones have a
+    density or score that is not finite. ``ends``: whether a density has a boundary."""
 
     seen: Seen
     scores: Points | None
@@ -223,7 +223,7 @@ class Fit(NamedTuple):
         statistics: Statistics | None = None,
         inputs: Float[Array, "n q"] | None = None,
     ) -> "Fit":
-        """Fit to observations; ``fixed``: units, and whether densities end, from another fit."""
+        """Return the fit to observations; ``fixed``: ``units`` and ``ends`` from another fit."""
         n = len(targets)
         raw = targets.reshape(n, -1)
         finite = jnp.all(jnp.isfinite(raw), axis=1)
@@ -333,8 +333,8 @@ def _one(
 
 
 def _n_draws(predictions: Predictions) -> int | None:
-    """Return the number of draws of each prediction among which its target is ranked; None if it
-    cannot be sampled, so that targets are ranked among weighted points."""
+    """Return the number of draws of each prediction among which its target is ranked; None for log
+    densities of the user, whose targets are ranked among weighted points."""
     if isinstance(predictions, Draws):
         return predictions.samples.shape[1] // 2
     return N_POINTS if is_distribution(predictions) else None
@@ -377,8 +377,8 @@ def _about_data(
 def _table(
     fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, m: int | None
 ) -> Table | None:
-    """Return a table with columns for averages, claimed features and inputs, names left empty; None
-    for few rows. ``m``: number of draws of each prediction, None for weighted points."""
+    """Return the table, with empty names; None below `LEAST_ROWS` observations. ``m``: number of
+    draws of each prediction among which targets are ranked, None for weighted points."""
     ranks = fit.seen.ranks
     if len(ranks.coordinates) < LEAST_ROWS:
         return None
@@ -390,8 +390,8 @@ def _table(
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:
-    """Return the statistic and its draws as `Sums` for a null. Contributions are first-order
-    changes of the statistic by leaving out observations."""
+    """Return the statistic and its draws as `Sums` for a null. ``contributions`` [n]: to first
+    order, what the statistic loses without each observation."""
     n = len(contributions)
     row = (contributions * ordered_pairs(n))[None]
     forms = statistic[None, 1:] * ordered_pairs(n)

@@ -1,4 +1,4 @@
-r"""Evidence averaged over named alternatives, and an entry along a learned feature.
+r"""Statistic of the calibration test: evidence averaged over alternatives; learned entries.
 
 An entry is the sum over observations of a moment times a feature, with mean 0 under calibration.
 Divided by the roots of their sums of squares, entries z have deviation 1 and correlations R under
@@ -7,13 +7,13 @@ random signs. If the entries of a block are shifted by :math:`N(0, \tau^2 I)`, t
 .. math:: \tfrac12 z^\top (R^{-1} - (R + \tau^2 I)^{-1}) z - \tfrac12 \log |I + \tau^2 R^{-1}|,
 
 and if only one entry is shifted, the same with R = 1. The statistic is the log of the evidence
-averaged over both kinds, blocks and groups. R and the roots do not change under signs, so they,
-:math:`\tau` and the weights of groups affect power only.
+averaged over these two cases, over blocks and over groups. R and the roots do not change under
+signs. Therefore they, :math:`\tau` and the weights of groups affect power only, not the level.
 
 Source: Good (1992), The Bayes/non-Bayes compromise, for averaged evidence as a statistic.
 
-The learned entry is for errors that no listed feature follows. Observations are divided at random
-into parts. From the first k parts a ridge regression on random waves of the listed features learns
+The learned entry detects errors along an unknown function of the features. Observations are divided
+at random into parts. From the first k parts a ridge regression on random waves of features learns
 the mean :math:`\hat t_k` of each moment; the entry of an observation in the next part is
 :math:`\sum_q \hat t_{kq}(p) t_q`. Its mean is 0 given all earlier parts, so the sum is a martingale
 under calibration, and positive if the learned errors recur.
@@ -42,15 +42,15 @@ NARROW = 32  # most entries of a narrow block
 
 
 class Entries(NamedTuple):
-    """Entries of all groups, ``values`` [n, k] with sums of squares 1 or 0: first the c entries of
-    blocks, with ``correlations`` [c, c], then entries of which a single one may be shifted."""
+    """Entries of all groups: one column of ``values`` [n, k] each, with sum of squares 1 (or 0).
+    The first c belong to blocks and have ``correlations`` [c, c]; the others are `Group.alone`."""
 
     values: Float[Array, "n k"]
     correlations: Float[Array, "c c"]
 
     @classmethod
     def of(cls, groups: list[Group], kept: Bool[Array, " n"]) -> "Entries":
-        """Return the entries of the observations that are kept, in the order of the groups."""
+        """Return the entries, first all blocks; rows are 0 for observations that are not kept."""
         values, in_blocks = side_by_side(groups, kept)
         sizes = jnp.sqrt(jnp.sum(values**2, axis=0, keepdims=True))
         values = values / jnp.where(sizes > 0, sizes, 1)
@@ -79,8 +79,8 @@ def log_evidence(
 ) -> Float[Array, "g b"]:
     """Return the weighted log evidence of each group, for b columns of sums of variance 1.
 
-    r: correlations of the blocks' entries, which come first. Cost: k^3 for the largest block, of k
-    entries, and k^2 b.
+    ``z`` [k, b]: sums; ``r`` [c, c]: correlations of the first c of them, which belong to blocks.
+    Cost: k^3 + k^2 b for the largest block, of k entries.
     """
     sizes = [block.shape[1] for group in groups for block in group.blocks]
     single = z**2 * (TAU2 / (1 + TAU2) / 2) - math.log1p(TAU2) / 2
@@ -95,7 +95,7 @@ def log_evidence(
         evidence = evidence.at[np.asarray(also)].set(both)
     row = 0
     for k, group in enumerate(groups):
-        if group.positive:  # a shift by |N(0, tau^2)|
+        if group.positive:  # the shift is |N(0, tau^2)|
             side = at_least(z[row] * (TAU2 / (1 + TAU2) / 2) ** 0.5, -3)
             evidence = evidence.at[k].add(jnp.log1p(jax.scipy.special.erf(side)))
         row += sum(block.shape[1] for block in group.blocks)
@@ -112,7 +112,7 @@ def _runs(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _means(logs: Float[Array, "k b"], counts: list[int]) -> Float[Array, "m b"]:
-    """Return the log of the mean exponential over each run of rows."""
+    """Return the log of the mean of exp(logs) over each of m runs of ``counts`` rows."""
     at, real = _runs(counts)
     filled = jnp.where(real[:, :, None], logs[at], -jnp.inf)
     return jax.nn.logsumexp(filled, axis=1) - jnp.log(jnp.asarray(counts, logs.dtype))[:, None]
@@ -137,7 +137,7 @@ def _whole(z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]) -> 
 def _shifted(
     z: Float[Array, "m w b"], there: Bool[Array, "m w"], r: Float[Array, "c c"], at: np.ndarray
 ) -> Float[Array, "m b"]:
-    """Return `_whole` for blocks of one width; ``there`` is the mask of their entries."""
+    """Return `_whole` for blocks padded to width w: entries ``at`` rows of r; mask ``there``."""
     pairs, eye = there[:, :, None] & there[:, None], jnp.eye(at.shape[1], dtype=r.dtype)[None]
     inside = jnp.where(pairs, (1 - RIDGE) * r[at[:, :, None], at[:, None]] + RIDGE * eye, eye)
     both = jnp.stack([inside, inside + TAU2 * eye])
@@ -158,7 +158,7 @@ LENGTHS = 0.75  # length of a wave, in deviations of a feature
 def varying(
     key: Key, frame: Frame, seen: Seen, inputs: Points | None, kept: Bool[Array, " n"]
 ) -> Group:
-    """Return the alternative of shifts or spreads that depend on predictions and inputs in any way.
+    """Return the alternative that shift or spread depends in any way on predictions and inputs.
 
     Cost per observation: 4 (PARTS - 1) WAVES^2 multiplications.
     """
@@ -175,8 +175,8 @@ def varying(
 def learned(
     features: Float[Array, "n r"], moments: Float[Array, "n q"], part: Int[Array, " n"]
 ) -> Float[Array, "n 1"]:
-    """Return the entries of n observations. They are 0 in part 0 and in parts from `PARTS` on; the
-    latter are not used for learning. Constant errors are learned but left out of the entries."""
+    """Return an entry per observation, learned from all earlier parts; a constant error does not
+    enter it. It is 0 in part 0 and in part `PARTS`, from which nothing is learned."""
     centered = features - jnp.mean(features, axis=0, keepdims=True)
     regressors = jnp.concatenate([jnp.ones_like(centered[:, :1]), centered], axis=1)
     ridge = jnp.diag(jnp.full(regressors.shape[1], PENALTY, features.dtype).at[0].set(1))

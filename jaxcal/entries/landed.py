@@ -1,10 +1,10 @@
 r"""Weighted points near each prediction, among which the target has uniform ranks.
 
 Take the target, a draw of p under calibration, and m points from a density q, with weights
-:math:`w_c \propto p(z_c) / q(z_c)` for all m + 1 points. Given the set, point c is the target with
-probability :math:`w_c`. So the weighted, randomized rank of **any** statistic of the target is
-exactly uniform given its prediction, for every m and every q with q > 0 where p > 0. Only log
-densities up to their constants are used; draws of p have equal weights.
+:math:`w_c \propto p(z_c) / q(z_c)` for all m + 1 points. Given the set of points but not which of
+them is the target, point c is the target with probability :math:`w_c`. So the weighted, randomized
+rank of **any** statistic of the target is exactly uniform given its prediction, for every m and
+every q with q > 0 where p > 0. If q = p, all weights are equal. p is needed up to a constant only.
 
 Source: Tjelmeland (2004) for the weights; Besag and Clifford (1989) for exchangeability.
 """
@@ -29,22 +29,22 @@ N_POINTS = 96  # per target
 N_NODES = 10  # nodes; the search for a mode starts at the best one
 N_FIRST = 48  # points for a first estimate of where the mass is
 ROUNDS = 4  # rounds of points that locate the mass
-FAR = 1e3  # deviations at which a density must have fallen
+FAR = 1e3  # distance in deviations at which it is checked that a density has fallen
 ENOUGH = 8  # least effective number of points whose moments replace the mode
-# shares and deviations of the normal densities of points: about the mode, in units of its
-# curvature; about the mass of the first points; about all targets
+# share and deviation of each normal density that points are drawn from: around the mode (deviation
+# relative to its curvature), around the first points, around all targets
 SUMMIT, MASS, COMMON = (0.4, 1.2), (0.35, 1.2), (0.25, 1.2)
 
 
 class Landed(NamedTuple):
-    """Targets and m points each of n predictions, in the units of the test.
+    """The target and m points of each of n predictions, in standardized units.
 
     ``points`` [n, m + 1, d], the target first; ``logs`` [n, m + 1], log densities up to a constant
-    per prediction; ``weights`` [n, m + 1], rows sum to 1. Functions of the predictions alone:
+    per prediction; ``weights`` [n, m + 1], rows sum to 1. The others do not depend on targets:
     ``centers`` [n, d]; ``scales`` [n, d, d], where ``scales @ scales.T`` approximates covariances
-    near a mode; ``claims``, claimed centre and deviation, both [n, d], for features; ``endless``
-    [n], whether the density falls more slowly than 1 / distance along a coordinate, that of number
-    i mod d for prediction i, so that its integral is infinite.
+    near a mode; ``claims``, centre and deviation of the prediction for features, both [n, d];
+    ``endless`` [n], whether the density falls more slowly than 1 / distance along one coordinate
+    (i mod d for prediction i), so that its integral is infinite.
     """
 
     points: Float[Array, "n k d"]
@@ -59,14 +59,14 @@ class Landed(NamedTuple):
 def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Landed:
     r"""Return points near each prediction: draws if it can be sampled, else weighted points.
 
-    Weighted points come from a mixture of three normal densities: about a mode, as wide as its
-    curvature; about all targets; and about the mass of first points from the other two, which
+    Weighted points come from a mixture of three normal densities: around a mode, with its
+    curvature; around all targets; and with the moments of weighted points from these two, which
     covers all modes.
 
-    ``targets`` [n, *event] are the raw ``ys``, at which densities are evaluated, as converting
-    units forth and back does not preserve integers.
+    ``targets`` [n, *event] are ``ys`` in the units of the data. Densities are evaluated at these,
+    as a change of units and back does not preserve integers.
 
-    Cost per prediction: m + 1 log densities, and those of `jaxcal.whitening.Landing`.
+    Cost per prediction: m + 51 log densities and a `jaxcal.whitening.Landing`; m + 1 for draws.
     """
     draws = None
     distribution: Any = predictions.predictions
@@ -83,8 +83,8 @@ def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> L
 def _drawn(
     predictions: Standardized, draws: Float[Array, "n k *event"], ys: Points, targets: Array
 ) -> Landed:
-    """Return half of the draws, with known moments or those of the other half. The log density of
-    draws without density is that of a normal distribution with these moments."""
+    """Return `Landed` with half of the draws as points; moments are known or of the other half.
+    `Draws` get the log densities of normal distributions with these moments."""
     (n, d), k = ys.shape, draws.shape[1]
     originals = jnp.concatenate([targets[:, None], draws[:, : k // 2]], axis=1)
     points = predictions.units.points(originals.reshape(n, -1, d))
@@ -110,8 +110,8 @@ def _drawn(
 def _log_normal(
     centers: Points, scales: Float[Array, "n d d"], points: Float[Array, "n k d"], few: int
 ) -> Float[Array, "n k"]:
-    """Return log densities of normal distributions up to constants, whose covariances are shrunk
-    towards their diagonals, as they come from ``few`` draws."""
+    """Return log densities of normal distributions up to constants. Their covariances are estimated
+    from ``few`` draws, and so are first shrunk towards their diagonals."""
     covariances, d = scales @ jnp.swapaxes(scales, 1, 2), centers.shape[1]
     share = jnp.where(jnp.eye(d, dtype=bool), 1, few / (d + few)).astype(scales.dtype)
     covariances = covariances * share[None]
@@ -135,7 +135,7 @@ def _climbed(key: Key, predictions: Standardized, ys: Points, targets: Array) ->
 
 
 def _far(centers: Points, deviations: Points) -> Float[Array, "n 2 d"]:
-    """Return two points of each prediction, far out along one coordinate."""
+    """Return two points per prediction, far out on both sides along coordinate i mod d."""
     n, d = centers.shape
     along = jnp.arange(n)[:, None] % d == jnp.arange(d)[None]
     steps = FAR * jnp.where(along, at_least(deviations, 1), 0)
@@ -143,7 +143,7 @@ def _far(centers: Points, deviations: Points) -> Float[Array, "n 2 d"]:
 
 
 PointKeys = KeyArray[Array, " k"]
-Part = tuple[tuple[float, float], Points, Float[Array, "n d d"]]  # share and deviation, M and c
+Part = tuple[tuple[float, float], Points, Float[Array, "n d d"]]  # (share, deviation), c and M
 # a uniform number that selects the normal density of a point, and standard normal noise
 Chance = tuple[Float[Array, "r m 1"], Float[Array, "r m d"]]
 
@@ -151,20 +151,20 @@ Chance = tuple[Float[Array, "r m 1"], Float[Array, "r m d"]]
 def _chances(
     keys: PointKeys, d: int, rows: int, counts: tuple[int, ...], dtype: DTypeLike
 ) -> tuple[Float[Array, "nodes d"], list[Chance]]:
-    """Return normal nodes, and the random numbers for each set of points."""
+    """Return normal nodes, and the random numbers for sets of ``counts`` points."""
     shapes = [(N_NODES, d)]
     for m in counts:
         shapes += [(rows, m, 1), (rows, m, d)]
     *each, last = [keys[0], *(key for pair in jax.vmap(jax.random.split)(keys[1:]) for key in pair)]
     nodes, *drawn = uniforms(each, shapes[:-1], dtype)
-    drawn.append(jax.random.uniform(last, shapes[-1], dtype))  # in one call all are as large
+    drawn.append(jax.random.uniform(last, shapes[-1], dtype))  # `uniforms` makes all as large
     noise = [normal_of(u) for u in drawn[1::2]]
     return normal_of(nodes), [*zip(drawn[::2], noise, strict=True)]
 
 
 class _Near(NamedTuple):
-    """Mass of n predictions: ``centers`` and ``scales`` of the modes, mean ``middle`` and
-    covariance ``spread`` of first points under their ``weights``."""
+    """Regions where n predictions have their mass: ``centers`` and ``scales`` of modes; weighted
+    mean ``middle`` and covariance ``spread`` of first points, with their ``weights``."""
 
     centers: Points
     scales: Float[Array, "n d d"]
@@ -182,7 +182,7 @@ class _Near(NamedTuple):
         rows: int,
         later: tuple[int, ...],
     ) -> "tuple[_Near, list[Chance]]":
-        """Return the mass of predictions of ``shape`` (n, d), and random numbers for later points.
+        """Return `_Near` of predictions of ``shape`` (n, d), and random numbers for later points.
 
         ``later``: sizes of the sets of later points. ``keys``: for nodes, for first points, then
         one per later set. ``rows``: n sets of random numbers, or 1 that all predictions share.
@@ -198,9 +198,9 @@ class _Near(NamedTuple):
 
     @property
     def three(self) -> list[Part]:
-        """Return normal densities about the mode, about all targets, and about the first points.
-        The spread of the last has a lower bound: few points may carry all the weight, and rounding
-        limits the ratio of the widest to the narrowest direction."""
+        """Return normal densities around the mode, all targets, and the first points. The last one
+        has a least covariance: few points may carry all the weight, and rounding limits the ratio
+        of its largest to its smallest eigenvalue."""
         two = _about(self.centers, self.scales)
         d = self.centers.shape[1]
         wider = self.spread + self.scales @ jnp.swapaxes(self.scales, 1, 2) / 5
@@ -209,8 +209,8 @@ class _Near(NamedTuple):
 
     @property
     def claims(self) -> tuple[Points, Points]:
-        """Return centres and deviations [n, d]: of the modes, which have no noise, or of the first
-        points if enough of these have weight and their moments differ, as with several modes."""
+        """Return centres and deviations [n, d] of the modes, which have no noise; of the first
+        points, if enough of them have weight and both differ, as with several modes."""
         deviations = jnp.linalg.norm(self.scales, axis=2)
         enough = 1 / jnp.sum(self.weights**2, axis=1) > ENOUGH
         widths = jnp.sqrt(at_least(jnp.diagonal(self.spread, axis1=1, axis2=2), 0))
@@ -221,7 +221,7 @@ class _Near(NamedTuple):
 
 
 def _about(centers: Points, scales: Float[Array, "n d d"]) -> list[Part]:
-    """Return normal densities about modes, and about all targets."""
+    """Return the normal densities around modes, and around all targets."""
     eyes = jnp.broadcast_to(jnp.eye(centers.shape[1], dtype=scales.dtype)[None], scales.shape)
     return [(SUMMIT, centers, scales), (COMMON, jnp.zeros_like(centers), eyes)]
 
@@ -238,10 +238,10 @@ def _moments(
 def located(
     key: Key, predictions: Standardized, n: int, d: int, dtype: DTypeLike
 ) -> tuple[Points, Float[Array, "n d d"], Bool[Array, " n"]]:
-    """Return centres and scales of n predictions, and whether enough points met the mass, [n].
+    """Return centres [n, d], scales [n, d, d], and whether enough points had weight, [n].
 
-    From known moments or moments of weighted points, drawn in rounds. Equal predictions get equal
-    values. Cost: 5 max(2, d) times the log densities of `landed`.
+    They come from known moments, else from weighted points that are drawn in rounds. Equal
+    predictions get equal values. Cost: 5 max(2, d) times the log densities of `landed`.
     """
     offered = offered_moments(predictions)
     if offered is not None:
@@ -269,8 +269,8 @@ def located(
 def _tempered(
     predictions: Standardized, parts: list[Part], points: Float[Array, "n m d"]
 ) -> tuple[Points, Float[Array, "n d d"], Bool[Array, " n"]]:
-    """Return mean and covariance of weighted points. Weights are raised to the largest power of 1,
-    1/2, .. with enough effective points; also return whether it is 1."""
+    """Return mean and covariance of weighted points, and whether the weights were used unchanged.
+    Weights are raised to the largest power of 1, 1/2, .. with enough effective points."""
     logs = _logs(predictions, _originals(predictions, points), points.dtype)
     logs = logs - _log_mixture(parts, points)
     powers = 2.0 ** -jnp.arange(8, dtype=logs.dtype)
@@ -295,7 +295,7 @@ def _mixed(chance: Chance, parts: list[Part]) -> Float[Array, "n m d"]:
 
 
 def _log_mixture(parts: list[Part], points: Float[Array, "n k d"]) -> Float[Array, "n k"]:
-    """Return the log density of the mixture, up to a constant."""
+    """Return the log density of the mixture at the points, up to a constant."""
     centers = jnp.stack([centers for _, centers, _ in parts])
     scales = jnp.stack([scales for _, _, scales in parts])
     gaps = jnp.swapaxes(points[None] - centers[:, :, None], 2, 3)
@@ -308,7 +308,7 @@ def _log_mixture(parts: list[Part], points: Float[Array, "n k d"]) -> Float[Arra
 
 
 def _usable(centers: Points, scales: Array) -> tuple[Points, Array]:
-    """Replace centres and scales that are not finite or singular by those of all targets."""
+    """Return centres and scales; those not finite or singular become those of all targets, 0, I."""
     eye = jnp.eye(scales.shape[1], dtype=scales.dtype)[None]
     smallest = jnp.min(jnp.linalg.norm(scales, axis=2), axis=1)
     usable = jnp.all(jnp.isfinite(centers), axis=1) & (smallest > 0) & jnp.isfinite(smallest)
@@ -328,9 +328,9 @@ def _logs(
     *,
     at_target: bool = False,
 ) -> Float[Array, "n k"]:
-    """Return log densities of each prediction at its own points, in the units of the data. NaN
-    counts as density 0, as of a logarithm beyond an edge; but with ``at_target`` a user's density
-    that is NaN at the first point becomes infinite, as it says nothing."""
+    """Return log densities of each prediction at its k points, given in the units of the data. NaN
+    becomes -infinity, as a logarithm outside the support may be NaN. With ``at_target``, NaN of a
+    user's density at the first point becomes infinity, which marks the observation as unusable."""
 
     def of_one(log_density: Any, y: Array, zs: Array) -> Array:
         return jax.lax.map(log_density, zs)

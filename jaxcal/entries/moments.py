@@ -2,8 +2,8 @@ r"""Entries: moments with mean zero given the prediction, times features of the 
 
 For any feature :math:`\varphi` of a prediction or its input, and any moment with
 :math:`E[t(p, Y) \mid p] = 0`, :math:`E[\varphi(p) t(p, Y)] = 0`. :math:`\varphi = 1` detects an
-error common to all predictions. The claimed centre, the claimed log scale and inputs detect errors
-that grow along them.
+error common to all predictions. Other features, the centre and log scale that a prediction claims
+and its inputs, detect errors that change along them.
 """
 
 from typing import NamedTuple
@@ -23,9 +23,9 @@ MOST_ALONE = 512  # most products of a moment with single columns
 
 
 class Group(NamedTuple):
-    """A named alternative: ``blocks`` of entries [n, k], of which all or one may be shifted; the
-    prior ``weight`` of the group; entries ``alone`` [n, k], of which only one may be shifted, or
-    None; and whether the shift is ``positive``, for a group of one entry."""
+    """A named alternative. In each of the ``blocks`` [n, k], all k entries may be shifted, or one;
+    of the entries ``alone`` [n, k] (or None) only one. ``weight``: prior weight. ``positive``, for
+    a single entry: whether its shift is positive."""
 
     name: str
     weight: float
@@ -35,35 +35,35 @@ class Group(NamedTuple):
 
 
 def features_of(seen: Seen) -> tuple[Points, Points]:
-    """Return claimed centres and log scales of each coordinate, [n, d] both, standardized."""
+    """Return the claimed centre and log scale of each coordinate, standardized, [n, d] each."""
     centers, deviations = seen.claims
     return standardized(centers), standardized(jnp.log(deviations))
 
 
 class Scaling(NamedTuple):
-    """Standardization of columns by ``center`` and ``scale`` [q] of a fit; the scale of constant
-    columns is infinite."""
+    """Standardization of columns by their mean ``center`` and deviation ``scale`` [q] in a sample;
+    the scale of a constant column is infinite."""
 
     center: Float[Array, " q"]
     scale: Float[Array, " q"]
 
     @classmethod
     def of(cls, columns: Float[Array, "n q"]) -> "Scaling":
-        """Return the standardization of a fit."""
+        """Fit the standardization to a sample."""
         deviation = jnp.std(columns, axis=0)
         size = jnp.max(jnp.abs(columns), axis=0)
         spread = deviation > 8 * jnp.finfo(columns.dtype).eps * size
         return cls(jnp.mean(columns, axis=0), jnp.where(spread, deviation, jnp.inf))
 
     def __call__(self, columns: Float[Array, "n q"]) -> Float[Array, "n q"]:
-        """Standardize and clip to `FARTHEST` deviations; 0 for columns constant in the fit."""
+        """Standardize columns, clipped to `FARTHEST` deviations; 0 if constant in the sample."""
         gaps = columns - self.center[None]
         scaled = jnp.where(jnp.isfinite(self.scale)[None], gaps / self.scale[None], 0)
         return within(scaled)
 
 
 def within(columns: Float[Array, "n q"]) -> Float[Array, "n q"]:
-    """Clip to `FARTHEST` deviations."""
+    """Return columns, in deviations, clipped to [-`FARTHEST`, `FARTHEST`]."""
     return at_most(at_least(columns, -FARTHEST), FARTHEST)
 
 
@@ -73,10 +73,10 @@ def standardized(columns: Float[Array, "n q"]) -> Float[Array, "n q"]:
 
 
 class Few(NamedTuple):
-    """Map of columns to standardized ones or, of more than `MOST`, to leading principal components.
+    """Map from columns to standardized columns; if more than `MOST`, to principal components.
 
     More than `SKETCHED` columns, such as pixels, are first reduced to random combinations.
-    ``vectors`` [r, q] and the scaling of the ``components`` are None for few columns."""
+    ``vectors`` [columns, `MOST`] and scaling of ``components``: None for at most `MOST` columns."""
 
     columns: Scaling
     vectors: Float[Array, "r q"] | None
@@ -117,21 +117,21 @@ class Frame(NamedTuple):
 
     @classmethod
     def of(cls, seen: Seen, inputs: Float[Array, "n q"] | None) -> "Frame":
-        """Fit the maps."""
+        """Fit the maps to a sample of predictions and inputs."""
         centers, deviations = seen.claims
         few = None if inputs is None else Few.of(inputs)
         return cls(Few.of(centers), Few.of(jnp.log(deviations)), few)
 
     @property
     def n_constant(self) -> Array:
-        """Number of constant columns of inputs; 0 for more than `MOST`, as of images."""
+        """Number of constant columns of inputs; 0 if there are more than `MOST`, as in images."""
         few = self.inputs
         if few is None or few.vectors is not None:
             return jnp.zeros((), int)
         return jnp.sum(jnp.isinf(few.columns.scale))
 
     def features(self, seen: Seen, inputs: Float[Array, "n q"] | None) -> list[Float[Array, "n r"]]:
-        """Return the features of claimed centres, of log scales, and of inputs if there are any."""
+        """Return the features from claimed centres, from log scales, and from inputs if any."""
         centers, deviations = seen.claims
         claimed = [self.center(centers), self.scale(jnp.log(deviations))]
         if inputs is None or self.inputs is None:
@@ -139,7 +139,7 @@ class Frame(NamedTuple):
         return [*claimed, self.inputs(inputs)]
 
     def along(self, seen: Seen, inputs: Float[Array, "n q"] | None) -> Float[Array, "f n d"]:
-        """Return the features of all table columns except the first, for each coordinate."""
+        """Return the feature of each table column but the first, for each coordinate, [f, n, d]."""
         centers, deviations = seen.claims
         each = [self.center.columns(centers), self.scale.columns(jnp.log(deviations))]
         if inputs is not None and self.inputs is not None:
@@ -149,7 +149,7 @@ class Frame(NamedTuple):
 
 
 def cosines(ranks: Float[Array, "n q"], order: int) -> Float[Array, "n q"]:
-    """Return cosines of ranks: mean 0 and variance 1, bounded, symmetric for odd orders."""
+    """Return cosines of uniform ranks: mean 0, variance 1, and symmetric for odd orders."""
     return 2**0.5 * jnp.cos(jnp.pi * order * ranks)
 
 
@@ -160,22 +160,22 @@ def groups(
     ends: Bool[Array, ""],
     inputs: Float[Array, "n q"] | None,
 ) -> list[Group]:
-    """Return the named alternatives. ``scores`` [n, d] at the targets are None if distributions
-    declare a boundary. In this case, and if a density ``ends`` otherwise, shifts use ranks only."""
+    """Return the named alternatives. ``scores`` [n, d] at the targets: None for draws and declared
+    boundaries. Without scores, or if a density ``ends`` at a boundary, shifts use ranks only."""
     ranks, d = seen.ranks, seen.centers.shape[1]
     center, features = frame.center.columns(seen.claims[0]), frame.features(seen, inputs)
     columns = None
     if inputs is not None and frame.inputs is not None:
         columns = frame.inputs.columns(inputs)
-    place, shift = -cosines(ranks.coordinates, 1), ranks.normal
-    shifts = [place]
+    shift = ranks.normal
+    shifts = [-cosines(ranks.coordinates, 1)]
     if scores is not None:
         covariances = seen.scales @ jnp.swapaxes(seen.scales, 1, 2)
         deviations = jnp.linalg.norm(seen.scales, axis=2)
         axes = jnp.broadcast_to(jnp.eye(d, dtype=scores.dtype)[None], covariances.shape)
         precisions = eliminated(covariances, axes).forms
-        alone = -jnp.einsum("nij,nj->ni", covariances, scores) / deviations
-        shift = jnp.where(ends, shift, alone)
+        marginal = -jnp.einsum("nij,nj->ni", covariances, scores) / deviations
+        shift = jnp.where(ends, shift, marginal)
         shifts.append(shift)
         if d > 1:
             given_others = -scores / jnp.sqrt(at_least(precisions, 0))
@@ -214,15 +214,15 @@ def groups(
 
 
 def whole(ranks: Ranked) -> Float[Array, "n 1"]:
-    """Return the normal score of the rank of the log density: large for a target in the tail."""
+    """Return minus the normal score of the rank of the log density: large in the tail."""
     return -normal(ranks.density[:, None])
 
 
 def _alone(
     moments: Float[Array, "n q"], columns: Float[Array, "n r"] | None
 ) -> Float[Array, "n k"] | None:
-    """Return moments, or their sum, times each of many columns: the leading components may lack an
-    input that varies little and that the model ignores."""
+    """Return moments, or their sum, times each of `MOST` + 1 to `SKETCHED` columns, else None: the
+    principal components may lack an input that varies little and that the model ignores."""
     if columns is None or not MOST < columns.shape[1] <= SKETCHED:
         return None
     if moments.shape[1] * columns.shape[1] > MOST_ALONE:

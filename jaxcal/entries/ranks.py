@@ -20,17 +20,17 @@ BLOCK = 4096  # observations whose points are in memory at once
 
 
 class Ranked(NamedTuple):
-    """Ranks of each target, uniform given its prediction: of its log density, [n], of each
-    coordinate, [n, d], and of the product of each pair of coordinates, [n, d (d - 1) / 2].
-    ``at_most`` [n]: upper end of the randomized rank of the log density. ``resolved`` [n, d]: ranks
-    of coordinates, redrawn uniformly below the least and above the greatest rank that the points
-    resolve. If one coordinate of a prediction is wrong, the target has almost no weight, and its
-    ranks in right coordinates are 0 or 1 too often; ``resolved`` ranks avoid that, but carry less
-    information on tails. ``statistics`` [n, s]: ranks of functions of the target. ``halves``
-    [n, 2, d]: ranks of coordinates among either half of the points. ``grain`` [n]: sum of squared
-    weights, the inverse of the effective number of points. ``expected`` [n, 2, q]: expected product
-    of the normal scores of each pair of ``coordinates``, and of ``resolved`` ranks, given the
-    points.
+    """Ranks of n targets among their points, uniform given the prediction under calibration: of the
+    log ``density``, of ``coordinates``, and of ``products`` of pairs of coordinates minus means.
+
+    ``at_most``: upper end of the randomized rank ``density``. ``resolved``: ``coordinates``, but
+    redrawn uniformly below the least and above the greatest rank that the points resolve. If one
+    coordinate of a prediction is wrong, the target has almost no weight, and its ranks in the other
+    coordinates are 0 or 1 too often; ``resolved`` ranks avoid this, but say less about tails.
+    ``statistics``: ranks of functions of the target. ``halves``: ranks of coordinates among either
+    half of the points. ``grain``: sum of squared weights, 1 / effective number of points.
+    ``expected``: given the points, the expected product of the normal scores of each of the q pairs
+    of coordinates, first of ``coordinates``, then of ``resolved``.
     """
 
     density: Float[Array, " n"]
@@ -44,18 +44,18 @@ class Ranked(NamedTuple):
     expected: Float[Array, "n 2 q"]
 
     def even(self, m: int = N_POINTS) -> Bool[Array, ""]:
-        """Return whether m points and the target have equal weights, as draws have."""
+        """Return whether all targets and their m points have equal weights, as draws do."""
         return jnp.all(jnp.abs(self.grain * (m + 1) - 1) < 1e-3)
 
     @property
     def shown(self) -> Float[Array, "n r"]:
-        """Return the ranks for results: of the log density, each coordinate, and statistics."""
+        """Return ``result.ranks``: ranks of log density, of each coordinate, and of statistics."""
         each = [self.density[:, None], self.coordinates, self.statistics]
         return jnp.concatenate(each, axis=1)
 
     @property
     def normal(self) -> Float[Array, "n d"]:
-        """Return normal scores of the coordinates: standardized errors of Gaussian predictions."""
+        """Return normal scores of ``coordinates``: standardized errors of Gaussian predictions."""
         return normal(self.coordinates)
 
 
@@ -88,7 +88,7 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, key: Key, near: Landed, values: Float[Array, "n k s"] | None = None) -> "Seen":
-        """Summarize the points; ``values`` are statistics of them."""
+        """Summarize the points; ``values``: user's statistics of the target and each point."""
         weights, largest = near.weights, jnp.max(near.logs, axis=1)
         weighted = jnp.max(weights, axis=1) > jnp.min(weights, axis=1)
         return cls(
@@ -207,7 +207,7 @@ def values_of(
 
 
 def ranked(key: Key, near: Landed, statistics: Float[Array, "n k s"] | None = None) -> Ranked:
-    """Return weighted, randomized ranks; ties are broken independently for each statistic."""
+    """Return the ranks of the targets; ties are broken at random, independently per statistic."""
     w, d = near.weights, near.points.shape[2]
     middle = jnp.sum(w[:, :, None] * near.points, axis=1, keepdims=True)
     gaps = near.points - middle
@@ -236,7 +236,7 @@ def ranked(key: Key, near: Landed, statistics: Float[Array, "n k s"] | None = No
 
 
 def _halves(key: Key, near: Landed) -> Float[Array, "n 2 d"]:
-    """Return ranks of coordinates among either half of the points."""
+    """Return the ranks of target coordinates among the first and the second half of the points."""
     n, k, d = near.points.shape
     count = (k - 1) // 2
     fallen = uniforms([key], [(2, n, d)], near.weights.dtype)[0]
@@ -255,10 +255,10 @@ def _halves(key: Key, near: Landed) -> Float[Array, "n 2 d"]:
 def expected_products(
     w: Float[Array, "n k"], points: Float[Array, "n k d"], edges: Float[Array, "n e 1"]
 ) -> Float[Array, "n e d d"]:
-    """Return the mean product of the normal scores of two coordinates of a point of weight w.
+    """Return the weighted mean, over points, of products of the normal scores of two coordinates.
 
-    Each score is that of a rank which is uniform over the share of weight of the point, and drawn
-    anew, uniformly, within each of ``edges`` of 0 and 1. The diagonal is not 1.
+    The rank of a point is uniform over an interval as long as its weight ``w``. Ranks within one of
+    the e ``edges`` of 0 or 1 are redrawn uniformly there. The diagonal is not 1.
     """
     each = jnp.swapaxes(points, 1, 2)
 
@@ -287,6 +287,6 @@ def expected_products(
 
 
 def normal(ranks: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return normal scores: standard normal for uniform ranks, and symmetric, as signs need."""
+    """Return normal scores, finite and odd about rank 1/2: standard normal for uniform ranks."""
     edge = float(jnp.finfo(ranks.dtype).eps)
     return ndtri(jnp.clip(ranks, edge, 1 - edge))

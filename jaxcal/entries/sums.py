@@ -1,4 +1,4 @@
-"""Sums for a calibration test, batch by batch; sums of different observations add up."""
+"""Calibration test of a stream: sums over batches of observations, which are added up."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,15 +21,15 @@ from jaxcal.read import Units
 from jaxcal.results import Parts, Table
 from jaxcal.typing import Key, Keys, Points, Predictions
 
-Layout = tuple[tuple[str, float, tuple[int, ...], int | None], ...]  # groups without entries
+Layout = tuple[tuple[str, float, tuple[int, ...], int | None], ...]  # `EntriesFit.layout`
 
 
 class EntriesFit(eqx.Module):
-    """Fit to a first sample: units, scaling of features, and whether densities end.
+    """Fit to a first sample of a stream; given the fit, every entry is a sum over observations.
 
-    Given the fit, every entry is a sum over observations. ``layout`` has the entries of each
-    alternative; sums with ``n_draws`` draws of signs are computed too. ``names`` are those of the
-    coordinates and of the columns of the table.
+    ``units`` of the targets; ``frame``: maps to features; ``ends``: whether a density has a
+    boundary; ``even``: whether points have equal weights, as draws do; ``layout``: name, weight,
+    sizes of blocks and `Group.alone` of each alternative; ``n_draws`` of signs; ``names``: `Names`.
     """
 
     key: Key
@@ -51,12 +51,12 @@ class EntriesFit(eqx.Module):
         n_draws: int,
         names: Names,
     ) -> "EntriesFit":
-        """Fit to checked observations."""
+        """Return the fit to checked observations."""
         units, frame, ends, even, layout = _fitted(key, predictions, ys, inputs)
         return cls(key, units, frame, ends, even, layout, n_draws, names)
 
     def zeros(self) -> dict[str, np.ndarray]:
-        """Return sums before the first batch."""
+        """Return the sums over no observations, by name."""
         c = sum(sum(sizes) for _, _, sizes, _ in self.layout)
         k = c + sum(alone or 0 for *_, alone in self.layout)
         shapes = {"entries": (k, 1 + self.n_draws), "products": (c, c), "squares": (k,)}
@@ -74,13 +74,13 @@ class EntriesFit(eqx.Module):
         rows: np.ndarray,
         done: int,
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return sums and minima of checked observations with these row numbers, without the first
-        ``done`` rows."""
+        """Return sums over a batch and the least rank in it, by name. ``rows``: row numbers in the
+        stream, which determine random keys. The first ``done`` rows of the batch are left out."""
         high, low = (np.asarray(part, np.uint32) for part in np.divmod(rows, 2**32))
         return _sums(self, predictions, ys, inputs, (high, low), jnp.asarray(done))
 
     def table(self, sums: dict[str, np.ndarray], level: float) -> Table | None:
-        """Return shift and spread of each coordinate; None for few observations."""
+        """Return the table of shifts and spreads; None below `LEAST_ROWS` observations."""
         if sums["cubes"][0, 0, 0, 0, 0] < LEAST_ROWS:
             return None
         with jax.enable_x64(True):
@@ -89,7 +89,7 @@ class EntriesFit(eqx.Module):
             return jax.tree.map(np.asarray, table)
 
     def judged(self, sums: dict[str, np.ndarray], n: int, least_rank: float) -> "Judged":
-        """Return the test from sums over n observations."""
+        """Return the result from sums over n observations and the least rank among them."""
         with jax.enable_x64(True):
             arrays = (jnp.asarray(sums[name]) for name in ("entries", "products", "squares"))
             statistic, each = _judged(*arrays, layout=self.layout)
@@ -186,7 +186,7 @@ def _sums(
 
 @partial(jax.jit, static_argnames="layout")
 def _judged(entries: Array, products: Array, squares: Array, *, layout: Layout) -> Any:
-    """Return the statistic, [1 + b], and that of each alternative, [g, 1 + b]."""
+    """Return statistics, observed then for b draws: of the test [1 + b], of groups [g, 1 + b]."""
     sizes = jnp.sqrt(squares)
     safe = jnp.where(sizes > 0, sizes, 1)
     of_blocks = safe[: len(products)]

@@ -6,12 +6,12 @@ in claimed deviations. Means of :math:`\nu` and :math:`\nu^2`, and their slopes 
 therefore measure errors in units of the prediction, with tests that are exact up to the normality
 of means.
 
-Scores :math:`z` are what remains after the trends along features are removed, with mean 0 and
-variance 1 over all predictions, so that they do not depend on a shift or a spread. The mean of
-:math:`\rho (z_j^2 + z_k^2) / 2 - z_j z_k`, with :math:`\rho` the mean product of two scores under
-the prediction, is the claimed minus the actual correlation (White, 1982). The mean of :math:`|z|`
-over :math:`\sqrt{2 / \pi}`, its value for normal scores, is below 1 for tails that are heavier
-than claimed (Geary, 1935).
+For correlations and tails, trends along features are removed from the normal scores and the
+residuals :math:`z` scaled to mean 0 and variance 1 over all predictions, so that they do not depend
+on a shift or a spread. The mean of :math:`\rho (z_j^2 + z_k^2) / 2 - z_j z_k`, with :math:`\rho`
+the expected product of the scores under the prediction, is the claimed minus the actual correlation
+(White, 1982). The mean of :math:`|z|`, relative to its value :math:`\sqrt{2 / \pi}` for normal
+scores, is below 1 if actual tails are heavier than claimed (Geary, 1935).
 """
 
 import math
@@ -44,13 +44,13 @@ def table(
     expected: Float[Array, "n 2 q"],
 ) -> Table:
     """Return a table: rows for shift, then spread, of each coordinate; columns for the average and
-    each of f standardized features, whose values may differ between coordinates. Rows for the
-    correlation of each pair, whose scores have ``expected`` products, and for the tails of each
-    coordinate have the average only.
+    each of f standardized features, whose values may differ between coordinates. The rows that
+    follow, for the correlation of each of q pairs (``expected``: `Ranked.expected`) and the tails
+    of each coordinate, have the average only.
 
-    Limits and p-values are by Student's t, with the larger of the usual error and one robust to a
-    spread that varies along the feature. Of the p-values from ``normal`` and from ``resolved``
-    scores the larger is used; errors of other coordinates hardly affect the latter.
+    Limits and p-values use Student's t and the larger of two errors: the usual one, and one robust
+    to a spread that varies along the feature. P-values are the larger of those from ``normal`` and
+    from ``resolved`` scores; errors of other coordinates hardly affect ``resolved`` ones.
     """
     scores = jnp.stack([normal, resolved])
     of_rows = jax.vmap(lambda normal: _of_rows(normal, features, kept))
@@ -60,13 +60,13 @@ def table(
     return with_limits(effects, errors, count, level, row_names(names), columns, shapes)
 
 
-LEAST_RISE = 1e-3  # of log spreads of scores, which few draws bound, with those of targets
-SMALL = 3.0  # of limits of correlations; measured, for m = 4 to 49
+LEAST_RISE = 1e-3  # least slope of log spreads of scores against those of targets
+SMALL = 3.0  # limits of correlations widen by the share SMALL / m; measured for m = 4 to 49
 
 
 class Shapes(NamedTuple):
-    """Errors of the correlation of q pairs, then of the tails of d coordinates: ``effect``, its
-    ``error``, and a ``ratio`` of about Student's distribution under calibration, [q + d]."""
+    """Correlations of q pairs, then tails of d coordinates, [q + d] each: ``effect``, its standard
+    ``error``, and the statistic ``ratio``, about Student-distributed under calibration."""
 
     effect: Array
     error: Array
@@ -76,7 +76,7 @@ class Shapes(NamedTuple):
 def _shapes(
     z: Float[Array, "n d"], expected: Float[Array, "n q"], kept: Bool[Array, " n"]
 ) -> Shapes:
-    """Return errors of correlations and of tails, from scores of mean 0 and variance 1."""
+    """Return `Shapes` from scores ``z`` of mean 0 and variance 1; ``expected``: products."""
     weight = kept[:, None].astype(z.dtype)
     count = jnp.sum(weight)
     j, k = np.triu_indices(z.shape[1], 1)
@@ -88,7 +88,7 @@ def _shapes(
     gaps = moments.at[:, : len(j)].add(-weight * of_pairs[None])
     error = jnp.sqrt(jnp.sum(gaps**2, axis=0) / (count - 1) / count)
     relative = size * math.sqrt(math.pi / 2)
-    # of normal scores; the fourth power has next to no skewness
+    # error for normal scores; the fourth power has next to no skewness
     of_tails = (relative**4 - 1) / 4 / jnp.sqrt((math.pi / 2 - 1.5) / count)
     effect = jnp.concatenate([of_pairs, jnp.log(relative)])
     return Shapes(effect, error, jnp.concatenate([of_pairs / error[: len(j)], of_tails]))
@@ -97,8 +97,8 @@ def _shapes(
 def _of_rows(
     normal: Float[Array, "n d"], features: Float[Array, "f n d"], kept: Bool[Array, " n"]
 ) -> tuple[Float[Array, "r c"], Float[Array, "r c"], Float[Array, "n d"]]:
-    """Return shifts and spreads of normal scores on average, and their slopes along features, with
-    standard errors; and what features leave of the scores, with mean 0 and variance 1."""
+    """Return effects (average shifts and spreads, and their slopes along features), their standard
+    errors, and the residuals of scores given the features, with mean 0 and variance 1."""
     weight = kept[:, None].astype(normal.dtype)
     count = jnp.sum(weight)
     mean = jnp.sum(weight * normal, axis=0) / count
@@ -146,9 +146,9 @@ def with_limits(
     columns: tuple[str, ...],
     shapes: Shapes | None = None,
 ) -> Table:
-    """Return a table from effects and errors for ``count`` observations. Effects and limits are
-    those of normal scores; p-values are the larger of these and of resolved scores. Rows of
-    ``shapes`` [2, ..] follow; all their columns but the first are NaN."""
+    """Return a table from effects and errors of normal, then of resolved scores, for ``count``
+    observations. Effects and limits are those of normal scores; p-values are the larger of both.
+    The last rows come from ``shapes`` [2, ..], if any: all their columns but the first are NaN."""
     degrees = count - 2
     (_, r, c), limited = effects.shape, [part.reshape(2, -1) for part in (effects, errors)]
     tested = limited
@@ -171,7 +171,7 @@ def with_limits(
 
 
 def row_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the rows of a table of coordinates of these names."""
+    """Return the names of the rows of a table for coordinates with these names."""
     rows = [f"{kind} of {name}" for kind in ("shift", "spread") for name in names]
     rows += [f"correlation of {a} and {b}" for a, b in combinations(names, 2)]
     return (*rows, *(f"tails of {name}" for name in names))
@@ -179,8 +179,8 @@ def row_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache
 def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return logarithms of standard deviations of Gaussian targets, in claimed ones; those of the
-    normal scores of their ranks among m draws; and the correlation of targets and scores."""
+    """Return three arrays for Gaussian targets of many widths: the log of actual over claimed
+    deviation; the log deviation of normal scores of ranks among m draws; their correlation."""
     from scipy.special import gammaln, log_ndtr, ndtri
 
     z, weights = np.polynomial.hermite_e.hermegauss(64)
@@ -188,7 +188,7 @@ def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x = ndtri(edges[1:-1])
     heights = np.concatenate([[0], np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi), [0]])
     tails = heights * np.concatenate([[0], x, [0]])
-    means = -(m + 1) * np.diff(heights)  # mean normal score of each rank, and of its square
+    means = -(m + 1) * np.diff(heights)  # mean score of each rank, and of its square
     squares = (m + 1) * np.diff(edges - tails)
     factors = np.linspace(-2.5, 2.5, 41)
     k, y = np.arange(m + 1), (np.exp(factors)[:, None] * z)[:, :, None]
@@ -200,29 +200,29 @@ def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def unblurred(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
-    """Return spreads of targets from those of normal scores of their ranks among m draws, which
-    make large ones look smaller."""
+    """Return spreads of targets from ``spreads`` of the normal scores of their ranks among m draws.
+    Few draws make large spreads look smaller."""
     factors, blurs = (jnp.asarray(part, spreads.dtype) for part in blur(m)[:2])
     return -jnp.interp(-spreads, blurs, factors)
 
 
 def agreement(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
-    """Return the correlation of targets and of normal scores of their ranks among m draws, which
-    have these spreads."""
+    """Return the correlation of targets with the normal scores of their ranks among m draws, where
+    the scores have these ``spreads``."""
     blurs, faith = (jnp.asarray(part, spreads.dtype) for part in blur(m)[1:])
     return jnp.interp(-spreads, blurs, faith)
 
 
 def rises(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
-    """Return how far the mean normal score of a rank among m draws moves for each deviation by
-    which targets move; ``spreads`` are those of the scores."""
+    """Return the change of the mean normal score of ranks among m draws if all targets move by one
+    claimed deviation; ``spreads`` are those of the scores."""
     return agreement(spreads, m) * jnp.exp(unblurred(spreads, m) - spreads)
 
 
 def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:
-    """Return the table for targets if the points have ``even`` weights, as m draws have: scores of
-    ranks among few make effects look smaller. Limits of correlations lie further from 0, as these
-    remain too small by up to `SMALL` / m."""
+    """Return the table corrected for ranks among m draws, whose normal scores make effects look
+    smaller; unchanged unless points have ``even`` (equal) weights, as draws do. Corrected
+    correlations may be too small by the share `SMALL` / m, so their limits are moved from 0."""
     factors, blurs, _ = blur(m)
     dtype, count = table.effect.dtype, len(table.rows)
     d = sum(name.startswith("shift of") for name in table.rows)
@@ -238,8 +238,8 @@ def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:
     of_pair = ((np.arange(count) >= 2 * d) & (np.arange(count) < 2 * d + len(j)))[:, None]
 
     def corrected(part: Float[Array, "r c"]) -> Float[Array, "r c"]:
-        whole = jnp.concatenate([unblurred(part[:, :1], m), part[:, 1:] * slope], axis=1)
-        return jnp.where(even, jnp.where(of_spread, whole, part / share), part)
+        widths = jnp.concatenate([unblurred(part[:, :1], m), part[:, 1:] * slope], axis=1)
+        return jnp.where(even, jnp.where(of_spread, widths, part / share), part)
 
     effect, low, high = map(corrected, (table.effect, table.low, table.high))
     further = jnp.where(even & of_pair, 1 + SMALL / m, 1)
@@ -289,17 +289,17 @@ def summed_table(
 def _of_sums(
     cubes: Float[np.ndarray, "s s s"], powers: Float[np.ndarray, "f 5 5"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return effects and their errors, [2, 1 + f] each: shift, then spread."""
+    """Return effects on one coordinate and their errors, [2, 1 + f] each: shift, then spread."""
     n, f, products = cubes[0, 0, 0], len(powers), cubes[0]
     mean = products[0] / n
     centred = np.eye(2 + f)
     centred[1:, 0] = -mean[1:]
     # residual of the score after regression on one feature after the other, as coefficients
-    left = centred[1]
+    residual = centred[1]
     for axis in centred[2:]:
         square = axis @ products @ axis
-        left = left - axis * (axis @ products @ left) / (square if square > 0 else 1)
-    spread, variance = (axis @ products @ axis / (n - 1) for axis in (left, centred[1]))
+        residual = residual - axis * (axis @ products @ residual) / (square if square > 0 else 1)
+    spread, variance = (axis @ products @ axis / (n - 1) for axis in (residual, centred[1]))
     effect, error = np.full((2, 2, 1 + f), np.nan)
     effect[:, 0] = -mean[1], -np.log(spread) / 2
     error[0, 0] = np.sqrt(variance / n)
@@ -315,7 +315,7 @@ def _of_sums(
         )
         error[1, 0] = np.sqrt(max(of_spread[0] / (n - 1), 0.5) / n)
         if (size := c[2, 0]) > 0:
-            along = np.einsum("a,b,c,abc->", axis, left, left, cubes)
+            along = np.einsum("a,b,c,abc->", axis, residual, residual, cubes)
             effect[:, 1 + k] = (
                 -c[1, 1] / np.sqrt(n * size),
                 -along / (2 * spread * np.sqrt(n * size)),
@@ -328,8 +328,8 @@ def _of_sums(
 def _error(
     n: float, size: float, quartic: float, square: float, first: float, third: float, fourth: float
 ) -> float:
-    """Return the error of the slope of a moment m along a feature f of deviation 1, from sums: f^2,
-    f^4, m^2, m f, m f^3 and m^2 f^2."""
+    """Return the standard error of the slope of a moment m per deviation of a feature f, from sums
+    over n observations: of f^2, f^4, m^2, m f, m f^3 and m^2 f^2, in this order."""
     slope = first / size
     plain = (square - slope * first) * size / n
     varying = fourth - 2 * slope * third + slope**2 * quartic
