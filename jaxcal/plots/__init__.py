@@ -1,10 +1,10 @@
 """Figures. Matplotlib is imported on use.
 
 ``result.figure()`` returns the figure of a result, which notebooks show;
-``result.figure().savefig("name.png")`` saves it. The functions here draw single panels: each draws
-on ``ax`` and returns it, or makes a new pyplot figure, which ``matplotlib.pyplot.savefig`` or
-``ax.figure.savefig`` saves; pyplot keeps the last ten. Greys and line styles carry the meaning, not
-colours.
+``result.figure().savefig("name.png")`` saves it. Each function here draws a single panel on the
+axes ``ax``, or without them on a new pyplot figure, and returns the axes; ``ax.figure.savefig`` or
+``matplotlib.pyplot.savefig`` saves it. Pyplot keeps the last ten new figures. Greys and line styles
+carry the meaning, not colours.
 """
 
 from jaxcal.plots.comparisons import comparison, differences, rejections

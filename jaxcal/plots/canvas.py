@@ -13,9 +13,9 @@ from jaxcal.results import Means, confidence
 from jaxcal.typing import Axes, Figure
 
 BLACK, DARK, LIGHT = "black", "0.35", "0.75"
-KEPT = 10  # figures made here that pyplot keeps open
-MOST = 8  # rows of one kind; of more, the most significant are drawn
-FARTHEST = 20.0  # limits beyond it are drawn at it
+KEPT = 10  # number of the latest figures made here that stay open in pyplot
+MOST = 8  # most rows of one kind; if there are more, the most significant ones are drawn
+FARTHEST = 20.0  # limits farther from 0 are drawn at this value
 KINDS = {
     "o": "shift, sd (+: too high)",
     "s": "spread, log2 claimed / actual",
@@ -146,7 +146,7 @@ def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: 
 
 
 def quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the bin of each value, medians of bins, and their distances to the ends."""
+    """Return the bin of each value, the k medians, and their distances to the ends, [2, k]."""
     starts = np.unique(np.sort(where)[np.arange(bins) * where.size // bins])
     group = np.searchsorted(starts, where, side="right") - 1
     members = [where[group == k] for k in range(len(starts))]
@@ -156,7 +156,7 @@ def quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray,
 
 
 class Row(NamedTuple):
-    """A mean with its limits, its Holm-adjusted p-value, and the marker of its kind."""
+    """An estimate with its limits, Holm-adjusted p-value, and the marker of its kind."""
 
     label: str
     size: float
@@ -176,8 +176,8 @@ def errors(
 ) -> "Axes":
     """Draw shift and spread of each coordinate and correlation of each pair, with limits.
 
-    Spreads are logarithms to base 2 of claimed over actual deviation; those and correlations are
-    left out if they are unknown. Filled: the Holm-adjusted p-value is at most the level.
+    Spreads are logarithms to base 2 of claimed over actual deviation. Spreads or correlations that
+    are None or not finite are left out. Filled: the Holm-adjusted p-value is at most the level.
     """
     rows = _rows(shift, [f"shift of {name}" for name in names], "o")
     if spread is not None and np.all(np.isfinite(np.asarray(spread.estimate))):

@@ -62,7 +62,7 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
 def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the adjusted p-values of all pairs of models.
 
-    Dark cells: the model of the row is better calibrated than that of the column.
+    Dark cells: the model of the row is significantly better calibrated than that of the column.
 
     Args:
         result: Result of `jaxcal.compare`.
@@ -102,8 +102,8 @@ def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
 def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the calibration error of each estimator with its one-step interval and fold estimates.
 
-    Estimators are ordered by validation risk, which is in the label; the selected one is at the top
-    in black. kkr has no interval.
+    Estimators are ordered by validation risk, shown in their labels; the selected one is black.
+    The estimator kkr has no interval.
     """
     one(report, "selected", "report", "Report")
     if not report.estimators:
@@ -160,9 +160,9 @@ def rejections(
 ) -> "Axes":
     """Draw the rejection rate of each test over k settings, from p-values.
 
-    With exact binomial intervals (Clopper and Pearson). Series are shifted slightly so that their
-    intervals do not overlap. The axis is logarithmic for positive settings that span a factor of 4
-    or more.
+    Error bars are exact binomial intervals (Clopper and Pearson). Series are shifted slightly so
+    that their intervals do not overlap. The horizontal axis is logarithmic for positive settings
+    that span a factor of 4 or more.
 
     Args:
         x: Settings, [k].
@@ -235,7 +235,7 @@ def _p_values(rows: Any, name: str, settings: int) -> Float[np.ndarray, "k trial
 def interval(
     counts: Any, trials: Any, coverage: float
 ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-    """Return the exact interval of a binomial rate, of at least this coverage for every rate.
+    """Return both ends of the exact interval for a binomial rate, of at least this coverage.
 
     Source: Clopper and Pearson (1934): the rates that a one-sided test of size
     (1 - coverage) / 2 does not reject, which are quantiles of beta distributions.

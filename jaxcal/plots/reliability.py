@@ -26,8 +26,8 @@ def reliability(
 
     Args:
         result: Result of `jaxcal.measures.reliability`.
-        counts: Show the number of observations of each bin as grey columns; the largest has a
-            fifth of the height.
+        counts: Whether to draw the number of observations of each bin as a grey column; the
+            largest is a fifth of the height.
         label: Label of the confidence axis.
         ax: Axes to draw on; new ones by default.
 
@@ -173,7 +173,7 @@ def _one(result: DistanceResult, ax: "Axes | None", size: tuple[float, float]) -
 
 
 class _Curve(NamedTuple):
-    """Axis labels, the observed curve, its band and a text beside it."""
+    """Axis labels, an observed curve at ``at``, the band for a calibrated model, and a text."""
 
     level: str
     share: str
@@ -189,10 +189,10 @@ def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None
     """Draw the share of targets inside regions, or below quantiles, against their level.
 
     For highest-density regions the band is pointwise: it contains the share of a calibrated model
-    at one level with confidence 1 - ``result.level``. If the curve is below the diagonal, regions
-    are too small (overconfident), above it too large (conservative). For quantiles the band
-    contains the whole curve with at least that probability, and p is below the level if the curve
-    leaves the band. From m draws, lines join the shares at levels k / (m + 1).
+    at one level with probability 1 - ``result.level``. If the curve is below the diagonal, regions
+    are too small (overconfident); if it is above, they are too large (conservative). For quantiles
+    the band contains the entire curve of a calibrated model with at least that probability, and p
+    is below the level if the curve leaves the band. With m draws, levels are k / (m + 1).
     """
     if isinstance(result, QuantileCalibration):
         one(result, "p_value")

@@ -30,7 +30,7 @@ MOST_ROWS = 24  # of a table in a figure
 def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     """Draw a histogram of the null's draws with the observed statistic and the critical value.
 
-    For a null without draws, or a statistic that is not finite, the figure says so instead.
+    For a null without draws, or a statistic that is not finite, a sentence says so instead.
 
     Args:
         result: Result of a test.
@@ -77,15 +77,15 @@ def contributions(
     """Draw the contribution of each observation to the estimate, or means over groups.
 
     Contributions are multiplied by n, so that their mean is the estimate; for
-    `jaxcal.calibration_test` they are first-order changes of its statistic. The model is wrong
-    where the running mean (over the nearest tenth of the observations) is far above 0. Error bars
-    of groups are two standard errors. They do not test a group: run the test on its observations.
+    `jaxcal.calibration_test` they are first-order contributions to its statistic. The model is
+    wrong where the running mean (over the nearest tenth of the observations) is far above 0. Error
+    bars of groups are two standard errors, not a test: to test a group, pass its observations.
 
     Args:
         result: Result of a test of n observations.
         x: Numbers or dates (``datetime64``), [n]; by default the index of the observation. Text or
             booleans: one bar per group.
-        bins: Draw the means of this many bins with equally many observations.
+        bins: Number of bins of about equally many observations, whose means are drawn.
         label: Name of x and its unit.
         ax: Axes to draw on; new ones by default.
 
@@ -124,7 +124,7 @@ def contributions(
 
 
 def _every_one(ax: "Axes", parts: Float[np.ndarray, " n"], where: np.ndarray) -> None:
-    """Draw single observations with a running mean over a tenth of them."""
+    """Draw single observations with their running mean over a tenth of them."""
     order = np.argsort(where, kind="stable")
     parts, where, width = parts[order], where[order], max(1, parts.size // 10)
     low, high, outside = _crowd(parts)
@@ -161,9 +161,9 @@ def coordinates(
     """Draw shift and spread of each target coordinate, and the correlation of pairs, with limits.
 
     Filled markers: the Holm-adjusted p-value is at most the level of the test. Spreads and
-    correlations are omitted if the result has none. If it has no limits of ``marginal_mean``, as
-    for predictions that are not Gaussian, bars show the parts of the estimate given the other
-    coordinates.
+    correlations are omitted if the result has none. If the result has no limits for shifts
+    (``marginal_mean``), as for predictions that are not Gaussian, bars show the part of each
+    coordinate in the estimate, given the other coordinates.
 
     Args:
         result: Result of a test that ran with ``coordinates=True``.
@@ -234,10 +234,10 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
 def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the table of a `jaxcal.calibration_test`: shifts and spreads along each feature.
 
-    One row per shift or spread, one column per feature. Cells hold the effect, in claimed
-    deviations for shifts and as the logarithm of claimed over actual deviation for spreads. They
-    are shaded by its size in standard errors and framed if the adjusted p-value is at most the
-    level. Of more than 24 rows those with the smallest p-values are drawn.
+    One row per shift, spread, correlation or tail; one column per feature. Cells hold effects:
+    shifts in claimed deviations, spreads as the logarithm of claimed over actual deviation. A cell
+    is darker the more standard errors its effect is from 0, and framed if its adjusted p-value is
+    at most the level. At most 24 rows are drawn, those with the smallest p-values.
 
     Args:
         result: Result of `jaxcal.calibration_test`.
@@ -271,7 +271,7 @@ def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def along(x: ArrayLike, n: int, name: str = "x") -> np.ndarray:
-    """Return one number, date or text per observation, checked."""
+    """Return ``x`` as an array [n] of numbers, dates or text; errors name the argument."""
     first = x[0] if isinstance(x, list | tuple) and x else x
     kind = "U" if isinstance(first, str | bool) else getattr(first, "dtype", np.dtype(float)).kind
     where = np.asarray(x if kind in "MUSTb" else checks.array(x, name))
@@ -285,14 +285,14 @@ def along(x: ArrayLike, n: int, name: str = "x") -> np.ndarray:
 
 
 def _running_mean(values: Float[np.ndarray, " n"], width: int) -> Float[np.ndarray, " n"]:
-    """Return the mean of ``width`` neighbours, fewer at the ends."""
+    """Return the mean of the ``width`` values around each value, fewer at both ends."""
     window = np.ones(width)
     counts = np.convolve(np.ones(values.size), window, mode="same")
     return np.convolve(values, window, mode="same") / counts
 
 
 def _crowd(values: Float[np.ndarray, " n"]) -> tuple[float, float, int]:
-    """Return axis limits that exclude a few extreme values, and the number of these."""
+    """Return axis limits, low and high, and the number of extreme values outside of them."""
     low, high = np.quantile(values, [0.005, 0.995])
     low, high = float(low - 0.4 * (high - low)), float(high + 0.4 * (high - low))
     return low, high, int(np.sum((values < low) | (values > high)))

@@ -1,4 +1,4 @@
-"""Figures of a posterior: ranks, coverage, errors of parameters, and where in x."""
+"""Figures of a posterior's check: ranks, coverage, errors of parameters, and errors along x."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
     """Draw the share of parameters below each rank minus the rank, with a simultaneous band.
 
     A posterior that is too high gives an arch above 0; one that is too narrow rises on the left
-    and falls below 0 on the right. Black: outside of the band.
+    and falls below 0 on the right. Curves that leave the band are black.
     """
     ax = axes(ax)
     values, names = np.asarray(ranks.ranks), ranks.statistics
@@ -78,7 +78,7 @@ def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
 
 
 def evidence(monitored: Any, ax: "Axes | None" = None) -> "Axes":
-    """Draw the evidence against a posterior after each pair, with the level of rejection."""
+    """Draw the evidence against a posterior after each pair, with the bound to reject it."""
     ax = axes(ax)
     logs = np.asarray(monitored.log_evidence) / np.log(10)
     ax.plot(np.arange(1, len(logs) + 1), logs, color=BLACK, linewidth=1.4)
@@ -91,7 +91,7 @@ def evidence(monitored: Any, ax: "Axes | None" = None) -> "Axes":
 
 
 def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
-    """Return the coverage of highest-density regions from ranks of the density, or None."""
+    """Return the coverage of highest-density regions; None without ranks of the density."""
     import jax.numpy as jnp
 
     from jaxcal.coverage import Coverage, massart
@@ -119,8 +119,8 @@ def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw shift and spread of each parameter and correlation of each pair, with limits.
 
     Spreads are logarithms to base 2 of claimed over actual deviation. Filled: the Holm-adjusted
-    p-value is at most the level. Empty if there are only scores of posteriors that are not
-    Gaussian, which do not identify a parameter.
+    p-value is at most the level. Without draws, nothing is drawn for posteriors that are not
+    Gaussian: their scores do not identify the wrong parameter.
     """
     ax = axes(ax)
     diagnosis, names = report.diagnosis(), list(report.names)
@@ -135,8 +135,8 @@ def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
 def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the strongest error of one parameter along a feature of x, with limits.
 
-    The strongest error is the trend with the smallest p-value or, if no trend is below the level,
-    the shift or spread with the smallest. Without ranks: contributions to the test given x.
+    The strongest error is the trend with the smallest p-value or, if that is above the level, the
+    shift or spread with the smallest. Without ranks, contributions to the test given x are drawn.
     """
     diagnosis, result = report.diagnosis(), report.conditional
     x = np.asarray(result.features)

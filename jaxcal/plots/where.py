@@ -20,7 +20,7 @@ LEAST = 3  # observations in a group with limits
 
 
 class Effects(NamedTuple):
-    """Effect, simultaneous limits and number of observations of each of k groups, each [k]."""
+    """Effect, simultaneous limits and number of observations in k groups, each field [k]."""
 
     effect: Float[np.ndarray, " k"]
     low: Float[np.ndarray, " k"]
@@ -43,8 +43,8 @@ def where(
     Bins hold about equally many observations; limits are simultaneous, of confidence 1 -
     ``result.level``. Two inputs give a map, with frames around cells whose limits exclude 0.
     Effects are those of normal scores of ranks: for Gaussian predictions, errors in claimed
-    deviations. Ranks among 97 points make large spreads look smaller, as in `Table`; here this is
-    not corrected for draws either.
+    deviations. Ranks among 97 points make large spreads look smaller, which is not corrected here
+    (`Table` corrects it for draws).
 
     Args:
         result: Result of `jaxcal.calibration_test`.
