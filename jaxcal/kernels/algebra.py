@@ -1,8 +1,8 @@
 """Base classes of kernels: sums, products, a bandwidth, a radial profile.
 
-Attributes, not classes, declare capabilities: a kernel with ``bandwidth`` gets the median
-heuristic, and one that also has ``shape(u)`` uses matrix products; a declared ``smooth`` is not
-checked.
+Attributes, not classes, declare what a kernel can do: a kernel with ``bandwidth`` gets the median
+heuristic, and one that also has ``shape(u)`` uses matrix products. If ``smooth`` is declared, it is
+not checked.
 """
 
 from abc import abstractmethod
@@ -23,7 +23,7 @@ Bandwidth = Float[Array, ""] | Float[Array, " d"] | None
 
 
 def check_bandwidth(value: Any) -> Any:
-    """Return a positive, finite scalar or vector; tracers pass unchecked."""
+    """Return a positive, finite scalar or vector, or None; values of tracers are unchecked."""
     if value is None:
         return value
     # so that 1 and 1.0 share a compiled program
@@ -78,7 +78,7 @@ class Kernel(eqx.Module):
 class Radial(Kernel):
     """Base of radial kernels ``shape(u)``, `u = sum_i ((x_i - y_i) / l_i)^2`` with bandwidth l.
 
-    A subclass implements ``shape``, elementwise. Blocks of pairs are then one matrix product.
+    A subclass implements ``shape``, elementwise. A Gram matrix is then one matrix product.
 
     Args:
         bandwidth: Length l, [] or one per coordinate [d], in the units of the points; None: chosen
@@ -104,8 +104,8 @@ class Radial(Kernel):
 
 
 class Profile(Kernel):
-    """Radial kernel from the ``shape`` and ``bandwidth`` of a user's class that is not a `Kernel`;
-    the function is compared by identity."""
+    """Radial kernel from the ``shape`` and ``bandwidth`` of a user's object that is no pytree; two
+    such kernels are equal if their ``function`` is the same object."""
 
     function: ArrayFunction = eqx.field(static=True)
     bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
@@ -143,7 +143,7 @@ def _radial(kernel: "Radial | Profile", x: Array, y: Array) -> Scalar:
 
 
 def of_type(number: Array, points: Array) -> Array:
-    """Return a length or scale in the type of the points, so that float64 does not promote them.
+    """Return a length or scale cast to the dtype of the points, which float64 would promote.
 
     ValueError if there are several lengths, and not one per coordinate.
     """
@@ -173,7 +173,7 @@ class Constant(Kernel):
 
 
 class Function(Kernel):
-    """A function of two points as a kernel; compared by identity, so pass a named one."""
+    """A function of two points as a kernel. It is compared by identity: a new lambda recompiles."""
 
     function: ArrayFunction = eqx.field(static=True)
     name: str = eqx.field(default="kernel", static=True)  # the argument, for error messages
@@ -190,7 +190,7 @@ class Function(Kernel):
 def as_kernel(value: Any, name: str = "kernel") -> Any:
     """Return the value as a kernel: a function becomes a `Function`, or a `Profile` if radial.
 
-    TypeError with the ``name`` of the argument for anything else.
+    Kernels that are pytrees are returned unchanged. TypeError with ``name`` for anything else.
     """
     if isinstance(value, type) or not callable(value):
         remedy = f"; call it: {value.__name__}()" if isinstance(value, type) else ""
@@ -238,7 +238,7 @@ class Scaled(Kernel):
 def profile(kernel: KernelLike) -> Callable[[Array], Array] | None:
     """Return the kernel as a function of the squared Euclidean distance, or None.
 
-    Radial kernels with one length, constants, and sums, products and multiples of these have one.
+    Not None: radial kernels with one length, constants, and their sums, products and multiples.
     """
     match kernel:
         case Constant():
@@ -266,7 +266,7 @@ def _children(kernel: KernelLike) -> list[KernelLike]:
 
 
 def smoothness(kernel: KernelLike) -> bool | None:
-    """Return whether the kernel is twice differentiable at x = y; None if a part is undeclared."""
+    """Return whether the kernel is twice differentiable at x = y; None if that is undeclared."""
     parts = _children(kernel)
     answers = [smoothness(part) for part in parts] or [getattr(kernel, "smooth", None)]
     return False if False in answers else None if None in answers else True
@@ -285,7 +285,7 @@ def needs_bandwidth(kernel: KernelLike) -> bool:
 
 
 def all_unset(kernel: KernelLike) -> bool:
-    """Return whether all bandwidths are unset, so that a rescaling of distances has no effect."""
+    """Return whether all parts have an unset bandwidth: rescaled distances then have no effect."""
     if children := _children(kernel):
         return all(map(all_unset, children))
     return _is_unset(kernel)

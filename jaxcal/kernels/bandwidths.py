@@ -1,12 +1,12 @@
-"""Bandwidth heuristics: the median heuristic, and its form for kernels inside a distance.
+"""Bandwidth heuristics: the median heuristic, and a second-order one for ground kernels.
 
-``median_heuristic`` scales a kernel by the distances between observations. A kernel that compares
-predictions point by point (the ground kernel of MMD and of the kernelized Fisher divergence) is
-scaled by ``second_order_heuristic``: the distances between draws of the predictions.
+``median_heuristic`` scales a kernel by the distances between observations. A ground kernel, on the
+points of predictions inside a distance such as MMD or the kernelized Fisher divergence, is scaled
+by ``second_order_heuristic``: by the distances between draws of the predictions.
 
-No bandwidth depends on the order of the rows: if not all pairs are compared, the values select them
-(`by_values`). A median is the distance of the one or two pairs that attain it, and has derivatives
-of every order.
+No bandwidth depends on the order of the rows: if not all pairs are compared, their values select
+them (`by_values`). A median is the distance of the one or two pairs that attain it, and is
+differentiated as such.
 """
 
 import math
@@ -30,9 +30,9 @@ MAX_DRAWS = 32  # draws per prediction of a pair: 32^2 distances
 
 
 def pairs(n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"], Int[Array, " p"]]:
-    """Return pairs of different positions among n: all, or ``most`` drawn with a fixed seed.
+    """Return pairs (i, j) of different positions among n: all, or ``most`` with a fixed seed.
 
-    `by_values` determines the observations at these positions.
+    They are positions in the order of `by_values`, not row numbers.
     """
     if n * (n - 1) // 2 <= most:
         i, j = np.triu_indices(n, 1)
@@ -47,7 +47,8 @@ def pairs(n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"], Int[Array
 def by_values(features: Features) -> Int[Array, " n"]:
     """Return the order of the observations by a fixed projection of their values.
 
-    Observations that rounding could swap are nearly equal, and so are their distances.
+    Rounding can swap only observations with nearly equal projections; except by coincidence, these
+    are nearly equal themselves, and so are their distances.
     """
     rng = np.random.default_rng(0)
 
@@ -65,8 +66,8 @@ def by_values(features: Features) -> Int[Array, " n"]:
 def _median_of(values: Callable[[Array], Array], p: int) -> Scalar:
     """Return the median of the positive ``values(k)``, k < p; 1 if all are 0, NaN if one is NaN.
 
-    Zeros are pairs of equal observations. With them, if about half of the pairs agree, the median
-    would be near the smallest positive value, and the kernel would test equality only. Only
+    Zeros come from pairs of equal observations and are left out: with about half of them, the
+    median would be near the smallest positive value, and the kernel would test equality only. Only
     the one or two middle values are differentiated.
     """
     fixed = jax.lax.stop_gradient(values(jnp.arange(p)))
@@ -76,7 +77,7 @@ def _median_of(values: Callable[[Array], Array], p: int) -> Scalar:
 
 
 def _middle_of(values: Float[Array, " p"]) -> tuple[Int[Array, "2"], Bool[Array, ""]]:
-    """Return the indices of the one or two middle positive values; whether there are none."""
+    """Return the indices of the two middle positive values (may agree), and if there are none."""
     zeros = jnp.sum(values <= 0)
     ranks = zeros + jnp.stack([values.size - zeros - 1, values.size - zeros]) // 2
     return _of_rank(values, jnp.clip(ranks, 0, values.size - 1)), zeros == values.size
@@ -109,7 +110,7 @@ def median_heuristic(divergence: Divergence, features: Features) -> tuple[Scalar
 
     The bandwidth is the median distance (not its square) over pairs of different predictions, in
     the units of the distance; 1 if all are equal. All pairs of up to 512 observations are compared;
-    for larger n those of 512 observations at evenly spaced ranks of `by_values`, including both
+    for larger n all pairs of 512 that are evenly spaced in the order of `by_values`, including both
     ends. For a distance without ``separations`` (MMD), 2,048 pairs are compared. The bandwidth
     does not depend on the order of predictions; it is NaN if a feature is not finite. The
     derivative is that of the one or two pairs that attain the median. ValueError if n < 2. Cost: at
@@ -132,7 +133,7 @@ _Compared = tuple[Int[Array, " p"], Int[Array, " p"], Float[Array, " p"]]
 
 
 def _block(divergence: Divergence, features: Features, n: int) -> _Compared:
-    """Return all pairs i < j of at most 512 observations, and their squared distances."""
+    """Return rows i and j of all pairs of at most 512 observations, and squared distances."""
     m = min(n, MAX_OBSERVATIONS)
     rows = jnp.arange(n) if m == n else by_values(features)[np.arange(m) * (n - 1) // (m - 1)]
     some = jax.tree.map(lambda leaf: leaf[rows], features) if m < n else features
@@ -143,7 +144,7 @@ def _block(divergence: Divergence, features: Features, n: int) -> _Compared:
 
 
 def _pair_by_pair(divergence: Divergence, features: Features, n: int) -> _Compared:
-    """Return at most 2,048 pairs, and their squared distances."""
+    """Return rows i and j of at most 2,048 pairs, and their squared distances."""
     i, j = (by_values(features)[place] for place in pairs(n))
 
     def between(pair: tuple[Array, Array]) -> Scalar:
@@ -159,12 +160,12 @@ def second_order_heuristic(
 ) -> Scalar:
     """Return the bandwidth of a kernel on the points of predictions: a median distance of draws.
 
-    The bandwidth is the median over pairs of predictions of the median distance of two independent
-    draws from the equal mixture of the pair, in the units of the points. If it is 0, the median of
-    the positive ones is used, or 1 if all predictions are the same point. Exact in one dimension
-    and for isotropic Gaussians; otherwise from draws. At most ``most`` pairs are used, so the cost
-    does not grow with n. NaN if a used prediction is NaN. TypeError for predictions with neither
-    Gaussian moments nor draws. Source: Glaser et al. (2023), Section 6.
+    For each pair of predictions, take the median distance of two independent draws from the equal
+    mixture of the two. The bandwidth is the median of the positive values, in the units of the
+    points; 1 if all predictions are the same point. Exact for Gaussians if d = 1 or all are
+    isotropic; otherwise from draws. At most ``most`` pairs are used, so the cost does not grow with
+    n. NaN if a used prediction is NaN. TypeError for predictions with neither Gaussian moments nor
+    draws. Source: Glaser et al. (2023), Section 6.
     """
     try:
         moments = gaussian_moments(predictions)
@@ -192,8 +193,8 @@ def spread_of_draws(samples: Float[Array, "n m d"], *, most: int = MAX_PREDICTIO
 def _median_distance(p: Float[Array, "m d"], q: Float[Array, "m d"]) -> Scalar:
     """Return the median distance of two draws from the equal mixture of two samples.
 
-    Compares first halves with second halves: all pairs are independent, and the proportions of p
-    with p, q with q and p with q are 1/4, 1/4 and 1/2 without weights.
+    First halves of both are compared with second halves: the two points of a pair are independent,
+    and 1/4 of the pairs are p with p, 1/4 q with q and 1/2 p with q, as in the mixture.
     """
     half = p.shape[0] // 2
     first = jnp.concatenate([p[:half], q[:half]])
@@ -214,8 +215,8 @@ def spread_of_gaussians(
 ) -> Scalar:
     """Return the second-order heuristic of Gaussians: exact if all are isotropic, or d = 1.
 
-    Variances within 1 % of each other count as isotropic; other Gaussians are sampled. Exact values
-    have derivative 0; sampled ones are differentiated.
+    A covariance counts as isotropic if it differs from the mean variance times I by at most 1 % of
+    that; otherwise all are sampled. Exact values have derivative 0; sampled ones do not.
     """
     n, d = mean.shape
     if n < 2:
@@ -297,8 +298,7 @@ def _isotropic_median(
     The distance is |X| for normal X with (shift, variance) = (0, 2v), (0, 2w) or (|mu - mu'|, v +
     w) with probabilities 1/4, 1/4 and 1/2. At the median r, the sum of P(|X| > r) for the first two
     equals twice P(|X| <= r) for the third. Solved by bisection in logarithms, as both sides are
-    tiny for narrow, distant predictions. It has no derivative: exact ground bandwidths are
-    constant.
+    tiny for narrow, distant predictions. The result is treated as a constant: its derivative is 0.
     """
     # draws blurred by 1e-5 of the shift: negligible, except for point masses, where it is the limit
     blur = 2 * (1e-5 * shift) ** 2 + float(jnp.finfo(shift.dtype).tiny) ** 0.5

@@ -24,7 +24,7 @@ from jaxcal.typing import DTypeLike, KernelLike, Scalar
 
 
 def of_vectors(kernel: KernelLike, name: str) -> KernelLike:
-    """Return the kernel; TypeError if it compares classes."""
+    """Return the kernel unchanged; TypeError if it compares classes."""
     if isinstance(kernel, Delta | ClassGram):
         raise TypeError(
             f"{name}: {type(kernel).__name__} compares classes, and these targets are vectors: use "
@@ -38,7 +38,7 @@ def _as_pytree(function: Any) -> Any:
 
 
 class MatrixKernel(eqx.Module):
-    r"""Kernel k((p, y), (q, y')) on predictions and classes jointly, not a product of two.
+    r"""Kernel k((p, y), (q, y')) of predictions and classes jointly, not a product of kernels.
 
     Args:
         function: ``K(p, q)`` of two probability vectors [m] that returns the matrix
@@ -49,7 +49,7 @@ class MatrixKernel(eqx.Module):
 
 
 class Delta(eqx.Module):
-    """Kernel of classes ``k(x, x) = 1``, and 0 for different classes.
+    """Kernel of classes: 1 for equal classes, 0 for different ones.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -61,12 +61,12 @@ class Delta(eqx.Module):
         return (x == y).astype(jnp.result_type(float))
 
     def gram(self, xs: Int[Array, " n"], ys: Int[Array, " m"]) -> Float[Array, "n m"]:
-        """Gram matrix ``[k(x_i, y_j)]`` of classes [n] and [m], shape [n, m]."""
+        """Return the Gram matrix ``[k(x_i, y_j)]`` of classes [n] and [m], [n, m]."""
         return (xs[:, None] == ys[None]).astype(jnp.result_type(float))
 
 
 def gram_matrix(value: object, name: str = "matrix") -> Array:
-    """Return a symmetric, positive semidefinite array [m, m]; other values raise ValueError."""
+    """Return a symmetric, positive semidefinite array [.., m, m]; ValueError for other values."""
     matrix = convert.floats(value, name)
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise ValueError(f"{name}: wanted a Gram matrix of shape [m, m], got {matrix.shape}")
@@ -108,18 +108,18 @@ class ClassGram(eqx.Module):
         return self.matrix[x, y]
 
     def gram(self, xs: Int[Array, " n"], ys: Int[Array, " m"]) -> Float[Array, "n m"]:
-        """Gram matrix ``[k(x_i, y_j)]`` of classes [n] and [m], shape [n, m]."""
+        """Return the Gram matrix ``[k(x_i, y_j)]`` of classes [n] and [m], [n, m]."""
         return self.matrix[xs][:, ys]
 
 
 class Hamming(Kernel):
     """Hamming kernel ``exp(-rate h)``, h the number of positions at which two sequences differ.
 
-    Positive definite and characteristic, as a product over positions of kernels that are 1 for
-    equal and ``exp(-rate)`` for different tokens.
+    It is positive definite and characteristic, because it is a product over positions of kernels
+    that are 1 for equal and ``exp(-rate)`` for different tokens.
 
     Args:
-        rate: Above 0; about 1 over the typical number of positions at which two sequences differ.
+        rate: Above 0; suggested: 1 / (typical number of positions at which two sequences differ).
 
     Source: Glaser et al. (2024), who use it to compare conditional models of proteins.
 
@@ -139,13 +139,13 @@ class Hamming(Kernel):
 
 
 class Spectrum(Kernel):
-    """Spectrum kernel: the cosine between the counts of all runs of ``length`` tokens.
+    """Spectrum kernel: cosine of the vectors that count each run of ``length`` successive tokens.
 
-    Positive semidefinite; it depends on the distribution of these runs only. Negative tokens are
-    padding and belong to no run; without any run the kernel is 0.
+    It is positive semidefinite and depends only on the shares of these runs in each sequence.
+    Negative tokens are padding and belong to no run; if a sequence has no run, the kernel is 0.
 
     Args:
-        length: Tokens in a run, at least 1 and at most the length of the sequences.
+        length: Number of tokens in a run, at least 1 and at most the length of the sequences.
 
     Cost: O(length l^2) comparisons per pair of sequences of l tokens.
 

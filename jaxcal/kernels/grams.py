@@ -17,10 +17,10 @@ def pivots(
 ) -> tuple[Int[Array, " r"], Bool[Array, " r"]]:
     """Return the rows of ``xs`` in the pivot order of incomplete Cholesky, and which are in use.
 
-    Each step selects the row whose feature is farthest from the span of the selected ones. It stops
-    after ``rank`` steps, or if that squared distance is at most ``tolerance`` times the largest
-    k(x, x). Ties are broken by value, not by row. A row whose k(x, x) is not finite comes first,
-    so that the result is NaN. Cost O(n rank^2), memory O(n rank).
+    Each step selects the row whose feature is farthest from the span of the selected ones.
+    Selection stops after r = ``rank`` steps, or if the squared distance is at most ``tolerance``
+    times the largest k(x, x). Ties are broken by value, not by row. A row whose k(x, x) is not
+    finite comes first, so that features are NaN. Cost O(n rank^2), memory O(n rank).
     Source: Fine and Scheinberg (2002).
     """
     n = xs.shape[0]
@@ -30,17 +30,17 @@ def pivots(
     least = tolerance * jnp.max(start)
 
     def go_on(state: PyTree) -> Array:
-        step, _, left, _ = state
-        farthest = jnp.max(left)
+        step, _, residual, _ = state
+        farthest = jnp.max(residual)
         return (step < rank) & ((farthest > least) | ~jnp.isfinite(farthest))
 
     def take(state: PyTree) -> PyTree:
-        step, columns, left, taken = state
-        i = jnp.argmax(left).astype(jnp.int32)
+        step, columns, residual, taken = state
+        i = jnp.argmax(residual).astype(jnp.int32)
         column = gram(kernel, ordered, ordered[i][None])[:, 0]
-        column = (column - columns @ columns[i]) / jnp.sqrt(left[i])
-        left = at_least(left - column**2, 0).at[i].set(0)
-        return step + 1, columns.at[:, step].set(column), left, taken.at[step].set(i)
+        column = (column - columns @ columns[i]) / jnp.sqrt(residual[i])
+        residual = at_least(residual - column**2, 0).at[i].set(0)
+        return step + 1, columns.at[:, step].set(column), residual, taken.at[step].set(i)
 
     empty = (jnp.zeros((), jnp.int32), jnp.zeros((n, rank), xs.dtype), start)
     step, _, _, taken = jax.lax.while_loop(go_on, take, (*empty, jnp.zeros(rank, jnp.int32)))
@@ -48,9 +48,9 @@ def pivots(
 
 
 class NystroemFeatures(eqx.Module):
-    r"""Features ``k(q, S) L^-T`` with ``L L^T = k(S, S)`` for r landmarks S: exact on their span.
+    r"""Feature map ``k(q, S) L^-T``, ``L L^T = k(S, S)``, of r landmarks S: exact on their span.
 
-    ``lift`` [r, p]: L^-T, or its product with a matrix of p columns (`turned`). A product with it
+    ``lift`` [r, p]: L^-T, or its product with a matrix of p columns (`turned`); multiplying by it
     takes a quarter of the time of triangular solves. ``used`` [r]: which landmarks are in use.
     """
 
@@ -73,7 +73,7 @@ class NystroemFeatures(eqx.Module):
 
     @full_precision
     def turned(self, matrix: Float[Array, "p s"]) -> "NystroemFeatures":
-        """Return the map to the features times ``matrix``."""
+        """Return the map whose features are these times ``matrix``."""
         return NystroemFeatures(self.kernel, self.landmarks, self.lift @ matrix, self.used)
 
     @full_precision

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.kernels.algebra import (  # noqa: F401 (kernels and their algebra have one home)
+from jaxcal.kernels.algebra import (  # noqa: F401 (also imported from here)
     Bandwidth,
     Constant,
     Function,
@@ -39,7 +39,7 @@ from jaxcal.numerics import at_least, safe_power, safe_sqrt
 from jaxcal.read import convert
 from jaxcal.typing import Features, Key, Scalar
 
-FEW = 16  # up to this dimension, differences are computed per coordinate
+FEW = 16  # up to this dimension, `separations` subtracts coordinates one by one
 
 
 class Gaussian(Radial):
@@ -180,8 +180,8 @@ class Matern52(Radial):
 class Laplace(Radial):
     """Laplace kernel ``exp(-sqrt(u))``, of the Euclidean distance.
 
-    Not differentiable at x = y: use it between predictions, not as the target kernel of a Stein
-    test. `L1Laplace` is the product over coordinates.
+    It is not differentiable at x = y: use it between predictions, not as the target kernel of a
+    Stein test. `L1Laplace` is the product of such kernels over coordinates.
 
     Args:
         bandwidth: As in `Gaussian`, which also defines u.
@@ -206,8 +206,8 @@ class PowerExponential(Radial):
 
     With bandwidth :math:`\lambda^{-1/\nu}` it is the prediction kernel
     :math:`\exp(-\lambda d^\nu)`, positive definite for every distance of vectors. Power 1 is
-    `Laplace`; power 2 is a Gaussian of bandwidth 1 / sqrt(2). Not differentiable at x = y, unless
-    the power is 2.
+    `Laplace`; power 2 is `Gaussian` with its bandwidth divided by sqrt(2). It is twice
+    differentiable at x = y only if the power is 2.
 
     Args:
         bandwidth: As in `Gaussian`.
@@ -242,7 +242,7 @@ class PowerExponential(Radial):
 class L1Laplace(Kernel):
     """Laplace kernel ``exp(-sum_i abs(x_i - y_i) / l_i)``: a product over coordinates.
 
-    Equals `Laplace` in one dimension. Not differentiable if a coordinate of x and y agrees.
+    It equals `Laplace` in one dimension, and is not differentiable where x_i = y_i for some i.
 
     Args:
         bandwidth: Length l, [] or one per coordinate [d], in the units of the points; None uses the
@@ -287,20 +287,20 @@ class Linear(Kernel):
 
 
 def gram(kernel: Callable[..., Array], xs: Features, ys: Features) -> Float[Array, "n m ..."]:
-    """Return ``[k(x_i, y_j)]`` by definition, n m evaluations of the kernel."""
+    """Return ``[k(x_i, y_j)]`` by n m evaluations of the kernel."""
     return jax.vmap(lambda x: jax.vmap(lambda y: kernel(x, y))(ys))(xs)
 
 
 def by_rows(pair: Callable[..., Array], rows: Features, cols: Features) -> Float[Array, "r c"]:
-    """Return ``[pair(row, col)]`` row by row, to store intermediates of c pairs only."""
+    """Return ``[pair(row, col)]``, computed by rows so that only c pairs use memory at a time."""
     return jax.lax.map(lambda row: jax.vmap(lambda col: pair(row, col))(cols), rows)
 
 
 def matrix(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
-    """Return ``[k(x_i, y_j)]`` by matrix products for sums and products of linear, radial kernels.
+    """Return ``[k(x_i, y_j)]``, by matrix products for sums and products of linear, radial kernels.
 
-    Points are centred at the mean of ``ys``, so that no digits are lost by a common offset. A
-    kernel may provide a method ``gram(xs, ys)``; others are evaluated pair by pair, as in `gram`.
+    For radial kernels points are centred at the mean of ``ys``, so that a common offset costs no
+    digits. Other kernels use their method ``gram(xs, ys)`` or, without one, the function `gram`.
     Cost O(n m q).
     """
     radial = profile(kernel)
@@ -335,7 +335,7 @@ def separations(xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array
     """
     q = xs.shape[1]
     if q <= FEW:
-        # an exact product has a transposed layout: reading across its rows is four times slower
+        # a product with I copies the columns into rows: to read columns is four times slower
         eye = jnp.eye(q, dtype=xs.dtype)
         left, right = (jnp.matmul(eye, zs.T, precision="highest") for zs in (xs, ys))
         return reduce(jnp.add, [(left[k][:, None] - right[k][None]) ** 2 for k in range(q)])
