@@ -1,4 +1,4 @@
-"""Calibration test from sums of moments times features: names and locates errors, linear in n."""
+"""Calibration test from sums of moments times features; it names and locates errors in O(n)."""
 
 from jaxcal.entries.calibration import calibration_test
 

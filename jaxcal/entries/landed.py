@@ -83,8 +83,8 @@ def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> L
 def _drawn(
     predictions: Standardized, draws: Float[Array, "n k *event"], ys: Points, targets: Array
 ) -> Landed:
-    """Return `Landed` with half of the draws as points; moments are known or of the other half.
-    `Draws` get the log densities of normal distributions with these moments."""
+    """Return `Landed` with half of the draws as points. Known moments, or else those of the other
+    half, give centres and scales; `Draws` get normal log densities with these moments."""
     (n, d), k = ys.shape, draws.shape[1]
     originals = jnp.concatenate([targets[:, None], draws[:, : k // 2]], axis=1)
     points = predictions.units.points(originals.reshape(n, -1, d))
@@ -209,8 +209,8 @@ class _Near(NamedTuple):
 
     @property
     def claims(self) -> tuple[Points, Points]:
-        """Return centres and deviations [n, d] of the modes, which have no noise; of the first
-        points, if enough of them have weight and both differ, as with several modes."""
+        """Return centres and deviations [n, d]: of the modes, which have no noise, or of the first
+        points if enough points have weight and the two differ, as with several modes."""
         deviations = jnp.linalg.norm(self.scales, axis=2)
         enough = 1 / jnp.sum(self.weights**2, axis=1) > ENOUGH
         widths = jnp.sqrt(at_least(jnp.diagonal(self.spread, axis1=1, axis2=2), 0))
@@ -308,7 +308,7 @@ def _log_mixture(parts: list[Part], points: Float[Array, "n k d"]) -> Float[Arra
 
 
 def _usable(centers: Points, scales: Array) -> tuple[Points, Array]:
-    """Return centres and scales; those not finite or singular become those of all targets, 0, I."""
+    """Return centres and scales; 0 and I, as of all targets, if not finite or singular."""
     eye = jnp.eye(scales.shape[1], dtype=scales.dtype)[None]
     smallest = jnp.min(jnp.linalg.norm(scales, axis=2), axis=1)
     usable = jnp.all(jnp.isfinite(centers), axis=1) & (smallest > 0) & jnp.isfinite(smallest)

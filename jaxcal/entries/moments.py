@@ -2,8 +2,8 @@ r"""Entries: moments with mean zero given the prediction, times features of the 
 
 For any feature :math:`\varphi` of a prediction or its input, and any moment with
 :math:`E[t(p, Y) \mid p] = 0`, :math:`E[\varphi(p) t(p, Y)] = 0`. :math:`\varphi = 1` detects an
-error common to all predictions. Other features, the centre and log scale that a prediction claims
-and its inputs, detect errors that change along them.
+error common to all predictions. The other features (the centre and log scale that a prediction
+claims, inputs) detect errors that change along them.
 """
 
 from typing import NamedTuple
@@ -23,9 +23,9 @@ MOST_ALONE = 512  # most products of a moment with single columns
 
 
 class Group(NamedTuple):
-    """A named alternative. In each of the ``blocks`` [n, k], all k entries may be shifted, or one;
-    of the entries ``alone`` [n, k] (or None) only one. ``weight``: prior weight. ``positive``, for
-    a single entry: whether its shift is positive."""
+    """A named alternative: either all k entries of one of the ``blocks`` [n, k] are shifted, or one
+    of them, or one of the entries ``alone`` [n, k], if any. ``weight``: prior weight. ``positive``:
+    whether the shift is positive, for a group of one entry."""
 
     name: str
     weight: float

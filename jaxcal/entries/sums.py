@@ -28,8 +28,8 @@ class EntriesFit(eqx.Module):
     """Fit to a first sample of a stream; given the fit, every entry is a sum over observations.
 
     ``units`` of the targets; ``frame``: maps to features; ``ends``: whether a density has a
-    boundary; ``even``: whether points have equal weights, as draws do; ``layout``: name, weight,
-    sizes of blocks and `Group.alone` of each alternative; ``n_draws`` of signs; ``names``: `Names`.
+    boundary; ``even``: whether points have equal weights, as draws do; ``layout``: name, weight and
+    numbers of entries (blocks, alone) of each `Group`; ``n_draws`` of signs; ``names``: `Names`.
     """
 
     key: Key

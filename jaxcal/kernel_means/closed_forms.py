@@ -10,18 +10,18 @@ of two independent normals is normal. Source: Widmann, Lindsten and Zachariah (2
 with gamma = 1 / (2 l^2).
 
 Laplace predictions, without loss of digits: a coordinate of the kernel is :math:`e^{-\gamma z}`; a
-prediction is a density with rate :math:`\alpha = 1/\beta`. Convolutions multiply factors
-:math:`1 / (r^2 + t^2)` over the rates r. The product is a divided difference, in r squared, of the
-transform of :math:`G(r) = e^{-rz} / (2r)`:
+prediction has a density of rate :math:`\alpha = 1/\beta`. The Fourier transforms of convolutions
+are products of :math:`1 / (r^2 + t^2)` over the rates r. Such a product is a divided difference, in
+r squared, of the transform of :math:`G(r) = e^{-rz} / (2r)`:
 
 .. math:: \kappa_1 = -2\gamma\alpha^2\, G[\alpha^2, \gamma^2], \qquad
           \kappa_2 = 2\gamma\alpha^2\alpha'^2\, G[\alpha^2, \alpha'^2, \gamma^2].
 
-Expanded from the smallest rate up these are sums of positive terms, with
+Expanded from the smallest rate up, these are sums of positive terms with
 :math:`E_1(x) = (1 - e^{-x}) / x` and the second divided difference :math:`E_2` of
 :math:`e^{-x}` at 0, x, y, so that (nearly) equal rates cost no digits. The formulas of Widmann,
-Lindsten and Zachariah (2021), App. D.2, are the same functions, but divide by
-:math:`\beta^2\gamma^2 - 1` and the like.
+Lindsten and Zachariah (2021), App. D.2, are the same functions, but divide by differences of rates
+such as :math:`\beta^2\gamma^2 - 1`.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ from jaxcal.read.predictions import along_last
 from jaxcal.typing import Point, Points, Scalar
 
 UNROLLED = 16  # largest number of coordinates for which loops are unrolled
-SMALL = 4  # the same for loops over matrices
+SMALL = 4  # largest dimension of matrices for which loops over them are unrolled
 
 
 class DiagonalNormals(NamedTuple):
@@ -59,7 +59,7 @@ class DiagonalNormals(NamedTuple):
 
 
 class FullNormals(NamedTuple):
-    """Normals with full covariances, flat inverses of G + Sigma, and the log of kappa_1's peak."""
+    """Normals with full covariances, flattened inverses of G + Sigma, and log kappa_1 at mu."""
 
     mean: Points
     cov: Float[Array, "n d d"]
@@ -68,7 +68,7 @@ class FullNormals(NamedTuple):
 
 
 class Diagonal(eqx.Module):
-    """Independent coordinates: O(d) per pair; for many, kappa_1 as one matrix product."""
+    """Formulas for independent coordinates: O(d) per pair; kappa_1 of many is a matrix product."""
 
     squares: Point  # l^2 of each coordinate
 
@@ -118,14 +118,14 @@ def _together(side: tuple[Array, ...] | Array) -> Array:
 
 
 def _coordinate(square, mean, cov, other_mean, other_cov):
-    """Return a coordinate's term of every exponent, and its width relative to the kernel's."""
+    """Return, for all pairs, one coordinate's squared shift over width, and width / l^2."""
     width = (square + cov)[:, None] + other_cov[None]
     shift = mean[:, None] - other_mean[None]
     return shift * (shift / width), width / square
 
 
 class Full(eqx.Module):
-    """Any covariances: kappa_1 as one matrix product of width d^2, kappa_2 in O(d^3) per pair."""
+    """Formulas for any covariances: kappa_1 by a product of width d^2, kappa_2 O(d^3) per pair."""
 
     squares: Point
 
@@ -250,19 +250,19 @@ def _ordered(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
-    r"""Return ``E exp(-gamma |Z - y|)`` at distance z = abs(loc - y) >= 0.
+    r"""Return ``E exp(-gamma |Z - y|)`` at distance z = abs(loc - y) >= 0, Z of rate alpha.
 
-    For rates alpha and gamma, :math:`\frac{\alpha}{\alpha + \gamma} e^{-rz} (1 + r z E_1((R - r)
-    z))` with r <= R the two rates.
+    With r <= R the two rates alpha and gamma in ascending order, it is
+    :math:`\frac{\alpha}{\alpha + \gamma} e^{-rz} (1 + r z E_1((R - r) z))`.
     """
     low, high = _ordered(alpha, gamma)
     return alpha / (alpha + gamma) * jnp.exp(-low * z) * (1 + low * z * e1((high - low) * z))
 
 
 def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
-    r"""Return ``E exp(-gamma |Z - Z'|)`` at distance z >= 0 of the locations.
+    r"""Return ``E exp(-gamma |Z - Z'|)`` for Z of rate alpha, Z' of beta, locations z >= 0 apart.
 
-    With sorted rates :math:`r_0 \le r_1 \le r_2`, f(r) = G and divided differences of f in r,
+    With sorted rates :math:`r_0 \le r_1 \le r_2` and divided differences of f = G in r, not r^2,
     :math:`G[r_0^2, r_1^2, r_2^2] = (f[r_0, r_1, r_2] -
     f[r_0, r_1] / (r_0 + r_1)) / ((r_1 + r_2)(r_0 + r_2))`.
     """
@@ -279,7 +279,7 @@ def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
 
 
 class Products(eqx.Module):
-    """Kernel means as products over coordinates: about four exponentials per coordinate."""
+    """Laplace kernel means as products over coordinates, with about four exponentials for each."""
 
     gamma: Point
 
@@ -312,7 +312,7 @@ class Products(eqx.Module):
 
 
 def _product(coordinate: Callable[..., Array], by_coordinate: tuple[Array, ...]) -> Array:
-    """Return the product over the leading axis, one coordinate at a time."""
+    """Return the product of ``coordinate(..)`` over the leading axis, one entry at a time."""
     total = coordinate(*(part[0] for part in by_coordinate))
     if by_coordinate[0].shape[0] == 1:
         return total

@@ -25,7 +25,7 @@ from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike, Scalar
 
 @runtime_checkable
 class Formulas(Protocol):
-    """Protocol of kappa_1 and kappa_2 of slices of features; ``own`` is the diagonal of kappa_2."""
+    """Protocol of formulas from features to kappa_1, kappa_2, and kappa_2 of p_i with itself."""
 
     def first(self, rows: PyTree, ys: Array, /) -> Array: ...
 
@@ -34,9 +34,9 @@ class Formulas(Protocol):
     def own(self, features: PyTree, /) -> Array: ...
 
 
-Averages = tuple[PyTree, Formulas]
+Averages = tuple[PyTree, Formulas]  # features of n predictions, and formulas
 Maker = Callable[[Any, Any], Averages]  # takes a kernel and a distribution
-OWN_COUNTS = 128  # counts if predictions have units of their own: a pair costs its square
+OWN_COUNTS = 128  # most counts if each prediction has its own units: a pair costs its square
 _PAIRS: dict[tuple[type, type], Maker] = {}
 _LOOKED_UP: set[tuple[type, type]] = set()  # classes that compiled programs may have used
 
@@ -91,7 +91,7 @@ def find(kernel: object, distribution: PyTree) -> Maker | None:
 
 
 def make(kernel: KernelLike, distribution: PyTree) -> Averages:
-    """Return features and formulas; TypeError if none is registered."""
+    """Return features and formulas for a kernel; `NoClosedForm` if none is registered."""
     maker = find(kernel, distribution)
     if maker is None:
         raise NoClosedForm(
@@ -102,7 +102,7 @@ def make(kernel: KernelLike, distribution: PyTree) -> Averages:
 
 
 def own_by_second(formulas: PyTree, features: Features) -> Float[Array, " n"]:
-    """Return kappa_2 of each prediction with itself, one at a time."""
+    """Return kappa_2 of each prediction with itself, computed as n single pairs."""
 
     def one(single: Features) -> Array:
         alone = jax.tree.map(lambda leaf: leaf[None], single)
@@ -140,9 +140,9 @@ class KernelMeans(eqx.Module):
     def error(self) -> Scalar | float | None:
         """Absolute error of an average, for kernels of height 1 in float64.
 
-        0 for closed forms; a bound for quadrature rules that state one; for random quantiles, whose
-        averages are unbiased, the standard error of `first` at likely targets. None for draws,
-        whose averages are unbiased, and for nodes from the user.
+        0 for closed forms; a bound for sums over counts and mixtures of kernels; for random
+        quantiles, whose averages are unbiased, the standard error of `first` at likely targets.
+        None for draws, whose averages are unbiased, and for nodes from the user.
         """
         errors: list[Any] = [getattr(p, "error", None) for p in stated_rules(self.formulas)]
         if any(error is None for error in errors):
@@ -169,7 +169,7 @@ class KernelMeans(eqx.Module):
         return gram(self.kernel, ys, others)
 
     def empty(self) -> "KernelMeans":
-        """Return the averages without their features, for callers that store these themselves."""
+        """Return this object without its features, for callers that store features themselves."""
         return eqx.tree_at(lambda m: m.features, self, None, is_leaf=lambda x: x is None)
 
 
@@ -182,7 +182,7 @@ def stated_rules(formulas: PyTree) -> list[Any]:
 
 
 def gram(kernel: Any, ys: Array, others: Array) -> Float[Array, "r c"]:
-    """Return ``[k(y_i, y_j)]``: one matrix product for radial kernels and kernels of classes."""
+    """Return ``[k(y_i, y_j)]`` by the kernel's ``gram``, a matrix product if radial, or pairs."""
     if hasattr(kernel, "gram"):
         return kernel.gram(ys, others)
     radial = points.profile(kernel)
@@ -217,7 +217,7 @@ def kernel_means(
     - m draws of each prediction: unbiased, with a standard error of at most 1 / m^1/2 for kernels
       bounded by 1.
 
-    Independent coordinates (``to_event``), ``expand`` and ``mask`` do not matter.
+    ``to_event`` (independent coordinates), ``expand`` and ``mask`` do not change the method.
 
     Args:
         kernel: A kernel with a bandwidth.
@@ -277,7 +277,7 @@ def kernel_means(
 
 
 def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None:
-    """Return counts in the units of the predictions; None for others, or too many counts."""
+    """Return the `Lattice` of predictions that are counts; None if they are not, or too many."""
     standardized = isinstance(predictions, Standardized)
     original = predictions.predictions if standardized else predictions
     size = sampling.lattice_size(original) if n_counts is None else n_counts
@@ -289,15 +289,15 @@ def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None
 
 
 def _in_units_of(predictions: PredictionsLike, distribution: PyTree) -> PyTree:
-    """Return a closed form or points of the predictions in the units of `Standardized`."""
+    """Return a distribution in the units of the predictions, if these are `Standardized`."""
     if not isinstance(predictions, Standardized):
         return distribution
     return distribution_of(Standardized(distribution, predictions.units, predictions.event))
 
 
 class NoClosedForm(TypeError):
-    """Raised by a function registered by `pair` for unsupported parameters; draws are used
-    instead."""
+    """Error for a kernel and distribution without a closed form; `kernel_means` then uses draws.
+    Functions registered by `pair` raise it for unsupported parameters."""
 
 
 def check_dimension(ys: Array, d: int) -> None:

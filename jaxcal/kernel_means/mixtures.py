@@ -12,11 +12,11 @@ IMQ, rational quadratic, Matern 5/2 and Laplace kernels are Gaussian kernels of 
           \mathrm{Matern}_\nu(u) = E e^{-\nu u / 2 S},
 
 with shapes beta, alpha and nu (Laplace is the Matern kernel of nu = 1/2). Their kernel means over
-normals are averages of those of Gaussian kernels, at the nodes of the trapezoidal rule in x with
-:math:`\log s = x - c\,\mathrm{softplus}(-x)^2`, which resolves a feature of width 1 in log s
-anywhere and is sparse far below s = 1, where integrands are small. `ERROR` is the absolute error of
-the rule for a kernel of height 1 in float64 at every distance up to 1e7 bandwidths. It therefore
-bounds the error of every average of the kernel, in any dimension.
+normals are weighted sums of those of Gaussian kernels, at the nodes s of the trapezoidal rule in x
+with :math:`\log s = x - c\,\mathrm{softplus}(-x)^2`. The rule resolves features of width 1 in log s
+and is sparse far below s = 1, where integrands are small. `ERROR` is the absolute error of the rule
+for a kernel of height 1 in float64 at every distance up to 1e7 bandwidths. It therefore bounds the
+error of every average of the kernel, in any dimension.
 """
 
 import math
@@ -38,18 +38,18 @@ from jaxcal.typing import Distribution, KernelLike
 SIZES = ((0.5, 96), (1, 56), (1.5, 40), (math.inf, 32))  # (shapes below, number of nodes)
 ERROR = 1e-7
 LEAST = 1e-24  # the smallest node, which also carries the mass below it
-GRADING = 0.1  # c
+GRADING = 0.1  # the constant c in the rule above
 
 
 class Weighted(NamedTuple):
-    """``weights`` [n, k], and the features of the components, leaves [n, k, ...]."""
+    """Features of n mixtures: ``weights`` [n, k]; features of components, leaves [n, k, ...]."""
 
     weights: Float[Array, "n k"]
     parts: PyTree
 
 
 class OfMixtures(eqx.Module):
-    """Kernel means of mixtures: k k' times the cost of components, one pair of them at a time."""
+    """Kernel means of mixtures, one (pair of) components at a time: k k' of them for kappa_2."""
 
     inner: Formulas
 
@@ -84,7 +84,7 @@ class OfMixtures(eqx.Module):
 
 
 def _by_component(features: Weighted) -> tuple[PyTree, Array]:
-    """Return features with leaves [k, n, ...], and weights."""
+    """Return the features with leaves [k, n, ...], and the weights [k, n]."""
     swapped = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), features)
     return swapped.parts, swapped.weights
 
@@ -116,7 +116,7 @@ class OfSum(eqx.Module):
 
 
 class OfMultiple(eqx.Module):
-    """Kernel means of scale k."""
+    """Kernel means of ``scale`` times a kernel."""
 
     scale: Array
     inner: Formulas
@@ -146,14 +146,14 @@ def of_multiple(kernel: Scaled, distribution: Distribution) -> Averages:
 
 
 class Grid(NamedTuple):
-    """Nodes s > 0, [q], and weights for the integral over ds / s."""
+    """Nodes s > 0 and their weights for an integral over ds / s, [q] each."""
 
     nodes: np.ndarray
     weights: np.ndarray
 
 
 def below(low: float, high: float, size: int) -> Grid:
-    """Return ``size`` nodes from ``low`` < 1 to ``high``, sparse towards 0."""
+    """Return a grid of ``size`` nodes from ``low`` < 1 to ``high``, sparse towards 0."""
     wide = np.linspace(-40, 40, 80001)
     start, stop = np.interp(np.log([low, high]), log_node(wide), wide)
     x = np.linspace(start, stop, size)
@@ -161,7 +161,7 @@ def below(low: float, high: float, size: int) -> Grid:
 
 
 def log_node(x: np.ndarray) -> np.ndarray:
-    """Return log s at x."""
+    """Return log s at x, as in the docstring of this module."""
     return x - GRADING * np.logaddexp(0, -x) ** 2
 
 
@@ -182,7 +182,7 @@ def gamma_rule(shape: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gaussians_of(kernel: KernelLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return squared lengths (in squared bandwidths) and weights of the Gaussian kernels."""
+    """Return squared lengths (in squared bandwidths) and weights of Gaussians that add up to k."""
     match kernel:
         case IMQ(beta=beta):
             s, weights = gamma_rule(beta)
@@ -200,7 +200,7 @@ def gaussians_of(kernel: KernelLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 class ScaleMixture(eqx.Module):
-    """Kernel means of a mixture of Gaussian kernels, one node at a time."""
+    """Kernel means of a weighted sum of Gaussian kernels, computed one node at a time."""
 
     route: ClassVar[str] = f"a mixture of Gaussian kernels, error below {ERROR:g}"
     error: ClassVar[float] = ERROR

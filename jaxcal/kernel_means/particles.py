@@ -12,8 +12,8 @@ most 4e-9 (`jaxcal.read.sampling.OMITTED`), and numpyro's probabilities that nee
 (``BetaBinomial``, ``NegativeBinomial2``) are accurate to about 1e-7.
 
 With the Gram matrix Lambda of classes, :math:`\kappa_1(p, y) = (\Lambda p)_y` and
-:math:`\kappa_2(p, q) = p^\top \Lambda q`. The four terms of h_Y are computed together as
-:math:`(e_y - p)^\top \Lambda (e_{y'} - p')`, without differences of large numbers.
+:math:`\kappa_2(p, q) = p^\top \Lambda q`. The four terms :math:`k(y, y') - \kappa_1(p, y') -
+\kappa_1(p', y) + \kappa_2(p, p')` of h_Y are :math:`(e_y - p)^\top \Lambda (e_{y'} - p')`.
 Source: Widmann, Lindsten and Zachariah (2021), App. E.
 """
 
@@ -65,8 +65,8 @@ class FromDraws(eqx.Module):
 
 
 def _about(kernel: KernelLike, draws: Array, others: Array) -> Array:
-    """Return the Gram matrix of draws and other points, centred at the mean of the draws for radial
-    kernels, so that no digits are lost by a common offset."""
+    """Return the Gram matrix of draws and other points. For radial kernels both are first centred
+    at the mean of the draws, so that no digits are lost by a common offset."""
     if draws.shape[1] > 1 and points.profile(kernel) is not None:
         middle = jnp.mean(draws, axis=0, keepdims=True)
         draws, others = draws - middle, others - middle
@@ -149,7 +149,7 @@ def over_quantiles(kernel: KernelLike, distribution: Stratified) -> Averages:
 
 
 class Smoothed(NamedTuple):
-    """``weights`` [n, m]: the probabilities; ``averages`` [n, m]: their products with K."""
+    """Features of counts: probabilities ``weights`` [n, m], and their products with K, [n, m]."""
 
     weights: Float[Array, "n m"]
     averages: Float[Array, "n m"]
@@ -185,8 +185,8 @@ def over_counts(kernel: KernelLike, distribution: Lattice) -> Averages:
 
 
 def _standard_error(kernel: KernelLike, distribution: Stratified) -> Scalar:
-    """Return an estimate of the standard error: half the difference between the averages of the two
-    halves at their points, as root mean square over points and predictions."""
+    """Return an estimate of the standard error of kappa_1: half the root mean square difference,
+    over points and predictions, between the averages over the two halves of the points."""
 
     def squared(points: Array) -> Array:
         between = gram(kernel, points, points)
@@ -197,7 +197,7 @@ def _standard_error(kernel: KernelLike, distribution: Stratified) -> Scalar:
 
 
 class ClassMeans(eqx.Module):
-    """Kernel means of classes, from products with their Gram matrix; None is the identity."""
+    """Kernel means of classes, from products with their Gram matrix; None stands for identity."""
 
     matrix: Float[Array, "m m"] | None
 
@@ -214,22 +214,22 @@ class ClassMeans(eqx.Module):
         return jnp.sum(self._times(features.probabilities) * features.probabilities, axis=-1)
 
     def residual(self, rows: Classes, ys: Array, cols: Classes, others: Array) -> Array:
-        """Return the sum of the four terms, [r, c]."""
+        """Return the sum of the four terms of h_Y, [r, c]."""
         return self._times(_residuals(rows, ys)) @ _residuals(cols, others).T
 
     def own_residual(self, features: Classes, ys: Array) -> Array:
-        """Return the sum of the four terms of each observation with itself, [n]."""
+        """Return the sum of the four terms of h_Y of each observation with itself, [n]."""
         residuals = _residuals(features, ys)
         return jnp.sum(self._times(residuals) * residuals, axis=-1)
 
 
 class MatrixMeans(eqx.Module):
-    r"""Four terms of h_Y, :math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`; O(m^2) per pair."""
+    r"""Sum of the terms of h_Y, :math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`; O(m^2) per pair."""
 
     kernel: MatrixKernel
 
     def residual(self, rows: Classes, ys: Array, cols: Classes, others: Array) -> Array:
-        """Return the sum of the four terms, [r, c], with c matrices in memory at a time."""
+        """Return the sum of the four terms of h_Y, [r, c], with c matrices in memory at a time."""
         p, q = rows.probabilities, cols.probabilities
         at_cols = (q, _residuals(cols, others))
 
@@ -241,7 +241,7 @@ class MatrixMeans(eqx.Module):
         return jax.lax.map(of_row, (p, _residuals(rows, ys)))
 
     def own_residual(self, features: Classes, ys: Array) -> Array:
-        """Return the sum of the four terms of each observation with itself, [n]."""
+        """Return the sum of the four terms of h_Y of each observation with itself, [n]."""
 
         def own(p: Array, residual: Array) -> Array:
             return residual @ self.kernel.function(p, p) @ residual
@@ -267,7 +267,7 @@ def delta_over_classes(kernel: Delta, distribution: Classes) -> Averages:
 
 @pair(MatrixKernel, Classes)
 def matrix_over_classes(kernel: MatrixKernel, distribution: Classes) -> Averages:
-    """Return the sum of the four terms of a kernel on predictions and classes jointly."""
+    """Return formulas for the four terms of a kernel on predictions and classes jointly."""
     return distribution, MatrixMeans(kernel)
 
 

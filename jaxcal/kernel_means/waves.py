@@ -1,9 +1,9 @@
 r"""Characteristic functions of predictions: the means of cos(w . Z) and sin(w . Z).
 
 A wave is averaged like a kernel of a point and a frequency: in closed form over normals and Laplace
-distributions, by linearity over mixtures, else from draws, nodes or counts. With
-:math:`E e^{i w \cdot Z} = e^{i w \cdot \mu} g(w)`, g is :math:`e^{-w^\top \Sigma w / 2}` for
-normals and :math:`\prod_j 1 / (1 + b_j^2 w_j^2)` for Laplace distributions.
+distributions, by linearity over mixtures, else from draws, nodes or counts. In closed form,
+:math:`E e^{i w \cdot Z} = e^{i w \cdot \mu} g(w)` with :math:`g = e^{-w^\top \Sigma w / 2}` for
+normals and :math:`g = \prod_j 1 / (1 + b_j^2 w_j^2)` for Laplace distributions of scales b.
 """
 
 from typing import ClassVar
@@ -38,7 +38,7 @@ class Wave(Kernel):
 
 
 class _Formulas(eqx.Module):
-    """Base of formulas of waves, with ``first`` only: means [r, c] at c frequencies."""
+    """Base of formulas of waves. Only ``first`` is defined: means [r, c] at c frequencies."""
 
     wave: Wave
 
@@ -95,6 +95,6 @@ def wave_over_laplaces(kernel: Wave, distribution: Laplaces) -> Averages:
 @pair(Wave, Particles)
 @pair(Wave, Stratified)
 def wave_over_draws(kernel: Wave, distribution: Particles) -> Averages:
-    """Return means over all draws, or all random quantiles."""
+    """Return means over all draws, or over all random quantiles (`Stratified`)."""
     stratified = isinstance(distribution, Stratified)
     return distribution, OverDraws(kernel, (FromQuantiles if stratified else FromDraws).route)

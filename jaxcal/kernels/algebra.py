@@ -173,7 +173,7 @@ class Constant(Kernel):
 
 
 class Function(Kernel):
-    """A function of two points as a kernel. It is compared by identity: a new lambda recompiles."""
+    """A function of two points as a kernel, compared by identity: a new lambda compiles again."""
 
     function: ArrayFunction = eqx.field(static=True)
     name: str = eqx.field(default="kernel", static=True)  # the argument, for error messages

@@ -77,7 +77,7 @@ def _median_of(values: Callable[[Array], Array], p: int) -> Scalar:
 
 
 def _middle_of(values: Float[Array, " p"]) -> tuple[Int[Array, "2"], Bool[Array, ""]]:
-    """Return the indices of the two middle positive values (may agree), and if there are none."""
+    """Return the indices of the middle positive values, one twice or two; whether none exist."""
     zeros = jnp.sum(values <= 0)
     ranks = zeros + jnp.stack([values.size - zeros - 1, values.size - zeros]) // 2
     return _of_rank(values, jnp.clip(ranks, 0, values.size - 1)), zeros == values.size
@@ -215,8 +215,8 @@ def spread_of_gaussians(
 ) -> Scalar:
     """Return the second-order heuristic of Gaussians: exact if all are isotropic, or d = 1.
 
-    A covariance counts as isotropic if it differs from the mean variance times I by at most 1 % of
-    that; otherwise all are sampled. Exact values have derivative 0; sampled ones do not.
+    A covariance counts as isotropic if its entries differ from those of v I by at most 0.01 v, v
+    its mean variance. If one is not isotropic, all are sampled. Exact values have derivative 0.
     """
     n, d = mean.shape
     if n < 2:

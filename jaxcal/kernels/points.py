@@ -297,7 +297,7 @@ def by_rows(pair: Callable[..., Array], rows: Features, cols: Features) -> Float
 
 
 def matrix(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
-    """Return ``[k(x_i, y_j)]``, by matrix products for sums and products of linear, radial kernels.
+    """Return ``[k(x_i, y_j)]``; sums and products of linear or radial kernels use matrix products.
 
     For radial kernels points are centred at the mean of ``ys``, so that a common offset costs no
     digits. Other kernels use their method ``gram(xs, ys)`` or, without one, the function `gram`.

@@ -9,8 +9,8 @@ Statistics are degenerate: under calibration :math:`E\,h(x, X') = 0` for every x
 count the observed statistic as one of the draws, so p >= 1 / (draws + 1) and the level holds for
 every number of draws. If the statistic or a draw is not finite, p is NaN.
 
-Estimates do not depend on the order of the rows. Signs and counts are drawn per row, so permuted
-rows with the same key give another p-value, with the same distribution.
+Estimates do not depend on the order of the rows. Random numbers are drawn per row, so permuted rows
+with the same key give another p-value, with the same distribution.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -31,11 +31,11 @@ class Needs(NamedTuple):
     Attributes:
         weights: Columns w of the forms :math:`\sum_{i \neq j} w_i w_j h_{ij}`, [n, b], or
             `jaxcal.engine.signs.HadamardSigns`; None for no forms.
-        squares: Whether to compute sums of squares of h.
+        squares: Whether to compute the sum of h^2 over pairs.
         block_size: Size of consecutive blocks; only pairs within a block are evaluated. None for
             all pairs. Forms are not available for blocks.
-        sketch: Normal draws [n, q] from which the q largest eigenvalues of H are estimated, or
-            None. Unused if the statistic has finite rank: its eigenvalues are exact.
+        sketch: Normal draws [n, q] for estimates of the q largest eigenvalues of H, or None. Unused
+            if the statistic has finite rank, where eigenvalues are computed exactly.
         redraws: Keys [b] of data sets with targets redrawn from the predictions, for each of which
             the estimate is computed; or None.
     """
@@ -85,7 +85,7 @@ class Sums(NamedTuple):
         means: Mean of h over the pairs within each of m blocks, [r, m]; m = 1 for all pairs.
         diagonal: h of each observation with itself, [r, n].
         row_sums: Sums of h over the pairs of each observation, [r, n].
-        weights: Columns w that the null requested, [n, b].
+        weights: Columns w that the null requested, [n, b]; b = 0 for none.
         forms: Forms :math:`\sum_{i \neq j} w_i w_j h_{ij}` of these columns, [r, b].
         squares: Sums of h^2 over ordered pairs, [r]; NaN if not requested.
         eigenvalues: The largest eigenvalues of H without its diagonal, [r, k], if requested.
@@ -135,7 +135,7 @@ class Sums(NamedTuple):
 
     @property
     def biased(self) -> Float[Array, " r"]:
-        """V-statistic: mean of h over these pairs and those of an observation with itself, [r]."""
+        """V-statistic: as `unbiased`, but with each observation also paired with itself, [r]."""
         diagonal = jnp.mean(self.diagonal[:, : self.blocks * self.size], axis=1)
         return ((self.size - 1) * self.unbiased + diagonal) / self.size
 
@@ -159,7 +159,7 @@ class Sums(NamedTuple):
         return 2 * jnp.std(self.contributions, axis=1, ddof=1) * self.n**0.5
 
     def guarded(self) -> "Sums":
-        r"""Return sums whose mean is corrected for skewed residuals, for comparison with draws.
+        r"""Return sums with ``means`` reduced for skewed residuals, for comparison with draws.
 
         With :math:`h_{ij} = \langle t_i, t_j \rangle`, let :math:`S = \sum_i t_i`,
         :math:`u_i = \langle t_i, S \rangle / |S|`, which add up to |S|, and
@@ -247,7 +247,7 @@ def p_value(
 ) -> Float[Array, " r"]:
     """Return ``(1 + #{samples >= statistic}) / (1 + b)`` for each row; NaN if not all are finite.
 
-    ``ties``: whether samples that equal the statistic up to rounding count as equal.
+    ``ties``: whether samples that equal the statistic up to rounding count as >= statistic.
     """
     least = statistic
     if ties:
@@ -264,7 +264,7 @@ def _if_finite(p: Array, statistic: Array, samples: Array) -> Array:
 
 
 def _with_total(by_channel: Array) -> Array:
-    """Stack the sum over channels and, if there are several, the channels."""
+    """Return the sum over channels and then, if there are several, the channels, stacked."""
     if by_channel.shape[0] == 1:
         return by_channel
     return jnp.concatenate([jnp.sum(by_channel, axis=0, keepdims=True), by_channel])
@@ -275,7 +275,7 @@ def _rows(sums: QuadraticSums | BlockSums) -> tuple[Array, Array]:
 
 
 def _squares(sums: QuadraticSums | BlockSums) -> Array:
-    """Return sums of squares: first of the sum over channels, then of each channel."""
+    """Return the sums of h^2, of all channels together and then of each; NaN if not computed."""
     if sums.squares is None or sums.all_squares is None:
         return jnp.full(_with_total(sums.diagonal).shape[0], jnp.nan, sums.diagonal.dtype)
     rest = sums.squares if sums.squares.shape[0] > 1 else sums.squares[:0]
@@ -284,7 +284,7 @@ def _squares(sums: QuadraticSums | BlockSums) -> Array:
 
 @jax.jit
 def holm(p_values: Float[Array, " d"]) -> Float[Array, " d"]:
-    """Return p-values adjusted by Holm's step-down method, which keeps the family-wise error."""
+    """Return p-values with Holm's step-down correction (family-wise); all NaN if one is NaN."""
     d = p_values.size
     order = jnp.argsort(p_values)
     stepped = jax.lax.cummax(p_values[order] * (d - jnp.arange(d)).astype(p_values.dtype))

@@ -1,7 +1,7 @@
-r"""Nulls without draws: a block normal limit, and the limit of a U-statistic.
+r"""Nulls without draws: the normal limit of a mean of blocks, and the limit of a U-statistic.
 
-The latter needs tail probabilities of :math:`Q = \sum_j \lambda_j \chi^2_{\nu_j}`, far into the
-tail:
+The limit of a U-statistic needs tail probabilities of
+:math:`Q = \sum_j \lambda_j \chi^2_{\nu_j}`, far into the tail:
 
 .. math:: P(Q > x) = \frac{1}{2\pi i} \int e^{g(t)}\,dt, \qquad
           g(t) = -\tfrac12 \sum_j \nu_j \log(1 - 2 \lambda_j t) - x t - \log t,
@@ -29,15 +29,15 @@ from jaxcal.numerics import at_least, at_most
 from jaxcal.read import convert
 from jaxcal.typing import Features, Key, Scalar
 
-STEP, NODES = 1 / 8, 96  # of the trapezoidal rule: up to v = sinh(12)
+STEP, NODES = 1 / 8, 96  # trapezoidal rule in u, v = sinh(u), up to u = 12
 BENDS = tuple(0.25 * 2.0**-k for k in range(9))  # bends of the parabola, in widths of the peak
-# only these avoid cancellation for a small weight with many degrees, up to 10^9
+# nearly straight: only these avoid cancellation for a small weight with many degrees, up to 10^9
 STRAIGHT = tuple(2.0**-k for k in range(12, 34, 3))
 
 
 class Tail(NamedTuple):
-    """``p`` and its logarithm, which does not underflow; ``slopes`` [k] are derivatives of log p
-    in :math:`\\log\\lambda_j`."""
+    """Tail probability ``p``; its logarithm, which does not underflow; ``slopes`` [k]: derivatives
+    of log p with respect to :math:`\\log\\lambda_j`."""
 
     p: Scalar
     log_p: Scalar
@@ -69,8 +69,8 @@ def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | N
     v, speed = jnp.sinh(step), jnp.where(step == 0, 0.5, 1) * STEP * jnp.cosh(step)
 
     def along(bend: Scalar) -> tuple[Array, Array, Array, Array]:
-        """Return the integrand's exponent, its direction, t - c, and 1 - 2 lambda t relative to
-        its value at c."""
+        """Return at each node: g(t) - g(c), the weighted step dt / (i width), t - c, and
+        1 - 2 lambda t relative to its value at c."""
         shift = jax.lax.complex(width * bend * v**2, width * v)
         direction = jax.lax.complex(speed, -2 * bend * v * speed)
         ratios = 1 - shift[None, :] * _complex(2 * lam / gaps)[:, None]
@@ -174,7 +174,7 @@ class BlockNormal(eqx.Module):
         return sums.outcome(statistic, ndtr(-statistic))
 
     def least_p_value(self, n: int) -> float:
-        """Return 0: the spread of the blocks may be arbitrarily small."""
+        """Return 0: the statistic is unbounded, as blocks may have arbitrarily small spread."""
         return 0.0
 
 
@@ -183,10 +183,10 @@ class Eigenvalues(eqx.Module):
 
     The :math:`\lambda` are the eigenvalues of H / n without its diagonal, so that the sum has the
     variance and skewness of a bootstrap with signs. The largest ones come from a random sketch of
-    H. The trace and Frobenius norm of H are exact and bound the unknown rest between two extremes:
-    equal weights, or weights proportional to the known ones. The p-value is the geometric mean of
-    the p-values of both. With random features (`jaxcal.RandomFeatures`) all eigenvalues are exact
-    and no sketch is needed. p = 1e-10 costs as much as p = 0.1.
+    H. The trace and Frobenius norm of H are exact and bound the other eigenvalues between two
+    extremes: all equal, or proportional to those from the sketch. The p-value is the geometric mean
+    of the p-values at both extremes. With random features (`jaxcal.RandomFeatures`) all eigenvalues
+    are exact and no sketch is needed. p = 1e-10 costs as much as p = 0.1.
 
     ``result.p_value_error`` is the distance to the farther extreme plus a standard error for the
     spectrum estimated from n observations. It does not include the distance of the limit from the
@@ -230,8 +230,8 @@ class Eigenvalues(eqx.Module):
         return sums.outcome(statistic, p)._replace(p_error=error)
 
     def least_p_value(self, n: int) -> float:
-        r"""Return a lower bound of the p-value for h = 1, :math:`P(\chi^2_1 \geq n + 1)`: for this
-        h, U is largest relative to its distribution."""
+        r"""Return :math:`P(\chi^2_1 \geq n + 1)`, a lower bound of the p-value for h = 1, where U
+        is largest relative to its distribution."""
         return math.erfc(((n + 1) / 2) ** 0.5)
 
 
@@ -243,7 +243,7 @@ def p_value_of_spectrum(
     lengths: Scalar,
     n: Scalar | int,
 ) -> tuple[Scalar, Scalar]:
-    r"""Return the p-value of (n - 1) U and its error.
+    r"""Return the p-value of ``statistic`` = (n - 1) U, and its error.
 
     ``values``: the largest eigenvalues of H / n without its diagonal, ascending; ``trace``: the
     mean of :math:`h_{ii}`; ``norm``: the sum of :math:`h_{ij}^2 / n^2` over i != j; ``lengths``:

@@ -107,8 +107,8 @@ class Signs(eqx.Module):
 class F(eqx.Module):
     r"""The null :math:`\frac{n - J}{J (n - 1)} Q \sim F_{J, n - J}` of Hotelling's statistic Q.
 
-    Exact for normal features. Skewed features make it reject too often: with 5 locations in one
-    dimension .10 of calibrated models at n = 16, .09 at 32, and .08 at 64 and 128
+    Exact for normal features. Skewed features make it reject too often: at level .05, with 5
+    locations in one dimension, .10 of calibrated models at n = 16, .09 at 32, .08 at 64 and 128
     (`experiments/ucme_level`; .13 at 16 with the default bandwidths). The result warns below 25
     observations per location. The limit :math:`\chi^2_J` of Q as a null needs far more
     observations (`experiments/reference/nulls.py`).
@@ -148,12 +148,11 @@ def hotelling(z: Float[Array, "n j"]) -> tuple[Scalar, Scalar]:
     r"""Return :math:`Q = n \bar z^\top S^{-1} \bar z` and the condition number of z's correlations.
 
     Computed from the eigenvectors of the correlations, as Q does not depend on the scale of a
-    column; NaN if these are numerically singular. Cost O(n J^2 + J^3).
+    column. Q is NaN if the correlations are numerically singular. Cost O(n J^2 + J^3).
     """
     n, j = z.shape
     mean, deviation = jnp.mean(z, axis=0), jnp.std(z, axis=0, ddof=1)
-    flat = deviation > 0
-    deviation = jnp.where(flat, deviation, 1)
+    deviation = jnp.where(deviation > 0, deviation, 1)
     scaled = (z - mean[None]) / deviation[None]
     values, vectors = jnp.linalg.eigh(scaled.T @ scaled / (n - 1))
     condition = jnp.where(values[0] > 0, values[-1] / values[0], jnp.inf)

@@ -1,10 +1,9 @@
-"""Nulls that draw: bootstraps with random weights, and redrawn targets.
+"""Nulls from random draws: bootstraps with random signs, and redrawn targets.
 
-Targets in the order of time may be dependent: `DependentWild` estimates how far from their
-autocorrelations. It finds the lag beyond which autocorrelations are noise, applies a flat-top
-window up to twice that lag, and chooses the block length with the least mean squared error of the
-long-run variance: Politis and White (2004), with the correction of Patton, Politis and White
-(2009).
+Successive targets of a time series may be dependent. `DependentWild` estimates over how many steps
+from autocorrelations: it finds the lag beyond which they are noise, applies a flat-top window up to
+twice that lag, and chooses the block length with the least mean squared error of the long-run
+variance: Politis and White (2004), with the correction of Patton, Politis and White (2009).
 """
 
 import math
@@ -110,8 +109,8 @@ class Redrawn(eqx.Module):
     Args:
         n_draws: Number of data sets b; the smallest p-value is 1 / (b + 1).
 
-    Cost: n^2 (m - 1) n_draws multiplications in the pass over pairs for m classes, and
-    n (m - 1) n_draws numbers; n_draws times the cost of the test for other predictions.
+    Cost: for m classes n^2 (m - 1) n_draws multiplications in the pass over pairs, and memory of
+    n (m - 1) n_draws numbers; for other predictions n_draws times the cost of the test.
 
     Source: Dwass (1957), for tests by simulated data sets; Phipson and Smyth (2010), for the
     p-value.
@@ -197,42 +196,42 @@ class DependentWild(eqx.Module):
         return compared._replace(stretches=2 * flips)
 
     def least_p_value(self, n: int) -> float:
-        """Return the larger of 1 / (draws + 1) and the probability that all signs are equal."""
+        """Return the larger of 1 / (draws + 1) and the chance of no flip (at 1/2 if estimated)."""
         flip = 0.5 if self.flip is None else self.flip
         return max(1 / (self.n_draws + 1), (1 - flip) ** (n - 1))
 
 
 def _estimated_flip(features: Features) -> Array:
-    """Return the flip probability, at most 1/2, for twice the longest block length."""
+    """Return the flip probability for twice the longest estimated block length, at most 1/2."""
     columns = series_of(features).astype(float_type(features))
     block = jnp.max(dependence(jax.lax.stop_gradient(columns)).block)
     return 0.5 / at_least(2 * block, 1.0)
 
 
 def float_type(features: Features) -> Any:
-    """Return the type of the floats among the features; classes are integers."""
+    """Return the dtype of the floating-point features; the default one if there are none."""
     types = [jnp.result_type(leaf) for leaf in jax.tree.leaves(features)]
     floats = [kind for kind in types if jnp.issubdtype(kind, jnp.floating)]
     return jnp.result_type(*floats or [float])
 
 
 SEASONAL = 0.01  # level of the test for a season
-THRESHOLD = 2.0  # autocorrelations above this times sqrt(log10(n) / n) are not noise
+THRESHOLD = 2.0  # autocorrelations below this times sqrt(log10(n) / n) count as noise
 
 
 class Dependence(NamedTuple):
     """Serial dependence of q series.
 
-    ``block`` [q]: block length of the stationary bootstrap, in observations; 0 for independence,
-    at most min(3 sqrt(n), n / 3). ``inflation`` [q] >= 1: long-run variance over variance; n
-    observations carry the information of n / inflation independent ones."""
+    ``block`` [q]: block length of the stationary bootstrap, in observations, from 0 (independence)
+    to min(3 sqrt(n), n / 3). ``inflation`` [q] >= 1: long-run variance over variance; n
+    observations carry as much information as n / inflation independent ones."""
 
     block: Float[Array, " q"]
     inflation: Float[Array, " q"]
 
 
 def series_of(features: Any) -> Float[Array, "n q"]:
-    """Return the columns of features: scores or moments, or targets if there are neither."""
+    """Return the columns whose dependence is estimated: scores, else targets, else all features."""
     residual = getattr(features, "residual", features)
     series = getattr(residual, "scores", getattr(residual, "ys", residual))
     leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(series)]
@@ -290,7 +289,7 @@ def _gaps(series: Float[Array, "n q"]) -> Float[Array, "n q"]:
 
 
 def _products(gaps: Float[Array, "n q"]) -> Float[Array, "n q"]:
-    """Return sums of the products of values at lags 0, 1, .. n - 1."""
+    """Return, for lags k = 0, .., n - 1, the sum over t of gaps[t] gaps[t + k], per column."""
     n = len(gaps)
     length = 1 << (2 * n - 1).bit_length()
     waves = jnp.fft.rfft(gaps, length, axis=0)
@@ -304,7 +303,7 @@ def _or_one(values: Array) -> Array:
 def _autocorrelations(
     products: Float[Array, "n q"],
 ) -> tuple[Float[Array, "n q"], Int[Array, " q"]]:
-    """Return the autocorrelations, and the last lag before a run of noise."""
+    """Return the autocorrelations at lags 0, .., n - 1, and the last lag before a run of noise."""
     n = len(products)
     variance = products[:1]
     r = jnp.where(variance <= 0, 0, products / _or_one(variance)).at[0].set(1.0)
