@@ -1,11 +1,10 @@
-r"""CKCE beyond classes: distributions, draws, and densities up to their constants.
+r"""CKCE of distributions, draws, and densities known up to their constants.
 
 The residual of an observation is :math:`\ell(y, \cdot) - E_{Z \sim p}\, \ell(Z, \cdot)`, or, for a
 density known up to its constant, the Stein feature of its score at the target, in units of the
-claimed spread. For a calibrated model both have mean 0 given the prediction. Only their products D
-are needed. Means from S draws add about the null mean divided by S. All models share the target
-kernel, the distance between predictions, the bandwidth and the ridge, and their errors are compared
-as for class probabilities (`jaxcal.ckce.errors`).
+predicted spread. For a calibrated model both have mean 0 given the prediction. Only the inner
+products D of the residuals are needed. A mean over S draws Z increases CKCE by about 1 / S of its
+mean under calibration. All models share kernels, distance, bandwidth and ridge (`compared`).
 """
 
 from dataclasses import replace
@@ -42,7 +41,7 @@ from jaxcal.whitening import Regression
 
 
 def are_classes(models: list[PredictionsLike]) -> bool:
-    """Return whether all models give class probabilities."""
+    """Return whether all models are arrays, lists or distributions of classes."""
     return all(
         isinstance(model, (np.ndarray, jax.Array, list, tuple))
         or hasattr(model, "detach")
@@ -58,7 +57,7 @@ def specifications(
     targets: ArrayLike,
     prediction_kernel: KernelLike,
 ) -> tuple[list[PredictionsLike], Array, list[Specification]]:
-    """Return checked models and targets, and one specification of the statistic for all models."""
+    """Return checked models, targets, and the statistic of each model; an error names the model."""
     by_scores = any(isinstance(model, (Unnormalized, Scores)) for model in models)
     same = len({type(distribution_of(model)) for model in models}) == 1
     ready, specs, ys = [], [], jnp.zeros(0)
@@ -91,7 +90,7 @@ def _specification(
             target_kernel=Gaussian(),
         )
     ys = checks.targets(targets)
-    # in claimed deviations, the median distance of two targets is near this
+    # in units of the predicted deviations, the median distance of two targets is about this
     d = ys[0].size
     length = float(np.sqrt(2 * d) * (1 - 2 / (9 * d)) ** 1.5)
     spec = stein_specification(
@@ -112,7 +111,7 @@ def ckce(
     ridge: Ridge,
     bandwidth: ArrayLike | None,
 ) -> CKCE:
-    """Return `jaxcal.ckce.ckce` for predictions other than class probabilities."""
+    """Return the result of `jaxcal.ckce.ckce` for predictions other than class probabilities."""
     by_scores = isinstance(predictions, (Unnormalized, Scores))
     kernel = Gaussian() + Constant() if prediction_kernel is None else prediction_kernel
     predictions, ys, spec = _specification(
@@ -131,17 +130,17 @@ def _at_bandwidth(spec: Specification, width: Scalar) -> Specification:
 
 
 def floating(ys: Array) -> DTypeLike:
-    """Return the floating type of the targets; the default one for classes."""
+    """Return the data type of the targets, or the default floating type if they are integers."""
     return ys.dtype if jnp.issubdtype(ys.dtype, jnp.inexact) else jnp.result_type(float)
 
 
 def _gram_and_products(prepared: Fitted, features: WeightedFeatures) -> tuple[Array, Array]:
-    """Return K and D, [n, n] each."""
+    """Return the Gram matrix of the predictions and the products of the residuals, [n, n] each."""
     assert isinstance(prepared.pairwise, Weighted)
     kernel, divergence = prepared.prediction_kernel, prepared.embedding.divergence
     gram = gram_block(kernel, divergence, features.predictions, features.predictions)
-    statistic, left = prepared.pairwise.statistic, features.residual
-    products = jnp.sum(statistic.block(left, left), axis=0)
+    statistic, residual = prepared.pairwise.statistic, features.residual
+    products = jnp.sum(statistic.block(residual, residual), axis=0)
     return (gram + gram.T) / 2, (products + products.T) / 2
 
 
@@ -178,7 +177,7 @@ def compared(
     bandwidth: ArrayLike | str | None,
     given: ArrayLike | None,
 ) -> Contents:
-    """Return the fields of a `Comparison`, with arguments as in `jaxcal.compare`."""
+    """Return the fields of a `Comparison`; the arguments are those of `jaxcal.compare`."""
     for name, value in (("rank", rank), ("similarity", similarity)):
         if value is not None:
             raise ValueError(f"{name}: an option for class probabilities alone")
@@ -217,7 +216,7 @@ def compared(
 
 @jax.jit
 def _median(key: Key, predictions: PredictionsLike, ys: Array, spec: Specification) -> Scalar:
-    """Return the median distance between predictions of one model; 0 if all are equal."""
+    """Return the median distance of one model's predictions; 0 if all are equal or it is NaN."""
     prepared, _ = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
     median = prepared.bandwidths["prediction"]
     return jnp.where(prepared.notes["identical-predictions"] | ~jnp.isfinite(median), 0, median)
@@ -233,7 +232,7 @@ def _error(
     variables: Array | None,
     n_draws: int,
 ) -> Error:
-    """Return the error of one model: CKCE, or SKCE without a ridge."""
+    """Return the error of one model: CKCE, or SKCE if ``ridge`` is None."""
     split = jax.random.split(keys[0], 3)
     prepared, featured = spec.fit(split[:2], predictions, ys)
     features = featured.features
@@ -245,7 +244,8 @@ def _error(
 
 
 def log_scores(models: list[PredictionsLike], ys: Array) -> dict[str, Array]:
-    """Return mean negative log densities in nats, [M]; NaN for models without densities."""
+    """Return {"log": [M]}, mean negative log densities in nats (NaN for models without density), or
+    an empty dict if no model has one."""
     if not any(is_distribution(model) for model in models):
         return {}
     return {"log": jnp.stack([_log_score(model, ys) for model in models])}

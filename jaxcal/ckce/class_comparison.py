@@ -1,4 +1,4 @@
-"""Errors of several models, or groups, of class probabilities by any measure, and their skill."""
+"""Calibration errors and skill of several models of class probabilities, or of groups of one."""
 
 from typing import Any, NamedTuple
 
@@ -34,13 +34,13 @@ from jaxcal.read.observations import n_repeated
 from jaxcal.results.notes import memory
 from jaxcal.typing import ArrayLike, Contents, KernelLike, Key, Scalar
 
-LONG = 3e10  # multiplications above which a progress bar is shown, a few seconds of a processor
+LONG = 3e10  # multiplications (a few seconds on a CPU) above which a progress bar is shown
 Measure = Probability | ByKernel
 
 
 class Problem(NamedTuple):
-    """The models or groups that are compared: names, predictions, weights 0 or 1 of the
-    observations, labels, the smallest number of observations of a name, and further variables."""
+    """The models or groups that are compared: names, predictions, weights of the observations (1
+    for members of a group, else 0), labels, size of the smallest group, and further variables."""
 
     names: tuple[str, ...]
     stack: Float[Array, "M n m"]
@@ -79,7 +79,7 @@ def of_groups(predictions: Any, targets: ArrayLike, groups: Any, given: Any) -> 
 
 
 def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g n"]]:
-    """Return the names of the groups, and the weights of n observations in each: 1 for members."""
+    """Return the names of the groups, and weights [g, n]: 1 for members of the group, else 0."""
     if isinstance(groups, Tracer):
         raise TypeError("groups: inside jit or vmap close over them, as they decide shapes")
     try:
@@ -109,11 +109,12 @@ def by_probability(problem: Problem) -> Probability:
 
 
 def default_rank(n: int, m: int) -> int:
-    r"""Return the rank of `compare` for n predictions of m classes: 2 m + 8 n^(1/4), at least 128.
+    r"""Return the rank of `compare` for n predictions of m classes: 2 m + 8 n^(1/4), or 128 if that
+    is larger, but at most n.
 
-    In a Gram matrix with trace at most 2 n, at most :math:`8 n^{1/4}` eigenvalues reach a quarter
-    of the default ridge n^(-1/4) n, which shrinks smaller ones to almost 0. For a million Dirichlet
-    predictions of 10 classes, 11 reach a tenth of it. The linear part of the kernel has rank m.
+    In a Gram matrix with trace at most 2 n, at most :math:`8 n^{1/4}` eigenvalues exceed n^(3/4) /
+    4, a quarter of n times the default ridge, which makes smaller ones negligible. For a million
+    Dirichlet predictions of 10 classes, 11 exceed a tenth. The kernel's linear part has rank m.
     """
     return min(n, max(128, 2 * m + int(8 * n**0.25)))
 
@@ -128,8 +129,8 @@ def by_kernel(
     ridge: Ridge,
     bandwidth: ArrayLike | str | None,
 ) -> ByKernel:
-    """Return the measure "ckce" or "skce", with arguments as in `compare`. All groups of one model
-    share a bandwidth."""
+    """Return the measure "ckce" or "skce"; the arguments are those of `compare`. Groups have one
+    bandwidth, as they have the predictions of one model."""
     count, n, m = problem.stack.shape
     dtype, models = problem.stack.dtype, problem.things == "models"
     kernel = prediction_kernel
@@ -137,7 +138,7 @@ def by_kernel(
         kernel = kernels.simplex_kernel() if measure == "ckce" else Gaussian()
     kernel = points.as_kernel(kernel, "prediction_kernel")
     kernels.check_bandwidth(kernel, m)
-    width = None  # the median of each model's predictions; all groups have one model
+    width = None  # the median distance of each model's predictions
     if bandwidth is not None and not isinstance(bandwidth, str):
         width = positive(bandwidth, dtype)
     elif models and bandwidth != "own":
@@ -156,11 +157,10 @@ def by_kernel(
 def pooled(models: Float[Array, "M n m"]) -> Scalar:
     r"""Return one bandwidth for all models: the mean of their medians, each weighted by itself.
 
-    :math:`\gamma = \sum_k m_k^2 / \sum_k m_k` with m_k the median distance of two different
-    predictions of model k, 0 if all are equal or one is NaN; if all m_k are 0, the bandwidth is 1.
-    With a bandwidth far below a model's distances, its Gram matrix is the identity and its CKCE is
-    noise; one far above treats a model of little spread as constant, which it nearly is. A model
-    of median m moves the mean by an amount that vanishes with m.
+    It is :math:`\sum_k m_k^2 / \sum_k m_k`, where m_k is the median distance of two different
+    predictions of model k, or 0 if all are equal or one is NaN; if all m_k are 0, it is 1. With a
+    bandwidth far below a model's distances, its Gram matrix would be nearly the identity and its
+    CKCE noise; one far above them only treats a nearly constant model as constant.
     """
 
     def of_one(q: Array) -> Array:
@@ -173,9 +173,9 @@ def pooled(models: Float[Array, "M n m"]) -> Scalar:
 def compared(
     key: Key, problem: Problem, measure: Measure, n_draws: int, level: float | Scalar
 ) -> Contents:
-    """Return the fields of a `Comparison`.
+    """Return the fields of a `Comparison` by ``measure``.
 
-    If that takes more than a few seconds, a bar on stderr counts the models or groups.
+    If that takes more than a few seconds, a progress bar on stderr counts the models or groups.
     """
     errors_key, draws_key = jax.random.split(key)
     stack, weights, labels = problem.stack, problem.weights, problem.labels
@@ -204,7 +204,7 @@ def compared(
 
 @jax.jit
 def _lags(stack: Array, labels: Array) -> Float[Array, " k"]:
-    """Return the `memory` of the residuals of each model."""
+    """Return the correlation of successive residuals of each model, by `memory`, [k]."""
     return jax.vmap(lambda q: memory(residuals(q, labels), labels[:, None]))(stack)
 
 
@@ -212,7 +212,7 @@ def _lags(stack: Array, labels: Array) -> Float[Array, " k"]:
 def _errors(
     stack: Array, weights: Array, shared: tuple[PyTree, ...], n_draws: int
 ) -> tuple[PyTree, Contents]:
-    """Return errors (on a CPU one model at a time) and other fields of a `Comparison`."""
+    """Return each model's error (on a CPU one by one) and the other fields of a `Comparison`."""
 
     @one_at_a_time
     def one(q: Array, weight: Array, shared: tuple[PyTree, ...]) -> tuple[PyTree, Contents]:
@@ -228,7 +228,7 @@ def _errors(
 
 
 def mean_skill(q: Array, labels: Array, weights: Array) -> dict[str, Scalar]:
-    """Return weighted means of the scores, by the names of a comparison's columns."""
+    """Return weighted means of the fields of `Skill`, by their names in a comparison."""
     each = jax.vmap(lambda q, label: skill(q[None], label[None]))(q, labels)
     means = [jnp.sum(jnp.where(weights > 0, a, 0)) / jnp.sum(weights) for a in each]
     return dict(zip(("accuracy", "log", "Brier"), means, strict=True))
@@ -238,9 +238,9 @@ class Skill(NamedTuple):
     """Accuracy and two proper scores: means over observations.
 
     Attributes:
-        accuracy: Share of observations whose most likely class is the target, [].
-        cross_entropy: Mean negative log probability of the target in nats, [].
-        brier: Sum over classes of squared errors, in [0, 2], [].
+        accuracy: Share of observations whose most probable class is the target, [].
+        cross_entropy: Mean negative log probability of the target, in nats, [].
+        brier: Mean of the sum over classes of squared errors, [], between 0 and 2.
     """
 
     accuracy: Scalar

@@ -1,7 +1,7 @@
 r"""Comparison of several models by calibration: every pairwise difference, with its uncertainty.
 
-All models are evaluated on the same observations with the same bootstrap draws, so differences of
-two models are far more certain than their values.
+All models are evaluated on the same observations with the same random draws, so the difference of
+two models is far more certain than their values.
 """
 
 import math
@@ -35,69 +35,69 @@ def compare(
     ridge: Ridge = None,
     bandwidth: ArrayLike | str | None = None,
 ) -> Comparison:
-    r"""Compare how well M models are calibrated: values, every difference, and the best ones.
+    r"""Compare how well M models are calibrated: estimate each error and test every difference.
 
-    The measure "probability" is in units of probability: residuals, one-hot targets minus class
-    probabilities, are regressed on the predictions, and the error is the root mean square of the
-    fit, each observation without its own residual. It needs no bandwidth, ridge or rank. It detects
-    errors that a linear recalibration would correct, such as over- and underconfidence and wrong
-    frequencies of classes; it is 0 for calibrated models, and for errors that are not linear in the
-    predictions. For distributions, draws and densities known up to a constant, the events are "at
-    most the t-quantile" of each coordinate, for ten t, and the regression is on the claimed centre
-    and log scale, so that models of different kinds can be compared. Half of a model's draws are
-    ranked. What their finite number blurs is corrected, from 80 draws on to 2 % of the squared
-    error. With 40 draws a wrong model may look up to 7 % less wrong, with 24 up to 24 %.
+    The measure "probability" is the root mean square error of the probabilities: residuals, one-hot
+    targets minus class probabilities, are regressed on the predictions, and the fit at each
+    observation leaves out its own residual. It needs no bandwidth, ridge or rank. It detects errors
+    that a linear recalibration would correct, such as over- and underconfidence and wrong
+    frequencies of classes. It is 0 for a calibrated model, but also for errors that are not linear
+    in the predictions. For distributions, draws and densities known up to a constant, the
+    probabilities are those of "at most the t-quantile" of each coordinate, for ten t, and the
+    regression is on the predicted centre and log scale, so that different kinds of models can be
+    compared. Targets are ranked among half of a model's draws. The bias of few draws is corrected,
+    from 80 draws on to within 2 % of the squared error; with 40 draws a wrong model may look up to
+    7 % less wrong, with 24 draws up to 24 %.
     The measure "ckce" is the CKCE of Moskvichev and Sejdinovic, for predictions of any kind.
     The measure "skce" is the squared kernel calibration error of `jaxcal.skce_test`, also for any
     kind: the mean over pairs of observations of k(q, q') times the inner product of their
-    residuals. Errors of one sign at similar predictions add up, others cancel. For classes the root
-    of half of it is at most the root mean square error of the probabilities, if no k(q, q) exceeds
-    1. As all models share one bandwidth, a model whose predictions lie within it looks better by
-    "skce". CKCE and SKCE have no unit and compare models with the same kernels.
+    residuals. For classes the root of half of it is at most the root mean square error of the
+    probabilities, if no k(q, q) exceeds 1. Errors of opposite signs at similar predictions cancel,
+    so a model whose predictions lie within the common bandwidth looks better. Compare values of
+    CKCE and SKCE, which have no unit, only between models with the same kernels.
 
-    Intervals of values invert a test of each value and are never negative; intervals of
-    differences have simultaneous coverage (95 % ones in at least .93 of data sets by "probability",
-    .92 by "ckce": `experiments/compare`). Adjusted p-values compare with the largest standardized
-    draw over all pairs; p >= 1 / (n_draws + 1). A model is called worse only if its own test, by
-    labels drawn from its predictions, rejects it too. So labels may be rare, and a model fitted to
-    these labels does not make others look worse. For predictions other than class probabilities,
-    random signs of residuals replace drawn labels.
+    Intervals of values invert a test of each value and are never negative. Intervals of differences
+    are simultaneous: those of 95 % held all differences in at least .93 of data sets by
+    "probability" and .92 by "ckce" (`experiments/compare`). Adjusted p-values use the largest
+    standardized difference of all pairs; p >= 1 / (n_draws + 1). A model is called worse only if
+    its own test, by labels drawn from its predictions (random signs of residuals for predictions
+    other than class probabilities), rejects it too. So labels may be rare, and a model that was
+    fitted to these labels does not make others look worse.
 
     Args:
         key: Random key: typed, legacy or an integer.
         models: A mapping from names to predictions, or a list of them: class probabilities
             [n, m] (or an array [M, n, m]); or numpyro distributions with batch shape [n],
             `jaxcal.Draws` and `jaxcal.Unnormalized`, also of different kinds. By "ckce" and "skce"
-            distributions and draws are compared by kernel means; if one model is a
-            `jaxcal.Unnormalized` or `jaxcal.Scores`, densities are compared by scores in units of
-            their claimed spread. Data frames may have the same columns in different orders.
+            residuals are differences of kernel means, or, if any model is a `jaxcal.Unnormalized`
+            or `jaxcal.Scores`, Stein features of scores in units of the predicted spread. Columns
+            of data frames are matched by name.
         targets: Classes 0..m-1, [n], or values [n] or [n, d].
         measure: "probability", "ckce" or "skce". By default "probability", or "ckce" if a model is
-            `jaxcal.Scores`, which gives no ranks of targets.
-        groups: Names of groups, text or integers, [n], each with at least 3 observations. Compares
-            groups of observations of a single model of class probabilities, in place of models.
-        given: Further variables, [n] or [n, a]: errors are those given the prediction and these
-            variables, in units of their standard deviations. They are further columns of the
-            regression; by "ckce" and "skce" kernels are multiplied by a Gaussian one, with their
-            median distance.
-        n_draws: Number of draws of the test.
-        level: Largest adjusted p-value that shows a difference; intervals have confidence
-            1 - level.
-        rank: For "ckce" and "skce": largest rank of a Gram matrix, by incomplete Cholesky; by
-            default `default_rank`. ``left_out`` of the result is the share that it omits.
-        prediction_kernel: For "ckce" and "skce": kernel on probability vectors, or on a distance
-            between other predictions. By default Gaussian; for "ckce" plus `jaxcal.kernels.Linear`
-            of probability vectors (`simplex_kernel`), or plus a constant for other predictions.
-            Unset bandwidths take ``bandwidth``.
-        similarity: For "ckce" and "skce": Gram matrix of the classes, [m, m]; by default that of
-            equality.
-        ridge: For "ckce": a number, a function of n, or None for n^(-1/4), with n the mean size
-            of groups.
-        bandwidth: For "ckce" and "skce": None or "pooled" for the mean of the median distances of
-            all models, each weighted by itself; a number; or "own" for one median per model.
+            `jaxcal.Scores`, from which ranks of targets cannot be computed.
+        groups: Names of groups, text or integers, [n], each with at least 3 observations. Then
+            ``models`` are the class probabilities of a single model, whose groups are compared.
+        given: Further variables, [n] or [n, a]; errors are conditional on them and on the
+            prediction. They are divided by their standard deviations. By "probability" they are
+            further columns of the regression; by "ckce" and "skce" the kernel is multiplied by a
+            Gaussian kernel on them, with their median distance.
+        n_draws: Number of random draws for p-values and intervals.
+        level: Level of the tests of differences; intervals have confidence 1 - level.
+        rank: For "ckce" and "skce" of class probabilities: largest rank of a Gram matrix, by
+            incomplete Cholesky; by default max(128, 2 m + 8 n^(1/4)). ``left_out`` of the result is
+            the share of the trace that it omits.
+        prediction_kernel: For "ckce" and "skce": kernel on predictions. By default Gaussian; for
+            "ckce" plus `jaxcal.kernels.Linear` for class probabilities (`simplex_kernel`), or plus
+            a constant for others. Unset bandwidths are set by ``bandwidth``.
+        similarity: For "ckce" and "skce" of class probabilities: Gram matrix of the classes,
+            [m, m]; by default the identity.
+        ridge: For "ckce": a number, a function of n (mean size of groups), or None for n^(-1/4).
+        bandwidth: For "ckce" and "skce": a number; None or "pooled" for :math:`\sum_k m_k^2 /
+            \sum_k m_k`, with m_k the median distance of predictions of model k; or "own" for one
+            median per model of class probabilities.
 
     Returns:
-        `Comparison`. Values do not depend on the order of the observations; the draws do.
+        `Comparison`. Values do not depend on the order of the observations; random draws do.
 
     Cost: by "probability" M n m (r + m) multiplications, with r at most 30, and M min(n, 1024)
     (min(n, 1024) + n_draws) r m for draws; a density known up to a constant is evaluated about 190
@@ -157,7 +157,7 @@ def compare(
 
 
 def _measure(measure: object, models: list[PredictionsLike]) -> str:
-    """Return the name of the measure, checked for these predictions."""
+    """Return the name of the measure; None chooses one for these models; errors if unknown."""
     if measure is None:
         return "ckce" if any(isinstance(model, Scores) for model in models) else "probability"
     if not isinstance(measure, str) or measure not in MEASURES:

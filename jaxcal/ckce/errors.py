@@ -1,20 +1,20 @@
 r"""Errors of M models, expanded to second order, and inference on their differences.
 
-An error is a quadratic form of residuals without the products of an observation with itself,
+The estimate U of an error is a quadratic form of residuals, without the products of an observation
+with itself,
 
 .. math:: U \approx T + \sum_i l_i + \sum_{i \ne j} b_i^\top b_j,
 
-with T its true value, and l and b the two influence functions. The first sum dominates for a wrong
-model, the second for a calibrated one: the variance of the first is proportional to T (with factor
-``slope``). So the hypothesis of a value T is tested against
-:math:`T + \sqrt{s T} Z + v^\top G v` with random signs v, and intervals invert these tests. A
-measure computes an `Error` for each model (`jaxcal.ckce.probability`, `jaxcal.ckce.expansion`);
-`judged` compares them.
+where T is the true value, and l and b are the first and second influence functions. The first sum
+dominates for a wrong model; its variance is s T, with s in the field ``slope``. The second sum
+dominates for a calibrated model. A value T is tested by draws of
+:math:`T + \sqrt{s T} Z + v^\top G v`, with Z normal, random signs v and :math:`G_{ij} = b_i^\top
+b_j`; intervals invert these tests. `jaxcal.ckce.probability` and `jaxcal.ckce.expansion` compute an
+`Error` for each model; `judged` compares them.
 
-The observed residuals may not include those of rare labels. Therefore a model is called worse only
-if its own test, by labels drawn from its predictions, rejects it too. The noise also counts four
-additional residuals of uniformly drawn labels, as in the interval of Agresti and Coull: if no label
-is an error, there would be no noise at all.
+Rare labels may not occur among the observations. So a model is called worse only if its own test,
+by labels drawn from its predictions, rejects it too. Without any residual there would be no noise,
+so four residuals of uniformly drawn labels are added, as in the interval of Agresti and Coull.
 """
 
 from collections.abc import Callable
@@ -28,21 +28,21 @@ from jaxcal.ckce.results import Differences
 from jaxcal.numerics import at_least, at_most
 from jaxcal.typing import Contents, DTypeLike, Key, Scalar
 
-BLOCKS = 1024  # largest number of sums over observations
-ADDED = 4  # additional residuals of uniform labels in the noise
+BLOCKS = 1024  # largest number of blocks of observations
+ADDED = 4  # number of residuals of uniform labels that are added to the noise
 
 
 class Error(NamedTuple):
     """The error of one model, expanded over k blocks of observations.
 
     Attributes:
-        estimate: The error with the products of observations with themselves, [].
-        value: The error without them, [].
+        estimate: Squared error with the products of observations with themselves, [].
+        value: Squared error without these products, [].
         slope: Variance of the first sum per unit of the true value, [].
-        first: Sums of l, estimated without the observation itself, [k]; they add up to 0.
-        second: Products of the sums of b, [k, k]; the diagonal is 0.
-        terms: Draws of the second sum, with the signs of `signs`, [b].
-        null: Draws of the value for a calibrated model, [b].
+        first: Sum of l over each block, [k]; each l leaves out its own residual; they sum to 0.
+        second: Inner products of the sums of b over two blocks, [k, k]; the diagonal is 0.
+        terms: Draws of the second sum with random signs, from `signs`, [b].
+        null: Draws of ``value`` for a calibrated model, [b].
         nonfinite: Number of predictions that are not finite, [].
     """
 
@@ -57,7 +57,7 @@ class Error(NamedTuple):
 
 
 def signs(key: Key, n_draws: int, k: int, dtype: DTypeLike) -> Float[Array, "b k"]:
-    """Return random signs of k blocks, the same for all models that are compared."""
+    """Return random signs of k blocks; with the same key, all models get the same signs."""
     return jax.random.rademacher(key, (n_draws, k), dtype=dtype)
 
 
@@ -67,13 +67,14 @@ def without_diagonal(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
 
 
 def added_residuals(key: Key, n: int, m: int, total: Scalar) -> Float[Array, "n m"]:
-    """Return residuals of uniformly drawn labels, with a total weight of `ADDED` labels."""
+    """Return n residuals of uniformly drawn labels, scaled to count as `ADDED` labels in all;
+    ``total`` [] is the sum of the weights of the observations."""
     drawn = jax.nn.one_hot(jax.random.randint(key, (n,), 0, m), m, dtype=total.dtype) - 1 / m
     return jnp.sqrt(ADDED / (total + ADDED)) * drawn
 
 
 def redrawn_residuals(key: Key, q: Float[Array, "n m"]) -> Float[Array, "n m"]:
-    """Return residuals of labels drawn from the predictions."""
+    """Return residuals e_y - q of labels y that are drawn from the predictions q."""
     chances = jnp.cumsum(q, axis=1)[:, :-1]
     uniform = jax.random.uniform(key, (len(q), 1), q.dtype)
     labels = jnp.sum(uniform > chances, axis=1)
@@ -83,7 +84,7 @@ def redrawn_residuals(key: Key, q: Float[Array, "n m"]) -> Float[Array, "n m"]:
 def redrawn_values(
     key: Key, weighted: Float[Array, "n r"], residuals: Callable[[Key], Array], n_draws: int
 ) -> Float[Array, " b"]:
-    r"""Draw :math:`\sum_{i \ne j} w_i^\top w_j d_i^\top d_j` with redrawn residuals d."""
+    r"""Return draws of :math:`\sum_{i \ne j} w_i^\top w_j d_i^\top d_j` with d = residuals(key)."""
     sizes = jnp.sum(weighted**2, axis=1)
 
     def again(key: Key) -> Array:
@@ -94,7 +95,7 @@ def redrawn_values(
 
 
 def deal(key: Key, n: int) -> tuple[Int[Array, "k s"], Array]:
-    """Return indices of n rows in <= `BLOCKS` random blocks, and a mask: False is padding."""
+    """Return row indices of min(n, `BLOCKS`) random blocks, and a mask that is False at padding."""
     count = min(n, BLOCKS)
     side = -(-n // count)
     order = jax.random.permutation(key, n) if n > BLOCKS else jnp.arange(n)
@@ -106,12 +107,12 @@ class Pairs(NamedTuple):
     """Distributions of the differences of M values if the true values are equal, [M, M].
 
     Attributes:
-        second: Twice the squared norm of the difference of the second terms.
-        slope: Variance of the first terms' difference per unit of the common true value.
-        lead: Variance of the first terms' difference: from the common value, or estimated directly
-            if that is clearly larger. For models that share label noise, it is below the variance
-            of either value.
-        ratios: Absolute draws over the standard deviation, [b, M, M].
+        second: Variance of the difference of the second sums.
+        slope: Variance of the difference of the first sums, per unit of the common true value.
+        lead: Variance of the difference of the first sums: ``slope`` times the common value, or a
+            direct estimate if that is clearly larger. For models with the same label noise, it is
+            below the variance of either value.
+        ratios: Absolute values of draws of the differences, over ``error``, [b, M, M].
     """
 
     second: Float[Array, "M M"]
@@ -126,9 +127,9 @@ class Pairs(NamedTuple):
 
 
 def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M"]]:
-    """Draw all differences with signs v, with standard normal draws of the first terms."""
+    """Return all `Pairs`, drawn with signs v, and draws of each first sum with variance 1."""
     flat = each.second.reshape(len(each.second), -1)
-    # without any error no direction is defined: use one that all observations share
+    # a first term of 0 has no direction: take the same weight for every block
     some = jnp.any(each.first != 0, axis=1)[:, None]
     unit = jnp.where(some, each.first, 1)
     unit = unit / jnp.linalg.norm(unit, axis=1, keepdims=True)
@@ -140,7 +141,7 @@ def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M
     slope = at_least(each.slope[:, None] + each.slope[None] - 2 * cross, 0)
     slope = jnp.where(slope <= 100 * jnp.finfo(slope.dtype).eps * _largest(each.slope), 0, slope)
     common = at_least((each.value[:, None] + each.value[None]) / 2, 0)
-    # noise adds 2 * second on average; only a value above 1.5 times that counts as larger
+    # noise adds 2 * second to ``direct``, which replaces ``claimed`` if larger by 3 * second
     direct, claimed = _between(firsts), slope * common
     lead = jnp.where(direct - 3 * second > claimed, direct - 2 * second, claimed)
     along, terms = normal * deviation[None], each.terms.T
@@ -152,8 +153,7 @@ def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M
 
 
 def _between(products: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """Return squared distances from inner products; 0 if they are within rounding, as for equal
-    models."""
+    """Return squared distances from inner products; 0 if they are as small as rounding errors."""
     squares = jnp.diagonal(products)
     gaps = squares[:, None] + squares[None] - 2 * products
     return jnp.where(gaps <= 100 * jnp.finfo(gaps.dtype).eps * _largest(squares), 0, gaps)
@@ -164,7 +164,7 @@ def _largest(values: Float[Array, " M"]) -> Scalar:
 
 
 def _reach(drawn: Pairs, gap: Float[Array, "M M"], quantile: Scalar) -> Float[Array, "M M"]:
-    """Return the largest excess of a true difference over ``gap``.
+    """Return by how much a true difference that is not rejected may exceed ``gap``.
 
     For a true difference t, the larger value is at least |t| / 2, and the variance grows with it.
     """
@@ -180,8 +180,8 @@ def differences(
 ) -> Differences:
     """Return simultaneous intervals and p-values of every pair.
 
-    A model is worse than another only if it is not calibrated. So p-values are at least ``wrong``,
-    those of the worse model's own test, and intervals contain 0 if that test does not reject.
+    A model is worse than another only if it is not calibrated. So each p-value is at least that of
+    the worse model's own test, in ``wrong``, and the interval contains 0 if this does not reject.
     """
     gap, error, b = values[:, None] - values[None], drawn.error, len(drawn.ratios)
     good = jnp.isfinite(gap) & jnp.isfinite(error)
@@ -210,13 +210,12 @@ def value_interval(
     normal: Float[Array, " b"],
     level: float | Scalar,
 ) -> tuple[Scalar, Scalar]:
-    r"""Return the interval of values T >= 0 that tests do not reject, with confidence 1 - level.
+    r"""Return the ends of the interval of values T >= 0 that tests at ``level`` do not reject.
 
-    For a true value T, the ``value`` U is drawn as :math:`T + \sqrt{s T} Z + v^\top G v` with
-    ``slope`` s. Each draw is at least U exactly if T is at least the root of that equation (0 if
-    there is none), so quantiles of the roots invert the tests of all T. ``terms`` holds draws of
-    the last term from the noise of the residuals and from that of a calibrated model; the interval
-    is the union of both.
+    Draws for a true T are :math:`T + \sqrt{s T} Z + v^\top G v` with s = ``slope`` and draws Z
+    in ``normal``. Each equals ``value`` at some T (0 if there is none) and exceeds it at larger
+    ones, so quantiles of these T invert the tests. ``terms``: draws of the last term, from the
+    noise of the residuals and from that of a calibrated model; the interval unites both.
     """
     gaps = value - terms
     first = jnp.sqrt(slope) * normal[:, None]
@@ -230,8 +229,8 @@ def value_interval(
 def order_statistic(
     draws: Float[Array, "b *shape"], share: float | Scalar
 ) -> Float[Array, "*shape"]:
-    """Return the draw that exceeds a new one with probability at least ``share``; the largest draw
-    if there are too few."""
+    """Return the order statistic of b draws below which a new draw lies with probability at least
+    ``share``; the largest draw if b is too small for that."""
     b = draws.shape[0]
     rank = jnp.ceil(jnp.asarray(share, draws.dtype) * (b + 1)).astype(jnp.int32)
     return jnp.sort(draws, axis=0)[jnp.clip(rank, 1, b) - 1]
@@ -239,14 +238,14 @@ def order_statistic(
 
 @jax.jit
 def judged(key: Key, each: Error, level: float | Scalar, most: float | Scalar) -> Contents:
-    """Return the fields of a `Comparison` of M errors, whose largest possible value is ``most``;
-    those that only a kernel fills are 0."""
+    """Return the fields of a `Comparison` of M errors, stacked in ``each``; ``most`` is the largest
+    possible value. Fields that only a kernel fills are 0."""
     n_draws, k = each.null.shape[1], each.first.shape[1]
     drawn, normal = pairs(each, signs(key, n_draws, k, each.value.dtype))
     valued = jnp.isfinite(each.value) & jnp.isfinite(each.slope) & (each.nonfinite == 0)
     values = jnp.where(valued, each.value, jnp.nan)
     corrected = jnp.where(valued, at_least(values, 0), jnp.nan)
-    # redrawn values that equal the value up to rounding count as at least as large
+    # draws that equal the value up to rounding count as at least as large
     null = each.null + 100 * jnp.finfo(values.dtype).eps * each.estimate[:, None]
     wrong = (1 + jnp.sum(null >= each.value[:, None], axis=1)) / (1 + n_draws)
     both = jnp.stack([each.terms, null], axis=2)

@@ -1,8 +1,8 @@
 r"""CKCE, the conditional kernel calibration error, and its test by redrawn labels.
 
 A model is calibrated if the distribution of the label given the prediction is the prediction. CKCE
-is the squared Hilbert-Schmidt norm of the difference of the two conditional mean operators; unlike
-ECE and SKCE it is not an average over the distribution of predictions.
+is the squared Hilbert-Schmidt norm of the difference of the conditional mean operators of these two
+distributions. Unlike ECE and SKCE it is not an average over the distribution of predictions.
 """
 
 from functools import partial
@@ -40,7 +40,7 @@ from jaxcal.typing import (
 
 
 class Problem(NamedTuple):
-    """A checked data set: probabilities, labels, kernel, root of the class similarity, ridge."""
+    """Checked arguments of CKCE; ``root`` is None for the identity, see `class_root`."""
 
     q: Float[Array, "n m"]
     labels: Int[Array, " n"]
@@ -58,7 +58,7 @@ def checked_problem(
     ridge: Ridge,
     bandwidth: ArrayLike | None,
 ) -> Problem:
-    """Check every argument; an error names a wrong one."""
+    """Return the checked arguments; an error names the argument that is wrong."""
     q, labels = checked(predictions, targets)
     kernel = kernels.points.as_kernel(prediction_kernel, "prediction_kernel")
     kernels.check_bandwidth(kernel, q.shape[1])
@@ -73,7 +73,7 @@ def checked_problem(
 
 
 def positive(value: object, dtype: DTypeLike) -> Scalar:
-    """Return a positive, finite bandwidth as an array, or ValueError."""
+    """Return the bandwidth as an array, []; ValueError unless it is positive and finite."""
     return checks.number(value, "bandwidth", above=0).astype(dtype)
 
 
@@ -93,31 +93,31 @@ def ckce(
 ) -> CKCE:
     r"""Return the conditional kernel calibration error (CKCE) of any predictions.
 
-    :math:`Tr(A^{-1} D A^{-1} K)` with K the Gram matrix of the predictions, A = K + n ridge I and
-    D the products of the residuals (:math:`e_y - q` for class probabilities): the squared norm of
-    the ridge regression of residuals on predictions. It converges to 0 for a calibrated model; at
-    finite n the noise of the labels adds
-    :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 - \|q_i\|^2)` on average, and the ridge shrinks errors
-    in directions with little variation. Values are comparable at equal n, ridge and kernel only.
-    Differentiable in the predictions, also where they coincide, and through the median distance.
+    The estimate is :math:`Tr(A^{-1} D A^{-1} K)`, the squared norm of the ridge regression of
+    residuals on predictions. K is the Gram matrix of the predictions, A = K + n ridge I, and D has
+    the inner products of the residuals (:math:`e_y - q` for class probabilities). For a calibrated
+    model it converges to 0; at finite n label noise adds
+    :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 - \|q_i\|^2)` on average. The ridge shrinks errors in
+    directions in which predictions vary little. Compare values only at equal n, ridge and kernel.
+    Derivatives in the predictions exist for equal ones too and include the median distance's.
 
     Args:
         predictions: Class probabilities q [n, m], or any other predictions that `jaxcal.compare`
-            takes, with the same residuals.
+            takes, with the residuals described there.
         targets: Classes 0, .., m - 1, [n]; or values, [n] or [n, d].
-        key: Random key of draws and nodes, for predictions other than class probabilities.
-        given: Further variables to condition on, [n] or [n, a]; kernels are multiplied. For groups
-            with the kernel `Equal`, the sum of ``contributions`` over a group of n_g observations
-            is the CKCE of the group at the ridge ``ridge`` n / n_g.
-        given_kernel: Kernel on these variables; an unset bandwidth is their median distance.
-        solver: `Exact`; for more than some 10,000 observations `LowRank`.
+        key: Random key, required for predictions other than class probabilities.
+        given: Further variables to condition on, [n] or [n, a]: the kernel on predictions is
+            multiplied by ``given_kernel``. For group numbers and the kernel `Equal`, the sum of
+            ``contributions`` over a group of n_g observations is the CKCE of the group at the ridge
+            ``ridge`` n / n_g. For class probabilities only, as are the next two and ``similarity``.
+        given_kernel: Kernel on ``given``; its bandwidth, if unset, is their median distance.
+        solver: `Exact`, or `LowRank` for more than about 10,000 observations.
         prediction_kernel: As in `jaxcal.compare`.
-        similarity: Gram matrix of the classes, [m, m]; by default that of equality.
-        ridge: A number, a function of n, or None for n^(-1/4). Several numbers [r] give results
-            with a leading axis r; values do not increase with the ridge.
+        similarity: Gram matrix of the classes, [m, m]; by default the identity.
+        ridge: A number, a function of n, or None for n^(-1/4). For class probabilities, several
+            numbers [r] give results with a leading axis r; values do not increase with the ridge.
         bandwidth: Bandwidth of kernels without one; by default the median distance of these
-            predictions. Give one number for all models that you compare, or use
-            `jaxcal.compare`.
+            predictions. To compare models, set one number for all, or use `jaxcal.compare`.
 
     Returns:
         `CKCE`.
@@ -126,7 +126,7 @@ def ckce(
     other predictions than class probabilities.
 
     Source: Moskvichev and Sejdinovic, All Models Are Miscalibrated, But Some Less So, Sections 3.1
-    and, for further variables, 3.3. Residuals of densities up to a constant are ours.
+    and, for ``given``, 3.3. The residuals of densities known up to a constant are ours.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -170,9 +170,9 @@ def _ckce(problem: Problem, solver: Solver, condition: tuple[Points, KernelLike]
 
 def _solved(problem: Problem, solver: Solver, condition: tuple[Points, KernelLike] | None) -> CKCE:
     kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
-    left = residuals(problem.q, problem.labels, problem.root)
+    residual = residuals(problem.q, problem.labels, problem.root)
     kernel, rows, widths = kernels.conditioned(kernel, problem.q, condition)
-    solution = solver(kernel, rows, left, problem.ridge)
+    solution = solver(kernel, rows, residual, problem.ridge)
     if not isinstance(solution, Solution):
         raise TypeError(
             f"solver: wanted a jaxcal.ckce.solvers.Solution for kernel, predictions, residuals and "
@@ -209,7 +209,7 @@ def ckce_test(
         key: Random key: typed, legacy or an integer seed.
         predictions: Class probabilities, [n, m].
         targets: Classes 0, .., m - 1, [n].
-        n_draws: Number of draws of the null.
+        n_draws: Number of times that labels are drawn from the predictions.
         prediction_kernel: As in `ckce`.
         similarity: As in `ckce`.
         ridge: As in `ckce`.
@@ -217,9 +217,9 @@ def ckce_test(
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
 
     Returns:
-        `jaxcal.TestResult`. ``statistic`` and ``biased`` are CKCE; ``estimate`` leaves out the
-        products of observations with themselves, :math:`\sum_{i \ne j} W_{ij} D_{ij}` with
-        W = A^-1 K A^-1, so that its mean is 0 under calibration, and contributions sum to it.
+        `jaxcal.TestResult`. ``statistic`` and ``biased`` are CKCE. ``estimate`` leaves out the
+        products of observations with themselves: it is :math:`\sum_{i \ne j} W_{ij} D_{ij}` with
+        W = A^-1 K A^-1, has mean 0 under calibration, and is the sum of ``contributions``.
         ``standard_error`` is that of CKCE for a clearly miscalibrated model.
 
     Cost: 7/3 n^3 + n_draws n^2 m multiplications.
@@ -245,17 +245,17 @@ def _test(key: Key, problem: Problem, *, n_draws: int) -> TestResult:
         kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
         gram = grams.square_gram(kernel, problem.q)
         w = solvers.null_weights(gram, problem.ridge)
-        left = residuals(problem.q, problem.labels, problem.root)
-        fit = solvers.fit(gram, left, problem.ridge)
+        observed = residuals(problem.q, problem.labels, problem.root)
+        fit = solvers.fit(gram, observed, problem.ridge)
 
         def again(key: Key) -> Array:
             drawn = jax.random.categorical(key, jnp.log(problem.q), axis=1)
-            left = residuals(problem.q, drawn, problem.root)
-            return jnp.sum(left * (w @ left))
+            redrawn = residuals(problem.q, drawn, problem.root)
+            return jnp.sum(redrawn * (w @ redrawn))
 
         samples = jax.lax.map(again, jax.random.split(key, n_draws))
-        rows = jnp.sum(left * (w @ left), axis=1)
-        parts = rows - jnp.diagonal(w) * jnp.sum(left**2, axis=1)
+        rows = jnp.sum(observed * (w @ observed), axis=1)
+        parts = rows - jnp.diagonal(w) * jnp.sum(observed**2, axis=1)
         biased = jnp.sum(rows)
         return TestResult.of(
             {

@@ -1,23 +1,22 @@
 r"""The squared errors of CKCE and SKCE, in the expansion of `jaxcal.ckce.errors`.
 
-With features phi of the kernel, and ridge and kernel fixed, the error of the fitted regression is
+For features phi of the kernel and a fixed ridge lambda, the error of the fitted regression is
 
 .. math:: \hat\theta - \theta = \hat A^{-1} \tfrac1n \sum_i \xi_i, \qquad
           \xi_i = \phi_i (r_i - \theta^\top \phi_i)^\top - \lambda \theta, \quad E \xi_i = 0,
 
-exactly, with :math:`\hat A = \frac1n \sum_i \phi_i \phi_i^\top + \lambda`. So
+exactly, with residuals r and :math:`\hat A = \frac1n \sum_i \phi_i \phi_i^\top + \lambda`. So
 
 .. math:: \|\hat\theta\|^2 - \|\theta\|^2 =
           \tfrac1n \sum_i 2 \langle \theta, A^{-1} \xi_i \rangle
           + \tfrac1{n^2} \sum_{i, j} \langle A^{-1} \xi_i, A^{-1} \xi_j \rangle
           + \text{rest},
 
-from which the products of an observation with itself are subtracted. The rest comes from
-:math:`\hat A - A`: given the predictions it is 0 for a calibrated model, and otherwise smaller than
-the first sum by a factor n^(-1/2).
+where the code omits i = j. The rest, from :math:`\hat A - A` with :math:`A = E \hat A`, is 0 given
+the predictions of a calibrated model, else smaller than the first sum by a factor n^(-1/2).
 
 SKCE is the squared norm of the mean :math:`\mu` of :math:`\phi_i r_i^\top`, the limit of
-:math:`\lambda^2` CKCE for large ridges: A is replaced by 1, there is no fit and no rest, and
+:math:`\lambda^2` CKCE for large ridges: A is replaced by 1, the rest is 0, and
 :math:`\xi_i = \phi_i r_i^\top - \mu`.
 """
 
@@ -50,11 +49,11 @@ from jaxcal.typing import KernelLike, Key, Scalar
 
 
 class Noise(NamedTuple):
-    """Residuals of drawn labels.
+    """Residuals of random labels.
 
     Attributes:
-        added: Residuals of uniform labels, [n, p], counted in addition to those of the fit.
-        drawn: Function from a random key to residuals of a calibrated model, [n, p].
+        added: Residuals of uniform labels, [n, p], which are added to those of the fit.
+        drawn: Function that returns random residuals of a calibrated model, [n, p], from a key.
     """
 
     added: Float[Array, "n p"]
@@ -66,11 +65,11 @@ class ByKernel(eqx.Module):
 
     Attributes:
         kernel: Kernel on predictions.
-        root: Root of the Gram matrix of the classes; None is identity.
+        root: Root of the Gram matrix of the classes; None for the identity.
         ridge: Ridge of CKCE, []; None for SKCE.
-        width: Bandwidth for a kernel without one; None takes the median of each model.
-        rank: Largest rank.
-        condition: Further variables, [n, a], and the kernel on them.
+        width: Bandwidth for a kernel without one; None for the median distance of each model.
+        rank: Largest rank of the Gram matrix.
+        condition: Further variables, [n, a], and the kernel on them; None if there are none.
 
     Cost 3 n rank^2 and b min(n, 1024) rank m multiplications.
     """
@@ -92,7 +91,7 @@ class ByKernel(eqx.Module):
         labels: Int[Array, " n"],
         n_draws: int,
     ) -> tuple[Error, dict[str, Array]]:
-        """Return the error of one model, and the fields of a `Comparison` of this measure."""
+        """Return the error of one model, and the fields of a `Comparison` that need a kernel."""
         deal_key, noise_key = jax.random.split(key)
         (n, m), root = q.shape, self.root
         kernel, bandwidths = kernels.fill(self.kernel, q, self.width)
@@ -100,18 +99,18 @@ class ByKernel(eqx.Module):
         features = low_rank(kernel, x, self.rank)
 
         def drawn(key: Key) -> Array:
-            plain = redrawn_residuals(key, q)
-            return plain if root is None else plain @ root
+            redrawn = redrawn_residuals(key, q)
+            return redrawn if root is None else redrawn @ root
 
         added = added_residuals(noise_key, n, m, jnp.sum(weights))
         noise = Noise(added if root is None else added @ root, drawn)
-        left = residuals(q, labels, root)
+        residual = residuals(q, labels, root)
         keys = (deal_key, signs_key)
-        error, kept = by_features(keys, features, x, left, noise, self.ridge, weights, n_draws)
+        error, kept = by_features(keys, features, x, residual, noise, self.ridge, weights, n_draws)
         diagonal = grams.gram_diagonal(kernel, x)
         first = grams.gram(kernel, x, features.landmarks[:1])
-        lost = jnp.sum(~jnp.isfinite(q).all(axis=1))
-        return error._replace(nonfinite=lost), {
+        nonfinite = jnp.sum(~jnp.isfinite(q).all(axis=1))
+        return error._replace(nonfinite=nonfinite), {
             "bandwidths": bandwidths.get("prediction", jnp.ones((), q.dtype)),
             "ridge": jnp.zeros((), q.dtype) if self.ridge is None else self.ridge,
             "left_out": at_least(1 - kept / jnp.sum(weights * diagonal), 0),
@@ -129,11 +128,11 @@ def by_features(
     weights: Float[Array, " n"],
     n_draws: int,
 ) -> tuple[Error, Scalar]:
-    r"""Return the error for the kernel F F^T (CKCE, or SKCE without a ridge), and its trace.
+    r"""Return the error for the Gram matrix F F^T, and its trace; SKCE if ``ridge`` is None.
 
-    Features are computed twice: for F^T F, and then as F V with its eigenvectors V, for which A is
-    diagonal, so that the product of an observation with itself costs O(r). ``keys``: for blocks and
-    draws, and for signs. ``weights`` of observations are 0 or 1; their sum scales the ridge.
+    Features are computed twice: for F^T F, and then as F V with its eigenvectors V. As A is
+    diagonal for F V, the product of an observation with itself costs O(r). ``keys``: one for blocks
+    and draws, one for signs. ``weights`` are 0 or 1; the ridge is multiplied by their sum.
     """
     n = points.shape[0]
     sums = normal_equations(features, points, residuals, weights, side=min(n, TILE))
@@ -151,8 +150,8 @@ def by_features(
         estimate = jnp.sum(fit**2)
 
     def parts(x: Array, r: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-        """Return F V A^-1, residuals with noise, the first influence, the products of each
-        observation with itself from plain and from noisy residuals, and weights."""
+        """Return F V A^-1, residuals of the fit plus added ones, and per observation: the first
+        influence, its product with itself (for r, and for these residuals), and weights."""
         f = turned(x) * weight[:, None]
         e = r - f @ fit + added
         pulled = f * inverse[None]
@@ -178,13 +177,14 @@ def summed(
     drawn: Callable[[Key], Array],
     n_draws: int,
 ) -> tuple[list[Array], Float[Array, "k k"], Float[Array, " b"]]:
-    r"""Return sums over k blocks, products of their second influences, and draws of the value.
+    r"""Return sums over k blocks, inner products of the blocks' second influences [k, k], and draws
+    of the value for a calibrated model.
 
-    ``parts(*rows)``: vectors w [n, r] and residuals e [n, p] whose second influence is w e^T, and
-    further numbers [n] that are summed. ``rows``: points, residuals, added residuals, weights.
-    ``drawn``: residuals of a calibrated model from a random key. ``keys``: for blocks and draws. Up
-    to `BLOCKS` observations are blocks of one; more are assigned to blocks at random, and labels
-    are drawn once. Memory 2 k r p + 2 k^2 beyond the data.
+    ``parts(*rows)`` returns w [n, r] and e [n, p], whose outer products are the second influence,
+    and numbers [n], whose sums over blocks come first. ``rows``: points, residuals, added
+    residuals, weights. ``drawn``: see `Noise`. ``keys``: for blocks, and for draws. Up to `BLOCKS`
+    observations are blocks of one. More are assigned to blocks at random, and labels are drawn once
+    (blocks then get normal factors). Memory 2 k r p + 2 k^2 beyond the data.
     """
     deal_key, null_key = keys
     if rows[0].shape[0] <= BLOCKS:
@@ -200,8 +200,8 @@ def summed(
 def _in_blocks(
     key: Key, parts: Callable[..., tuple[Array, ...]], rows: tuple[Array, ...], drawn: Array
 ) -> tuple[list[Array], Array, Array]:
-    """Return sums over random blocks: the numbers of each observation, and the products of the sums
-    of the second influence, with the residuals of the data and with drawn ones."""
+    """Return the sums over random blocks of the numbers of `summed`, and the inner products [k, k]
+    of the blocks' second influences, with the residuals of ``parts`` and with ``drawn`` ones."""
     places, real = deal(key, rows[0].shape[0])
     side = places.shape[1]
     tile = 2 ** max(0, min(TILE // side, BLOCKS).bit_length() - 1)  # blocks at a time
@@ -230,11 +230,11 @@ def by_products(
     ridge: Scalar | None,
     n_draws: int,
 ) -> Error:
-    r"""Return the error if only the products D = R R^T of the residuals are known.
+    r"""Return the error from the products D = R R^T of the residuals, instead of R.
 
-    The estimate is the inner product of D with W = A^-1 K A^-1 for CKCE, or W = K / n^2 for SKCE.
-    For the null, residuals get random signs. Cost: 4 n^3 multiplications for CKCE, O(n^2) for SKCE,
-    memory O(n^2).
+    The estimate is the inner product of D with W = A^-1 K A^-1 for CKCE, or W = K / n^2 for SKCE
+    (``ridge`` None). Draws for a calibrated model give the residuals random signs. ``keys``: one
+    for these, one for `signs`. Cost: 4 n^3 multiplications (CKCE) or O(n^2); memory O(n^2).
     """
     n = gram.shape[0]
     block_key, sign_key, null_key = jax.random.split(keys[0], 3)
@@ -276,11 +276,11 @@ def _error(
     share: Array,
     null: Array,
 ) -> Error:
-    """Build an `Error`: centred, without products of observations with themselves.
+    """Return an `Error` with centred influences, without products of observations with themselves.
 
-    The variances of the first term's estimate and of the value both hold label noise twice: once
-    in the data, and once on average, so that their ratio is bounded by the noise where the value
-    is 0. ``noise``: the sum of the second term's products of observations with themselves.
+    ``slope`` is the variance of the first sum over the value; both include label noise twice, so
+    that the ratio is bounded where the value is 0. ``noise``: the second sum's products of
+    observations with themselves, summed. ``share`` [k]: weights of the blocks, of sum 1.
     """
     rows = jnp.sum(second, axis=1)
     second = second - share[:, None] * rows[None] - rows[:, None] * share[None]
@@ -295,5 +295,5 @@ def _error(
 
 
 def draws(v: Float[Array, "b k"], second: Float[Array, "k k"]) -> Float[Array, " b"]:
-    """Return the quadratic form of ``second`` at each row of v."""
+    r"""Return :math:`v^\top G v` for each row v, with G in ``second``."""
     return jnp.sum((v @ second) * v, axis=1)

@@ -1,7 +1,7 @@
-r"""CKCE from features whose products are, or approximate, the kernel: F F^T instead of K.
+r"""CKCE from features F, for which F F^T is or approximates the Gram matrix K.
 
-With features F [n, p], CKCE is :math:`\|(F^\top F + n\lambda I)^{-1} F^\top R\|^2`, and F is
-computed block by block, so memory does not grow with n. `LowRank` gets F from incomplete Cholesky.
+With features F [n, p], CKCE is :math:`\|(F^\top F + n\lambda I)^{-1} F^\top R\|^2`. F is computed
+in blocks of rows, so memory does not grow with n. `LowRank` gets F from incomplete Cholesky.
 """
 
 from collections.abc import Callable
@@ -44,12 +44,12 @@ def primal_fit(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[solvers.Fit, Scalar]:
-    r"""Return CKCE of the kernel F F^T, in two passes over blocks of rows, and its trace.
+    r"""Return CKCE for the Gram matrix F F^T, and the trace of F F^T.
 
-    :math:`\theta = (F^\top F + n\lambda I)^{-1} F^\top R`; the second pass gives contributions and
-    influence. Cost 2 n p^2 + p^3 / 3, memory O(tile p + p^2) beyond the arguments. ``mesh``:
-    devices that share the rows. ``height``: the largest k(q, q). ``whole``: the trace of K; the
-    part that F F^T omits counts as an error. Source: App. B, which omits the cost of F^T F.
+    The first pass over blocks of rows gives :math:`\theta = (F^\top F + n\lambda I)^{-1} F^\top R`,
+    the second contributions and influence. ``height``: the largest k(q, q). ``whole``: the trace of
+    K; the part that F F^T omits counts as an error. ``mesh``: devices that share the rows. Cost
+    2 n p^2 + p^3 / 3, memory O(tile p + p^2). Source: App. B, which omits the cost of F^T F.
     """
     n = points.shape[0]
     # rows of weight 0 fill the last block
@@ -108,7 +108,7 @@ def normal_equations(
     *,
     side: int = TILE,
 ) -> _Sums:
-    """Return F^T F, F^T R and tr F F^T, from ``side`` rows of weight 0 or 1 at a time."""
+    """Return F^T F, F^T R and tr F F^T over rows of ``weights`` 1 (not 0), ``side`` at a time."""
     n = points.shape[0]
     missing = -n % side
     padded = (jnp.concatenate([a, a[:1].repeat(missing, 0)]) for a in (points, residuals))
@@ -138,20 +138,20 @@ CANDIDATES = 4096
 class LowRank(eqx.Module):
     """Solver by incomplete Cholesky with a low rank; its memory does not grow with n.
 
-    Pivots are chosen among at most 4,096 predictions, spread over the values of the data. Exact if
-    the rank reaches that of the Gram matrix; ``result.approximation`` has the omitted share of the
-    trace.
+    Pivots are chosen among at most 4,096 predictions, spread over the values of the data. The
+    result is exact if the rank reaches that of the Gram matrix; ``result.approximation.error`` is
+    the omitted share of the trace.
 
     Args:
         rank: Largest number of pivots.
-        tolerance: Omitted share of the trace at which to stop earlier; by default 1,000 eps.
+        tolerance: Stop earlier if k - F F^T is at most this share of the largest k(q, q) at every
+            candidate; by default 1,000 eps.
         tile: Number of rows computed at a time.
         mesh: Devices that share the rows.
 
-    Cost: O(n rank^2); memory O(tile rank + rank^2) beyond the data, and O(4,096 rank) for the
-    choice.
+    Cost: O(n rank^2); memory O((tile + rank + 4,096) rank) beyond the data.
 
-    Source: Moskvichev and Sejdinovic, App. B, without an evaluation.
+    Source: Moskvichev and Sejdinovic, App. B, which does not evaluate it.
 
     Example:
         >>> import jax, jaxcal
@@ -180,16 +180,16 @@ class LowRank(eqx.Module):
     ) -> Solution:
         features = low_rank(kernel, q, self.rank, self.tolerance)
         diagonal = grams.gram_diagonal(kernel, q)
-        height, whole = jnp.max(diagonal), jnp.sum(diagonal)
-        fit, kept = primal_fit(features, q, residuals, ridge, height, whole, self.tile, self.mesh)
-        error = at_least(1 - kept / whole, 0)
+        height, trace = jnp.max(diagonal), jnp.sum(diagonal)
+        fit, kept = primal_fit(features, q, residuals, ridge, height, trace, self.tile, self.mesh)
+        error = at_least(1 - kept / trace, 0)
         return Solution(fit, Approximation("incomplete Cholesky", jnp.sum(features.used), error))
 
 
 def low_rank(
     kernel: KernelLike, xs: Array, rank: int, tolerance: Array | float | None = None
 ) -> NystroemFeatures:
-    """Return features by incomplete Cholesky of at most `CANDIDATES` rows; see `LowRank`."""
+    """Return the feature map from incomplete Cholesky; see `LowRank` for the arguments."""
     candidates = spread(xs)
     if tolerance is None:
         tolerance = 1000 * float(jnp.finfo(xs.dtype).eps)
@@ -198,6 +198,6 @@ def low_rank(
 
 
 def spread(xs: Array) -> Array:
-    """Return at most `CANDIDATES` rows, evenly spaced in the order of their values."""
+    """Return at most `CANDIDATES` rows, evenly spaced in the order of `by_values`."""
     n = xs.shape[0]
     return xs if n <= CANDIDATES else xs[by_values(xs)[jnp.arange(CANDIDATES) * n // CANDIDATES]]

@@ -1,7 +1,6 @@
-"""Checks of models, targets, class similarity and ridge; residuals, targets minus predictions.
+"""Checks of models, targets, class similarity and ridge, and the residuals of class probabilities.
 
-The residuals are the rows of R, with products D = R R^T. Values of CKCE are comparable at equal n,
-ridge and kernel only.
+The residuals, one-hot targets minus predictions, are the rows of R; D = R R^T are their products.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ Labels = Int[Array, " n"]
 
 
 def checked(predictions: PredictionsLike, targets: ArrayLike) -> tuple[Probabilities, Labels]:
-    """Return class probabilities [n, m] and classes [n]; an error names a wrong argument."""
+    """Return class probabilities [n, m] and classes [n]; errors name the wrong argument."""
     q = checks.probabilities(predictions, binary=True)
     n, m = q.shape
     return q, checks.labels(targets, n, m)
@@ -41,7 +40,7 @@ def standardized(given: ArrayLike | None, n: int, dtype: DTypeLike) -> Float[Arr
 
 
 def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[PredictionsLike]]:
-    """Return names and predictions of several models, checked."""
+    """Return the names and the unchecked predictions of at least ``least`` models."""
     if isinstance(models, Mapping):
         names, each = [str(name) for name in models], list(models.values())
     elif not isinstance(models, str) and (
@@ -62,7 +61,7 @@ def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[Predict
 
 
 def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
-    """Return names and class probabilities of several models, checked."""
+    """Return the names and the checked class probabilities of at least ``least`` models."""
     names, each = named(models, least=least)
     each = in_one_order(names, each)
     arrays = [
@@ -78,8 +77,8 @@ def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Arra
 
 
 def in_one_order(names: tuple[str, ...], models: list[PredictionsLike]) -> list[PredictionsLike]:
-    """Put the columns of data frames into the order of the first frame; ValueError if the names of
-    the classes differ."""
+    """Return the models, with the columns of data frames in the order of the first frame;
+    ValueError if their names differ."""
     ordered: list[Any] = list(models)
     columns = {
         k: list(model.columns)
@@ -95,8 +94,8 @@ def in_one_order(names: tuple[str, ...], models: list[PredictionsLike]) -> list[
                 f"models[{names[k]}]: its columns are {columns[k]!r}, those of {names[first]} "
                 f"{columns[first]!r}: name the same classes in both"[:300]
             )
-        place = [str(name) for name in columns[k]]
-        ordered[k] = ordered[k].iloc[:, [place.index(str(name)) for name in columns[first]]]
+        labels = [str(name) for name in columns[k]]
+        ordered[k] = ordered[k].iloc[:, [labels.index(str(name)) for name in columns[first]]]
     return ordered
 
 
@@ -105,8 +104,9 @@ def class_root(
 ) -> Float[Array, "m m"] | None:
     r"""Return a root S of the Gram matrix of the classes, :math:`\Lambda = S S^\top`.
 
-    ``similarity``: an array [m, m], a kernel on classes with an attribute ``matrix``, or None for
-    the identity. ValueError unless it is symmetric and positive semidefinite.
+    ``similarity``: an array [m, m] or a kernel on classes with an attribute ``matrix``. None and
+    `Delta` stand for the identity, for which None is returned. ValueError unless the matrix is
+    symmetric and positive semidefinite.
     """
     matrix = getattr(similarity, "matrix", similarity)
     if matrix is None or type(similarity).__name__ == "Delta":
@@ -123,11 +123,11 @@ def class_root(
 def residuals(
     q: Probabilities, labels: Labels, root: Float[Array, "m m"] | None = None
 ) -> Float[Array, "n m"]:
-    r"""Return rows :math:`S^\top (e_{y_i} - q_i)`, so that their products are the entries of D.
+    r"""Return residuals :math:`S^\top (e_{y_i} - q_i)`, whose inner products are the entries of D.
 
-    :math:`D_{ij} = \ell(y_i, y_j) - E\ell(Z_i, y_j) - E\ell(y_i, Z_j) + E\ell(Z_i, Z_j)`
-    :math:`= (e_{y_i} - q_i)^\top \Lambda (e_{y_j} - q_j)`, never as a difference of large numbers.
-    Source: Moskvichev and Sejdinovic, Section 3.1.
+    :math:`D_{ij} = (e_{y_i} - q_i)^\top \Lambda (e_{y_j} - q_j)` equals, for Z_i drawn from q_i,
+    :math:`\ell(y_i, y_j) - E\ell(Z_i, y_j) - E\ell(y_i, Z_j) + E\ell(Z_i, Z_j)`, without that
+    cancellation. ``root``: S, or None. Source: Moskvichev and Sejdinovic, Section 3.1.
     """
     plain = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype) - q
     return plain if root is None else plain @ root
@@ -140,9 +140,9 @@ Ridge: TypeAlias = ArrayLike | Callable[[int], ArrayLike] | None
 def ridge_at(
     ridge: Ridge, n: int, dtype: DTypeLike, *, several: bool = False
 ) -> Float[Array, "*r"]:
-    """Return the ridge for n observations as an array, [], or [r] if ``several`` are allowed.
+    """Return the ridge for n observations as an array []; with ``several``, also arrays [r].
 
-    ValueError unless positive and finite.
+    ValueError unless it is positive and finite; TypeError if it is no number.
     """
     values: Any = ridge
     if several and (isinstance(values, (list, tuple)) or getattr(values, "ndim", 0) > 0):

@@ -1,4 +1,4 @@
-r"""Gram matrices of kernels on predictions, as matrix products, and their bandwidth.
+r"""Kernels on class probabilities and further variables, and their bandwidths.
 
 The kernel of CKCE on class probabilities is `simplex_kernel`,
 :math:`k(p, q) = p^\top q + \exp(-\|p - q\|^2 / (2 \gamma^2))`: its linear part represents the
@@ -21,7 +21,7 @@ from jaxcal.typing import ArrayLike, KernelLike, Points, Scalar
 
 
 class Equal(points.Kernel):
-    """Kernel of equality: 1 if two points agree in every entry, else 0; for repeated predictions.
+    """Kernel that is 1 if two points are equal, else 0; for groups or repeated predictions.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -34,7 +34,7 @@ class Equal(points.Kernel):
 
 
 class Columns(points.Kernel):
-    """A kernel on the entries ``start`` to ``stop`` of points."""
+    """A kernel that is evaluated on the entries ``start`` to ``stop - 1`` of points only."""
 
     kernel: KernelLike
     start: int = eqx.field(static=True)
@@ -44,7 +44,7 @@ class Columns(points.Kernel):
         return self.kernel(x[self.start : self.stop], y[self.start : self.stop])
 
     def gram(self, xs: Array, ys: Array) -> Array:
-        """Return all values by the fast products of the kernel."""
+        """Return the matrix of values, [n, m], by the kernel's own ``gram`` if it has one."""
         return points.matrix(self.kernel, *(a[:, self.start : self.stop] for a in (xs, ys)))
 
 
@@ -52,10 +52,10 @@ def simplex_kernel(bandwidth: ArrayLike | None = None) -> Sum:
     r"""Return the paper's kernel :math:`p^\top q + \exp(-\|p - q\|^2 / (2 \gamma^2))`.
 
     Args:
-        bandwidth: Length gamma; None leaves it to the median heuristic.
+        bandwidth: Length gamma; None leaves it unset, so that `ckce` takes the median distance.
 
     Returns:
-        A sum of kernels, both of weight 1.
+        The sum of a `Linear` and a `Gaussian` kernel.
 
     Source: Moskvichev and Sejdinovic, Section 3.2.
 
@@ -70,11 +70,11 @@ def simplex_kernel(bandwidth: ArrayLike | None = None) -> Sum:
 
 @jax.jit
 def median_bandwidth(xs: Points) -> Scalar:
-    r"""Return the median of :math:`\|x_i - x_j\|`, not of its square, over different points.
+    r"""Return the median distance :math:`\|x_i - x_j\|` (not squared) of two different points.
 
-    As in `jaxcal.kernels.bandwidths.median_heuristic`, over all pairs for n up to 512, and over
-    pairs of 512 points, chosen by their values, for larger n. It is 1 if all points are equal or
-    there is only one. Its derivative is that of the one or two pairs that attain it.
+    As in `jaxcal.kernels.bandwidths.median_heuristic`, all pairs are compared for n up to 512, and
+    pairs of 512 points, chosen by their values, for larger n. The result is 1 if all points are
+    equal or there is only one. Its derivative is that of the one or two pairs that attain it.
     """
     if len(xs) < 2:
         return jnp.ones((), xs.dtype)
@@ -84,8 +84,8 @@ def median_bandwidth(xs: Points) -> Scalar:
 def fill(
     kernel: KernelLike, xs: Points, bandwidth: Any = None
 ) -> tuple[KernelLike, dict[str, Scalar]]:
-    """Return the kernel with every unset bandwidth set, by the median of ``xs`` or to
-    ``bandwidth``."""
+    """Return the kernel with unset bandwidths set to ``bandwidth`` or the median distance of
+    ``xs``, and that number under the key "prediction"; an empty dict if all were set."""
     kernel = points.as_kernel(kernel)
     if not points.needs_bandwidth(kernel):
         return kernel, {}
@@ -97,7 +97,7 @@ def fill(
 
 
 def check_bandwidth(kernel: KernelLike, q: int) -> None:
-    """Raise ValueError if a kernel has one length per dimension, and their number is not ``q``."""
+    """Raise ValueError if a kernel has one bandwidth per dimension and their number is not q."""
     for lengths in points.lengths(kernel):
         if lengths.size != q:
             raise ValueError(
@@ -109,8 +109,8 @@ def check_bandwidth(kernel: KernelLike, q: int) -> None:
 def conditioned(
     kernel: KernelLike, q: Points, condition: tuple[Float[Array, "n a"], KernelLike] | None
 ) -> tuple[KernelLike, Float[Array, "n e"], dict[str, Scalar]]:
-    """Return the kernel times that of further variables, points that hold predictions and these
-    variables, and the bandwidth of the second kernel if it is their median distance."""
+    """Return the product of the kernel and of the one in ``condition``, which is on further
+    variables; points [n, e] that hold both; and {"given": bandwidth} if it was unset, else {}."""
     if condition is None:
         return kernel, q, {}
     variables, on_variables = condition
@@ -122,6 +122,6 @@ def conditioned(
 
 
 def weighted_by_itself(medians: Float[Array, " M"]) -> Scalar:
-    """Return the mean of median distances, each weighted by itself; 1 if all are 0."""
+    r"""Return :math:`\sum_k m_k^2 / \sum_k m_k` for median distances m_k; 1 if all are 0."""
     total = jnp.sum(medians)
     return jnp.where(total == 0, 1, jnp.sum(medians**2) / jnp.where(total == 0, 1, total))

@@ -1,29 +1,29 @@
 r"""Squared calibration errors in units of probability.
 
 The residuals :math:`d_i = e_{y_i} - q_i` are regressed on the predictions. The basis of the
-regression is a constant and the leading components of the predictions, orthonormal columns F
-[n, r], with leverages :math:`h_i = \|F_i\|^2`. The squared error :math:`T = E\|f(q)\|^2`, f the
-population regression, is estimated without the products of an observation with itself,
+regression is a constant and the leading principal components of the predictions: orthonormal
+columns F [n, r], with leverages :math:`h_i = \|F_i\|^2`. The squared error is
+:math:`T = E\|f(q)\|^2`, where f is the population regression. Its estimate leaves out the products
+of an observation with itself,
 
 .. math:: U = \sum_{i \ne j} a_i^\top a_j, \qquad
           a_i = \frac{F_i \otimes d_i}{\sqrt{n (1 - h_i)}},
 
 so that its mean is 0 for a calibrated model. With the factor :math:`1 - h_i` it is the
-leave-one-out estimate, whose mean is T for linear residuals and equal leverages. Its influence
-functions, in the expansion of `jaxcal.ckce.errors`, are
+leave-one-out estimate, whose mean is T for linear residuals and equal leverages. In the expansion
+of `jaxcal.ckce.errors` its first influence function is
 
 .. math:: l_i = \tfrac1n (2 \langle f_i, d_i\rangle - \|f_i\|^2 - T),
 
-and b, which is a computed from the residuals of the fit. All squared errors are halved, so that for
-two classes T is the squared error of the probability, and T is at most 1.
+and the second, b, is like a but with the residuals of the fit in place of d. The code halves all
+squared errors. So for two classes T is the squared error of the probability, and T is at most 1.
 
-Predictions other than class probabilities are judged by ranks. Under calibration the rank r of a
-target among draws of its prediction is uniform given the prediction: "y is at most the t-quantile"
-has the claimed probability t. The residuals are :math:`1\{r \le t\} - t` at ten levels t for each
-coordinate. They are regressed on the claimed centre and log scale, so the error is again the root
-mean square error of the probabilities of events, and models of different kinds are comparable.
-Ranks are those of `jaxcal.entries`: from draws, or, for a log density without its constant, from
-weighted points; both are exactly uniform under calibration.
+Predictions other than class probabilities are compared by ranks. Under calibration the rank r of a
+target among draws of its prediction is uniform given the prediction, so the event "y is at most the
+t-quantile" has probability t. The residuals are :math:`1\{r \le t\} - t` at ten levels t for each
+coordinate. They are regressed on the predicted centre and log scale. So the error is again the root
+mean square error of probabilities. `jaxcal.entries` takes ranks among draws, or among weighted
+points for a log density without its constant; both are exactly uniform under calibration.
 """
 
 from collections.abc import Callable
@@ -62,12 +62,12 @@ COMPONENTS = 30  # largest number of columns of the basis
 
 
 def n_components(n: int, m: int) -> int:
-    """Return the number of columns of the basis: one per five observations, at most m."""
+    """Return the number of columns of the basis: n // 5, but at most m and `COMPONENTS`."""
     return max(1, min(m, n // 5, COMPONENTS))
 
 
 class Basis(NamedTuple):
-    """A constant and linear functions of the predictions, orthonormal over the observations."""
+    """Map from predictions to a constant and linear functions, orthonormal over observations."""
 
     constant: Scalar
     mean: Float[Array, " m"]
@@ -82,9 +82,9 @@ class Basis(NamedTuple):
         components: int,
         eps: float,
     ) -> "Basis":
-        """Return the basis for predictions with these moments, in a type with this ``eps``.
+        """Return the basis with ``components`` columns from moments of the predictions.
 
-        Components whose standard deviation is within rounding are 0.
+        ``total``: sum of weights. Columns whose deviation is below 100 ``eps`` are 0.
         """
         variances, directions = jnp.linalg.eigh(covariance)
         variances = variances[::-1][: components - 1]
@@ -108,8 +108,8 @@ def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) 
 
 
 class Probability(eqx.Module):
-    """The measure "probability" of class probabilities, by a regression on ``rank`` columns of the
-    predictions and of further ``variables``.
+    """The measure "probability" of class probabilities: a regression on a `Basis` of ``rank``
+    columns from the predictions and further ``variables``; ``largest`` is the largest error.
 
     Cost O(n m (r + m)) and b min(n, 1024) r m multiplications, memory O(n m).
     """
@@ -127,7 +127,7 @@ class Probability(eqx.Module):
         labels: Int[Array, " n"],
         n_draws: int,
     ) -> tuple[Error, dict[str, Array]]:
-        """Return the error of one model; observations count with ``weights`` 0 or 1."""
+        """Return the error of one model, from the observations of weight 1, and an empty dict."""
         deal_key, noise_key, null_key = jax.random.split(key, 3)
         n, m = q.shape
         added = added_residuals(noise_key, n, m, jnp.sum(weights))
@@ -151,15 +151,15 @@ def by_regression(
 ) -> Error:
     """Return the error from the regression of residuals d on functions x of the predictions.
 
-    ``keys``: for blocks, redrawn residuals and signs. ``variance``: variance of the added residuals
-    in one direction, if all observations had them.
+    ``weights`` are 0 or 1. ``keys``: for blocks, drawn residuals and signs. ``variance``: variance
+    of the residuals of a uniform label or rank along one direction.
     """
     deal_key, null_key, signs_key = keys
     total = jnp.sum(weights)
     functions = basis(x, weights, rank)
 
     def columns(x: Array, weight: Array) -> tuple[Array, Array, Array, Array]:
-        """Return F, leverages h, 1 / (1 - h), and F divided by the root of 2 n (1 - h)."""
+        """Return F, h, 1 / (1 - h) (at most 4), and F divided by the root of 2 n (1 - h)."""
         f = functions(x) * weight[:, None]
         leverage = jnp.sum(f**2, axis=1)
         inflation = 1 / at_least(1 - leverage, 0.25)
@@ -173,8 +173,8 @@ def by_regression(
     coefficients, sums = jnp.split(moments, 2)
 
     def parts(x: Array, d: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-        """Return the factors of the vectors a, the second with noise; the first influence, the
-        products of the vectors with themselves, and weights."""
+        """Return both factors of the vectors b, the second with noise; the first influence; the
+        squared norms of the vectors a, and of b; and weights."""
         f, leverage, inflation, pulled = columns(x, weight)
         fitted = f @ coefficients
         without = (fitted - leverage[:, None] * d) * inflation[:, None]
@@ -202,21 +202,21 @@ def slope(
 ) -> Scalar:
     r"""Return the variance of the first sum per unit of the true value T.
 
-    Noise adds N, 4 times the sum of squares of ``second``, to the sum of squares of ``first``, and
-    ``alone``, the products of observations with themselves, to the error behind it. What is left is
-    slope times T; where T is 0 there is only the slope of noise, N / alone. The result is the mean
-    of both by the weights T and :math:`\sqrt{2 N}`, two standard deviations of noise in ``value``.
+    Label noise adds N, 4 times the sum of squares of ``second``, to the sum of squares of
+    ``first``, which without N estimates slope times T. Where T is 0, the slope is N / ``alone``,
+    with ``alone`` the sum of products of observations with themselves. The result is the mean of
+    both by the weights T and :math:`\sqrt{2 N}`, two standard deviations of noise in ``value``.
     """
     noise, true = 4 * jnp.sum(second**2), at_least(value, 0)
     weight = jnp.sqrt(2 * noise)
     of_noise = noise / jnp.where(alone > 0, alone, 1)
-    left = at_least(jnp.sum(first**2) - noise, 0)
-    return (left + weight * of_noise) / jnp.where(weight + true > 0, weight + true, 1)
+    excess = at_least(jnp.sum(first**2) - noise, 0)
+    return (excess + weight * of_noise) / jnp.where(weight + true > 0, weight + true, 1)
 
 
 def says(q: Float[Array, "n m"], labels: Int[Array, " n"], weights: Float[Array, " n"]) -> Says:
-    """Return the regression of each class on its probability, one standard deviation below and
-    above the mean probability."""
+    """Return predicted probabilities and frequencies of each class, by linear regression of its
+    indicator on its probability, one standard deviation below and above the mean."""
     total = jnp.sum(weights)
     y = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype)
     mean, occurs = weights @ q / total, weights @ y / total
@@ -232,8 +232,8 @@ def said(
     covariance: Float[Array, " m"],
     eps: float,
 ) -> Says:
-    """Return `says` from moments of each class: mean and variance of its probability, its
-    frequency, and their covariance, in a type with this ``eps``."""
+    """Return `says` from moments of each class: ``mean`` and ``variance`` of its probability, its
+    frequency ``occurs``, and the covariance. Deviations below 100 ``eps`` count as 0."""
     some = variance > (100 * eps) ** 2
     steepness = jnp.where(some, covariance / jnp.where(some, variance, 1), 0)
     deviation = jnp.where(some, jnp.sqrt(at_least(variance, 0)), 0)
@@ -246,15 +246,15 @@ def said(
 LEVELS = np.arange(0.05, 1, 0.1)
 CENTRAL = 0.9  # probability of the intervals whose coverage the report shows
 
-# what events say of ranks, [n, p], and the levels of their ends, [p]
+# functions of ranks, [n, p], and the ranks t at which they change, [p]
 Events: TypeAlias = tuple[Float[Array, "n p"], Float[Array, " p"]]
 
 
 def ready(
     names: tuple[str, ...], models: list[PredictionsLike], targets: ArrayLike, *, least: int = 3
 ) -> tuple[list[PredictionsLike], Array, list[Array]]:
-    """Return checked models, at least ``least`` targets, and the correlation of each model's draws,
-    which are thinned; an error names the model."""
+    """Return checked models, at least ``least`` targets, and each model's correlation of successive
+    draws (0 for others), which are thinned if it is high; an error names the model."""
     checked, ys, lags = [], jnp.zeros(0), []
     for name, model in zip(names, models, strict=True):
         try:
@@ -287,7 +287,7 @@ def compared(
     level: float,
     given: ArrayLike | None,
 ) -> Contents:
-    """Return the fields of a `Comparison` by ranks, with arguments as in `jaxcal.compare`."""
+    """Return the fields of a `Comparison` by ranks; the arguments are those of `jaxcal.compare`."""
     models, ys, lags = ready(names, models, targets)
     errors_key, draws_key = jax.random.split(key)
     keys, z = (errors_key, draws_key), standardized(given, len(ys), floating(ys))
@@ -309,7 +309,7 @@ def _error(
     units = Units.of(raw)
     near = seen(ranks_key, Standardized(predictions, units, ys.shape[1:]), units.points(raw), ys)
     ranks = near.ranks.coordinates
-    lost = ~jnp.all(jnp.isfinite(raw) & jnp.isfinite(ranks), axis=1)
+    nonfinite = ~jnp.all(jnp.isfinite(raw) & jnp.isfinite(ranks), axis=1)
     d = extrapolated(residuals, near.ranks)
     uniform, _ = residuals(jax.random.uniform(noise_key, ranks.shape, ranks.dtype))
 
@@ -319,7 +319,7 @@ def _error(
     further = [] if variables is None else [variables]
     features = jnp.concatenate([*features_of(near), *further], axis=1)
     rank = n_components(n, features.shape[1] + 1)
-    # along the leading component of uniform ranks, to which most errors belong
+    # of uniform ranks along their leading component, which most errors have
     variance = 2 / (np.pi**2 * ranks.shape[1])
     noise = Noise(np.sqrt(ADDED / (n + ADDED)) * uniform, signed)
     ones = jnp.ones(n, d.dtype)
@@ -327,16 +327,16 @@ def _error(
     error = by_regression(keys_of_draws, features, ones, d, noise, variance, rank, n_draws)
     hit, lower = (jnp.mean(extrapolated(event, near.ranks), axis=0) for event in (inside, below))
     shares = jnp.clip(hit, 0, 1), jnp.clip(lower, 0, 1), memory(d, raw)
-    return error._replace(nonfinite=jnp.sum(lost)), shares
+    return error._replace(nonfinite=jnp.sum(nonfinite)), shares
 
 
 def extrapolated(at: Callable[[Array], Events], ranks: Ranked) -> Float[Array, "n p"]:
-    """Return what events say of ranks among infinitely many points, up to O(m^-2).
+    """Return the function ``at`` of ranks, extrapolated to infinitely many points, up to O(m^-2).
 
-    Ranks among m points are blurred by O(1 / m), so that wrong predictions look less wrong: of 50
-    draws by up to 13 % of the squared error, of 96 by 7 %. Halves are blurred twice as much, which
-    tells how much, where they resolve the level of the event. All are uniform under calibration, so
-    that the mean there stays as it is.
+    Ranks among m points have a bias of O(1 / m), by which wrong predictions look less wrong: up to
+    13 % of the squared error for 50 draws, 7 % for 96. Ranks among half of the points have twice
+    this bias, so it is subtracted where half of the points resolve the level of the event. All
+    these ranks are uniform under calibration, so that the mean under calibration does not change.
     """
     plain, levels = at(ranks.coordinates)
     halves = (at(ranks.halves[:, 0])[0] + at(ranks.halves[:, 1])[0]) / 2
@@ -345,20 +345,20 @@ def extrapolated(at: Callable[[Array], Events], ranks: Ranked) -> Float[Array, "
 
 
 def inside(ranks: Float[Array, "n d"]) -> Events:
-    """Return 1 for ranks in the central interval, else 0."""
+    """Return 1 for ranks in the central interval of probability `CENTRAL`, else 0; and levels."""
     d = ranks.shape[1]
     within = jnp.abs(ranks - 0.5) <= CENTRAL / 2
     return within.astype(ranks.dtype), jnp.full(d, (1 - CENTRAL) / 2, ranks.dtype)
 
 
 def below(ranks: Float[Array, "n d"]) -> Events:
-    """Return 1 for ranks below the median, else 0."""
+    """Return 1 for ranks below the median, else 0; and levels."""
     return (ranks < 0.5).astype(ranks.dtype), jnp.full(ranks.shape[1], 0.5, ranks.dtype)
 
 
 def residuals(ranks: Float[Array, "n d"]) -> Events:
-    """Return residuals of ranks at each level, scaled so that half the squared norm of their mean
-    is the mean square error over levels and coordinates."""
+    """Return residuals of ranks at each of `LEVELS`, and these levels. The scale is such that half
+    the squared norm of their mean is the mean square error over levels and coordinates."""
     levels = jnp.asarray(LEVELS, ranks.dtype)[None, None]
     gaps = (ranks[:, :, None] <= levels).astype(ranks.dtype) - levels
     n, d = ranks.shape

@@ -1,4 +1,4 @@
-"""Text of the report of a `Comparison`."""
+"""The text that a `Comparison` prints as its report."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ PAIRS_SHOWN = 28  # all pairs of 8 models; the arrays hold all pairs
 
 
 def lines(comparison: Any) -> list[str]:
-    """Return the lines of the report: values, skill, the best models, and pairs."""
+    """Return the lines of the report: errors, skill, the best models, and pairs."""
     order = comparison.order()
     wide = max(5, *(len(name) for name in comparison.names))
     worded = comparison.says is not None or comparison.covered is not None
@@ -78,7 +78,7 @@ def _pairs(comparison: Any, order: np.ndarray) -> list[str]:
 
 
 def _words(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
-    """Return a heading and a line per model: what it claims, what occurs, and its fault."""
+    """Return a heading and one line per model on what it predicts, what occurs, and how it errs."""
     classes = comparison.says is not None
     one, p = _of_classes if classes else _of_intervals, np.asarray(comparison.p_calibrated)
     lines = [f"  {SAYS if classes else COVERED}"]
@@ -94,7 +94,7 @@ def _words(comparison: Any, order: np.ndarray, wide: int) -> list[str]:
 
 
 def _of_classes(comparison: Any, i: int) -> tuple[str, str]:
-    """Return the text and fault of the class whose probability differs most from its frequency."""
+    """Return texts on the class that model i predicts worst: frequencies, and kind of error."""
     said, true = (np.asarray(a)[i] for a in comparison.says)
     k = int(np.argmax(np.max(np.abs(said - true), axis=1)))
     (low, high), (rare, often) = said[k], true[k]
@@ -108,7 +108,7 @@ def _of_classes(comparison: Any, i: int) -> tuple[str, str]:
 
 
 def _of_intervals(comparison: Any, i: int) -> tuple[str, str]:
-    """Return the text and fault of the coordinate whose coverage is furthest off."""
+    """Return texts on the coordinate with the worst coverage: the coverage, and kind of error."""
     inside, below = (np.asarray(a)[i] for a in comparison.covered[:2])
     k = int(np.argmax(np.abs(inside - 0.9) + np.abs(below - 0.5)))
     spread, shift = inside[k] - 0.9, below[k] - 0.5

@@ -22,15 +22,15 @@ class CKCE(Result):
 
     Attributes:
         estimate: A squared norm, []; never negative except by rounding.
-        standard_error: Standard error [] for a clearly miscalibrated model.
-        contributions: Share of each observation, [n]; they sum to the estimate.
-        influence: Derivative of the estimate in the weight of each observation, [n]; differences of
-            models have the standard error std(influence_1 - influence_2) / sqrt(n).
+        standard_error: Standard error of the estimate for a clearly miscalibrated model, [].
+        contributions: Contribution of each observation, [n]; they sum to the estimate.
+        influence: Derivative of the estimate in the weight of each observation, [n]; the difference
+            of two models has the standard error std(influence_1 - influence_2) / sqrt(n).
         ridge: Ridge used, [].
-        bandwidths: Bandwidths used, by name.
-        notes: Numbers [] of possible problems, by the codes of warnings.
-        rounding: First-order bound on the error of the estimate by rounding, an unfinished solve
-            and an omitted part of the Gram matrix, [].
+        bandwidths: Bandwidths that were not set in the kernels, by name.
+        notes: Sizes [] of possible problems, by the codes of warnings.
+        rounding: Bound on the error of the estimate by rounding, an unfinished solve and an omitted
+            part of the Gram matrix, [].
         approximation: How the Gram matrix was approximated; None if it was not.
     """
 
@@ -96,16 +96,16 @@ class CKCE(Result):
 
 
 class Differences(NamedTuple):
-    """Differences of all pairs, [M, M] each: row minus column; negative favours the row.
+    """Differences of the errors of all pairs of models, [M, M] each: the model of the row minus the
+    model of the column. A negative difference means that the model of the row has less error.
 
     Attributes:
-        estimate: Differences of the values without label noise, before negative values are
-            reported as 0.
-        low, high: Ends of their simultaneous intervals, which contain all true differences with
-            probability 1 - level. They exclude 0 exactly if ``p_adjusted`` is at most the level.
-        p_value: P-value of "no difference" for each pair alone.
-        p_adjusted: P-value for all pairs together, from the largest standardized difference,
-            which accounts for their dependence. The diagonal has difference 0 and p = 1.
+        estimate: Differences of the squared errors without label noise; negative errors are used as
+            they are, not set to 0.
+        low, high: Ends of simultaneous intervals, which contain all true differences with
+            probability 1 - level. They exclude 0 if and only if ``p_adjusted`` <= level.
+        p_value: P-value of "no difference" for each pair, not adjusted. The diagonal is 1.
+        p_adjusted: P-value adjusted for all pairs, by the largest standardized difference.
     """
 
     estimate: Float[Array, "M M"]
@@ -116,12 +116,12 @@ class Differences(NamedTuple):
 
 
 class Says(NamedTuple):
-    """Claimed probabilities and frequencies, from the regression of each class on its probability.
+    """Predicted probabilities and frequencies, by linear regression of each class's indicator.
 
     Attributes:
-        said: A low and a high claimed probability, [M, m, 2]: the mean minus and plus one standard
-            deviation.
-        true: Frequency of the class at these probabilities, [M, m, 2].
+        said: A low and a high predicted probability of each class, [M, m, 2]: the mean minus and
+            plus one standard deviation.
+        true: Frequency of the class where that probability is predicted, [M, m, 2].
     """
 
     said: Float[Array, "*M m 2"]
@@ -129,13 +129,13 @@ class Says(NamedTuple):
 
 
 class Covered(NamedTuple):
-    """Coverage of models other than class probabilities.
+    """Coverage of the intervals of models other than class probabilities.
 
     Attributes:
         inside: Share of targets in the central 90 % interval of each coordinate, [M, d].
         below: Share of targets below the median of each coordinate, [M, d].
-        correlation: Lag-one correlation of the draws of a prediction in their order, [M]; 0 for
-            other predictions, and in one pass.
+        correlation: Correlation of successive draws of a `jaxcal.Draws`, [M]; 0 for other models,
+            and for a comparison of streamed data.
     """
 
     inside: Float[Array, "*M d"]
@@ -147,38 +147,37 @@ class Comparison(Result):
     """Calibration errors of M models on the same n observations, and all their differences.
 
     Attributes:
-        estimate: Error with the products of observations with themselves, [M]; never negative.
-        corrected: Error without these products, which add label noise, [M]; 0 if it is negative,
-            as for about half of all calibrated models. For the measure "probability" it is a
-            squared probability, whose root is `error`.
-        low, high: Intervals for the value without label noise, with confidence 1 - ``level``, [M];
-            never negative. They contain ``corrected``.
+        estimate: Squared error with the products of observations with themselves, which add label
+            noise, [M]; never negative.
+        corrected: Squared error without these products, [M]; set to 0 if negative, as for about
+            half of all calibrated models. By "probability" its root is `error`.
+        low, high: Ends of the intervals of the true squared errors, with confidence
+            1 - ``level``, [M]; never negative. The intervals contain ``corrected``.
         differences: Differences of all pairs; see `Differences`.
-        may_be_best: Whether no other model is significantly better, [M]: the model confidence set,
-            which contains the best model with probability at least 1 - ``level``.
-        skill: Accuracy and proper scores of each model, [M] each, by name: calibration is not
-            skill.
+        may_be_best: Whether no other model is significantly better, [M]. These models include the
+            best one with probability at least 1 - ``level`` (model confidence set).
+        skill: Accuracy and proper scores, by name, [M] each; a calibrated model may lack skill.
         bandwidths: Bandwidth of the kernel on predictions, [M]; 0 if the measure has none.
         ridge: Ridge of all models, []; 0 if the measure has none.
-        left_out: Share of each Gram matrix's trace that the low rank leaves out, [M].
+        left_out: Share of the trace of each model's Gram matrix that the low rank omits, [M].
         nonfinite_predictions, nonfinite_kernel: Numbers of predictions, and of kernel values on
             them, that are NaN or infinite, [M].
-        p_calibrated: P-value of "calibrated" of each model alone, [M]: exact, by drawn labels, for
-            class probabilities; otherwise by random signs.
+        p_calibrated: P-value of the test that each model is calibrated, not adjusted, [M]: by drawn
+            labels for class probabilities, otherwise by random signs of residuals.
         names: The models' names.
         n: Number of observations.
         n_draws: Number of draws for intervals and p-values.
         level: Level of the tests; intervals have confidence 1 - level.
-        measure: "probability": roots of values are errors of probabilities. "ckce" and "skce":
-            squared norms, without a unit.
+        measure: "probability" (squared errors are squared probabilities), "ckce" or "skce" (squared
+            norms without a unit).
         things: What is compared: "models", or "groups" of observations of one model.
         covered: For the measure "probability" and predictions other than class probabilities, the
             coverage of their intervals; see `Covered`.
-        says: For class probabilities, claimed probabilities and frequencies; see `Says`.
-        memory: Correlation of what neighbouring rows contribute, [M], where it is more than chance
-            and rows are not sorted by targets, else 0; None where it is not computed: in one pass,
-            and by "ckce" and "skce" for predictions other than class probabilities.
-        repeated: Number of observations that repeat another, [], or None as above.
+        says: For class probabilities, predicted probabilities and frequencies; see `Says`.
+        memory: Correlation of the residuals of successive rows, [M]; 0 if it is not significant or
+            rows are sorted by targets. None if it is not computed: for streamed data, and by "ckce"
+            and "skce" for predictions other than class probabilities.
+        repeated: Number of observations that repeat an earlier one, []; None as for ``memory``.
         given: Number of further variables that errors are conditional on.
     """
 
@@ -220,17 +219,17 @@ class Comparison(Result):
 
     @property
     def error(self) -> Float[Array, " M"]:
-        """Root of ``corrected``, [M]: for two classes the root mean square error of the
-        probability; for more classes the root of half the sum of squares over classes; for other
+        """Root of ``corrected``, [M]. By "probability": for two classes the root mean square error
+        of the probability; for more classes that of half the sum of squares over classes; for other
         predictions the root mean square error over the events "at most the t-quantile"."""
         return jnp.sqrt(self.corrected)
 
     def ranking(self) -> list[str]:
-        """Return the names of the models, best calibrated first, by ``differences``."""
+        """Return the names of the models, best calibrated first; those without a value last."""
         return [self.names[i] for i in self.order()]
 
     def order(self) -> np.ndarray:
-        """Return the indices of the models in ``names``, best calibrated first, [M]."""
+        """Return the indices of the models in ``names`` in the order of `ranking`, [M]."""
         worse_than = np.sum(np.asarray(self.differences.estimate) > 0, axis=1)
         valued = np.isfinite(np.asarray(self.corrected))
         return np.argsort(np.where(valued, worse_than, len(self.names)), kind="stable")
@@ -241,11 +240,11 @@ class Comparison(Result):
         return [name for name in self.ranking() if chosen[self.names.index(name)]]
 
     def table(self) -> list[Contents]:
-        """Return one dict per pair of models, the better calibrated first.
+        """Return one dict per pair of models, in the order of `ranking`.
 
-        Keys: ``better``, ``worse``, ``difference`` (never positive), ``low``, ``high``,
-        ``p_value``, ``p_adjusted`` and ``shown`` (whether the adjusted p-value is at most the
-        level; otherwise the two are tied).
+        Keys: ``better``, ``worse``, ``difference`` (better minus worse, never positive), ``low``,
+        ``high``, ``p_value``, ``p_adjusted`` and ``shown`` (whether the difference is significant:
+        ``p_adjusted`` is at most the level).
         """
         order, rows = self.order(), []
         fields = [np.asarray(a) for a in self.differences]
@@ -259,7 +258,7 @@ class Comparison(Result):
         return rows
 
     def _sentences(self) -> Sentences:
-        widths, left = np.asarray(self.bandwidths), np.asarray(self.left_out)
+        widths, share = np.asarray(self.bandwidths), np.asarray(self.left_out)
         pairs = len(self.names) * (len(self.names) - 1) // 2
         said: Sentences = [
             (
@@ -268,9 +267,9 @@ class Comparison(Result):
                 bool(np.any(widths != widths[0])),
             ),
             (
-                f"the low rank leaves out up to {left.max():.1%} of the kernel: take a larger rank"
+                f"the low rank leaves out up to {share.max():.1%} of the kernel: take a larger rank"
                 " [low-rank]",
-                bool(np.any(left > 0.01)),
+                bool(np.any(share > 0.01)),
             ),
             (
                 f"{self.n_draws} draws cannot give p-values below {1 / (1 + self.n_draws):.2g}, "
@@ -287,7 +286,7 @@ class Comparison(Result):
         return said + [(self._why(k), True) for k in without_value]
 
     def _why(self, k: int) -> str:
-        """Return why model k has no value, from the counts."""
+        """Return the sentence that says why model k has no value, from the counts."""
         says = f"not a number for {self.names[k]}, which is left out of the others' ranking: "
         if count := int(self.nonfinite_predictions[k]):
             return says + f"{count} of its predictions are NaN or infinite [nonfinite-predictions]"

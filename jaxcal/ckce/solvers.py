@@ -1,9 +1,9 @@
 r"""The regression of residuals on predictions, and its exact solver: one Cholesky factor.
 
-With A = K + n lambda I the fitted function is :math:`\hat f = \sum_i B_i k(q_i, \cdot)`,
-B = A^-1 R, and CKCE is its squared norm, :math:`Tr(B^\top K B) = Tr(A^{-1} R R^\top A^{-1} K)`.
-Computations are in full precision, without inverse matrices. `jaxcal.ckce.features` needs no Gram
-matrix. Any object with the signature of `Solver` is a solver.
+K [n, n] is the Gram matrix of the predictions, R [n, p] holds the residuals, A = K + n lambda I and
+B = A^-1 R. The fitted function is :math:`f = \sum_i B_i k(q_i, \cdot)`, and CKCE is its squared
+norm, :math:`Tr(B^\top K B) = Tr(A^{-1} R R^\top A^{-1} K)`. No matrix is inverted. The solver of
+`jaxcal.ckce.features` needs no Gram matrix. Any object with the signature of `Solver` is a solver.
 """
 
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -27,9 +27,9 @@ class Fit(NamedTuple):
 
     Attributes:
         estimate: The estimate, [].
-        contributions: Share of each observation, [n]; they sum to the estimate.
-        influence: Derivative of the estimate in the weight of each observation, [n]; of mean 0.
-        rounding: Bound on the error of the estimate by rounding, [].
+        contributions: Contribution of each observation, [n]; they sum to the estimate.
+        influence: Derivative of the estimate in the weight of each observation, [n]; its mean is 0.
+        rounding: Bound on the rounding error of the estimate, []; see `rounding`.
     """
 
     estimate: Scalar
@@ -39,7 +39,7 @@ class Fit(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Squared norms of B, R and the residual of the solve; ``height``: the largest k(q, q)."""
+    """Squared norms of B, R (``right``) and R - A B (``left``); ``height``: largest k(q, q)."""
 
     b: Scalar
     right: Scalar
@@ -52,13 +52,13 @@ def rounding(
 ) -> Scalar:
     r"""Return a bound on the rounding error of the estimate, []; the error is usually much smaller.
 
-    An error E of the Gram matrix, by rounding of its entries or of its factor, moves the estimate
-    by :math:`Tr(B^\top (2 n \lambda A^{-1} - I) E B)`, at most :math:`\|E\| \|B\|^2`, and a
-    residual r of the solve by at most :math:`2 \|B\| \|r\|`, to first order for :math:`\|E\|` far
-    below :math:`n \lambda`. In any case the exact value is between 0 and :math:`\|R\|^2 / 4 n
-    \lambda`, since :math:`\sigma / (\sigma + n \lambda)^2` is at most :math:`1 / 4 n \lambda`.
-    Entries count as rounded 8 times; ``dropped`` is the trace of an omitted part of the Gram
-    matrix, whose norm is estimated as trace / n^1/2.
+    An error E of the Gram matrix (its entries or its factor are rounded) changes the estimate by
+    :math:`Tr(B^\top (2 n \lambda A^{-1} - I) E B)`, at most :math:`\|E\| \|B\|^2`. A residual r of
+    the solve changes it by at most :math:`2 \|B\| \|r\|`. Both hold to first order, for
+    :math:`\|E\|` far below :math:`n \lambda`; otherwise the bound is the largest possible exact
+    value, :math:`\|R\|^2 / 4 n \lambda`, as :math:`\sigma / (\sigma + n \lambda)^2 \le 1 / 4 n
+    \lambda`. E is estimated as 8 roundings per entry, plus ``dropped``, the trace of an omitted
+    part of the Gram matrix, over n^1/2.
     """
     error = 8 * jnp.finfo(estimate.dtype).eps * sizes.height * n**0.5 + dropped / n**0.5
     share = error / (n * ridge)
@@ -70,14 +70,14 @@ def rounding(
 
 
 def factor(gram: Gram, ridge: Scalar) -> Gram:
-    """Return the lower Cholesky factor of K + n ridge I; NaN where rounding makes it indefinite."""
+    """Return the lower Cholesky factor of K + n ridge I; NaN if rounding makes it indefinite."""
     n = gram.shape[0]
     shifted = gram + n * ridge * jnp.eye(n, dtype=gram.dtype)
     return jax.lax.linalg.cholesky(shifted, symmetrize_input=False)
 
 
 def solve(low: Gram, right: Float[Array, "n p"]) -> Float[Array, "n p"]:
-    """Return A^-1 times ``right``, from the factor."""
+    """Return A^-1 times ``right``, from the lower Cholesky factor of A."""
     return jax.scipy.linalg.cho_solve((low, True), right)
 
 
@@ -85,9 +85,9 @@ def fit(gram: Gram, residuals: Residuals, ridge: Scalar) -> Fit:
     r"""Compute CKCE as :math:`Tr(B^\top K B)`, with contributions and influence of observations.
 
     The influence is the derivative of the estimate in the weight of an observation,
-    :math:`2 n^2 \lambda [(K A^{-1} B)_i \cdot B_i - mean]`, at fixed ridge and bandwidth: its mean
-    square over n is the squared standard error.
-    K is symmetric, [n, n]; cost n^3 / 3 + 5 n^2 p multiplications. Differentiable.
+    :math:`2 n^2 \lambda [(K A^{-1} B)_i \cdot B_i - mean]`, at fixed ridge and bandwidth. The
+    squared standard error is the mean square of the influence, divided by n.
+    Cost n^3 / 3 + 5 n^2 p multiplications. Differentiable.
     Source of the estimate: Moskvichev and Sejdinovic, Section 3.1; the influence is ours.
     """
     n = gram.shape[0]
@@ -100,13 +100,13 @@ def fit(gram: Gram, residuals: Residuals, ridge: Scalar) -> Fit:
     pull = jnp.sum(along * b, axis=1)
     influence = 2 * float(n) ** 2 * ridge * (pull - jnp.mean(pull))
     estimate = jnp.sum(contributions)
-    left = jnp.sum((residuals - fitted - n * ridge * b) ** 2)
-    sizes = Sizes(jnp.sum(b**2), jnp.sum(residuals**2), left, jnp.max(jnp.diagonal(gram)))
+    unsolved = jnp.sum((residuals - fitted - n * ridge * b) ** 2)
+    sizes = Sizes(jnp.sum(b**2), jnp.sum(residuals**2), unsolved, jnp.max(jnp.diagonal(gram)))
     return Fit(estimate, contributions, influence, rounding(estimate, sizes, n, ridge))
 
 
 def fit_products(gram: Gram, products: Gram, ridge: Scalar) -> Fit:
-    r"""Compute `fit` if only the products D = R R^T of the residuals are known, [n, n].
+    r"""Compute `fit` from the products D = R R^T of the residuals, [n, n], instead of R.
 
     :math:`S = A^{-1} D A^{-1}` and CKCE = <S, K>. Cost n^3 / 3 + 5 n^3 multiplications.
     """
@@ -114,7 +114,7 @@ def fit_products(gram: Gram, products: Gram, ridge: Scalar) -> Fit:
     low = factor(gram, ridge)
     s = solve(low, solve(low, products).T)
     contributions = jnp.sum(((s + s.T) / 2) * gram, axis=1)
-    # (K A^-1 B) B^T = K A^-1 S, its diagonal
+    # the diagonal of (K A^-1 B) B^T = K A^-1 S
     along = solve(low, gram)
     pull = jnp.sum(along.T * s, axis=1)
     influence = 2 * float(n) ** 2 * ridge * (pull - jnp.mean(pull))
@@ -135,9 +135,9 @@ class Approximation(eqx.Module):
     """Approximation of the Gram matrix by a solver, and its error.
 
     Attributes:
-        how: The method.
-        size: Number of features or steps, [].
-        error: Omitted share of the trace, or relative residual of the solve, [].
+        how: Name of the method, such as "incomplete Cholesky".
+        size: Number of features, or of steps of an iterative solver, [].
+        error: Omitted share of the trace, or relative residual of an iterative solver, [].
     """
 
     how: str = eqx.field(static=True)
@@ -146,7 +146,7 @@ class Approximation(eqx.Module):
 
 
 class Solution(NamedTuple):
-    """Return value of a solver.
+    """Result of a solver.
 
     Attributes:
         fit: The estimate, with its contributions and influence.
@@ -159,7 +159,7 @@ class Solution(NamedTuple):
 
 @runtime_checkable
 class Solver(Protocol):
-    """Protocol of solvers of ``(K + n ridge I) B = R``, called inside of jit.
+    """Protocol of solvers of ``(K + n ridge I) B = R``, which are called inside of jit.
 
     ``solver(kernel, q, residuals, ridge)`` takes a kernel with all bandwidths set, n predictions q
     [n, m], residuals R [n, p] and the ridge, and returns a `Solution`.

@@ -1,7 +1,7 @@
-"""Squared calibration errors of classifiers, with the estimator chosen by its risk.
+"""Squared calibration errors of classifiers, and a comparison of their estimators by risk.
 
-`calibration_error` takes probabilities and labels and returns a `Report`. Its parts are public too:
-reductions to regression problems, estimators, risks and intervals.
+`calibration_error` takes probabilities and labels and returns a report. Its steps are public too:
+the reduction to a regression problem, estimators, risks and intervals.
 """
 
 from jaxcal.squared_ce.binning import Bins

@@ -1,6 +1,6 @@
-r"""Bins of confidences: the residual inside a bin is estimated by its mean residual.
+r"""Estimate the residual at a confidence by the mean residual of its bin.
 
-Bins are :math:`(b_{m-1}, b_m]`, and 0 belongs to the first. Scalar notions only.
+Bins are :math:`(b_{m-1}, b_m]`, and 0 belongs to the first. Only scalar notions have bins.
 Source: Gruber and Bach (2025), eq. 10, 23, 24; the debiased form is that of Kumar, Liang and Ma
 (2019), which subtracts the variance of a bin's accuracy.
 """
@@ -18,7 +18,7 @@ from jaxcal.read import checks, convert
 from jaxcal.squared_ce.functions import Factors, Setting, scalar_only
 from jaxcal.squared_ce.reductions import Reduced
 
-AS_RUN = tuple(range(5, 91, 5))  # as in the authors' code; the paper's text says up to 100
+AS_RUN = tuple(range(5, 91, 5))  # numbers of bins in the authors' code; in the paper up to 100
 
 
 def _counts(value: int | Sequence[int]) -> tuple[int, ...]:
@@ -40,7 +40,7 @@ def _edges(value: object) -> tuple[float, ...] | None:
 
 
 class Bins(eqx.Module):
-    """Binned calibration functions; the number of bins is the hyperparameter.
+    """Estimator by bins of the confidence; the number of bins is the hyperparameter.
 
     ``Bins(15)`` is the usual fixed choice.
 
@@ -48,9 +48,9 @@ class Bins(eqx.Module):
         counts: Numbers of bins to try.
         equal_mass: Edges at quantiles of the training inputs instead of equal widths.
         edges: Fixed edges, instead of ``counts`` and ``equal_mass``.
-        debiased: Subtract acc (1 - acc) / (n_b - 1) if both inputs are in the same bin; h may then
-            be negative, and is 0 inside a bin of one observation.
-        empty: Residual of bins without training data; by default the mean of all residuals.
+        debiased: Subtract acc (1 - acc) / (n_b - 1) from h(p, p') if p and p' are in the same bin
+            of n_b observations and accuracy acc. h may then be negative; it is 0 for n_b = 1.
+        empty: Residual in bins without training data; by default the mean of all residuals.
 
     Cost: O(n) per candidate.
 
@@ -88,8 +88,8 @@ class Bins(eqx.Module):
 
 
 class BinSettings(NamedTuple):
-    """Arrays of c candidates with at most m bins: ``edges`` [c, m + 1] padded by infinity,
-    ``counts`` [c], ``residuals`` [c, m] and ``noise`` [c, m], which the debiased form subtracts."""
+    """Arrays of c candidates with at most m bins: ``edges`` [c, m + 1], padded by infinity; numbers
+    of bins [c]; mean ``residuals`` [c, m]; and ``noise`` [c, m], which debiasing subtracts."""
 
     edges: Float[Array, "*c e"]
     counts: Int[Array, "*c"]
@@ -98,7 +98,7 @@ class BinSettings(NamedTuple):
 
 
 class FittedBins(eqx.Module):
-    """All candidate bins, fitted to one training set."""
+    """`Bins` on one training set, for all candidate numbers of bins."""
 
     settings: BinSettings
     debiased: bool = eqx.field(static=True)
@@ -123,7 +123,7 @@ class FittedBins(eqx.Module):
 def bin_numbers(
     confidences: Float[Array, " n"], edges: Float[Array, " e"], count: Array
 ) -> Int[Array, " n"]:
-    """Return the bin (b_{m-1}, b_m] of each confidence, from 0; 0 itself is in the first bin."""
+    """Return the index, from 0, of the bin (b_{m-1}, b_m] of each confidence; b_0 is in bin 0."""
     which = jnp.searchsorted(edges, confidences, side="left") - 1
     return jnp.clip(which, 0, (count - 1).astype(which.dtype))
 
@@ -142,7 +142,7 @@ def _all_edges(bins: Bins, confidences: Float[Array, " n"]) -> tuple[Array, Arra
 
 
 def _quantile_edges(confidences: Float[Array, " n"], count: int) -> Array:
-    """Return edges of bins with equally many confidences, except that ties share a bin."""
+    """Return edges of ``count`` bins with equally many confidences, up to ties in one bin."""
     inner = jnp.quantile(confidences, jnp.arange(1, count) / count, method="higher")
     ends = jnp.asarray([0.0, 1.0], confidences.dtype)
     return jnp.concatenate([ends[:1], inner.astype(confidences.dtype), ends[1:]])

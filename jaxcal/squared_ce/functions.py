@@ -1,17 +1,17 @@
 r"""Calibration functions h(p, p'), their risk, and the interface of their estimators.
 
-The target is :math:`h^*(p, p') = \langle p - q(p), p' - q(p')\rangle` with q(p) the conditional
-mean of the outcome given the prediction p; its mean on the diagonal is the squared calibration
-error. Every function here is a finite sum of products, :math:`h(p, p') = l(p) \cdot r(p')`, so
-one pair of `Factors` describes it on a data set. The risk
+The function to estimate is :math:`h^*(p, p') = \langle p - q(p), p' - q(p')\rangle`, with q(p) the
+mean of the outcome given the prediction p; the mean of h*(p, p) is the squared calibration error.
+Every estimated h is a finite sum of products, :math:`h(p, p') = l(p) \cdot r(p')`, so one pair of
+`Factors` describes it on a data set. The risk, with residuals D = p - outcome,
 
 .. math:: \hat R(h) = \frac{1}{n(n-1)} \sum_{i \ne j} (\langle D_i, D_j\rangle - h(p_i, p_j))^2
 
-is unbiased for a function h that was fitted on OTHER data, and its mean is smallest at the true
-one: R(h) - R(h*) = E (h - h*)^2. Source: Gruber and Bach (2025), eq. 12, 13, 17, 20 and 22.
+is unbiased for a function h that was fitted on OTHER data, and its mean R(h) is smallest at h*:
+R(h) - R(h*) = E (h - h*)^2. Source: Gruber and Bach (2025), eq. 12, 13, 17, 20 and 22.
 
 Differences of risks are small: for a scalar notion R(0) - R(h*) is the fourth power of the error.
-In float32 risks of good functions differ by less than rounding: prefer float64.
+In float32, risks of good functions differ by less than their rounding errors: use float64.
 
 An estimator has a grid of candidate hyperparameters. ``fit`` returns all candidates for one
 training set, so that they can share computations such as a factorisation. At an evaluation set
@@ -36,8 +36,8 @@ from jaxcal.typing import ArrayLike, Scalar
 
 
 class Factors(NamedTuple):
-    """Factors [n, r] with ``h(p_i, p_j) = left_i . right_j``; the same array if h is a product of
-    residuals."""
+    """Factors l and r at n inputs: ``h(p_i, p_j) = left[i] . right[j]``. Both are the same array if
+    h is a product of estimated residuals."""
 
     left: Float[Array, "n r"]
     right: Float[Array, "n r"]
@@ -45,13 +45,13 @@ class Factors(NamedTuple):
 
 @runtime_checkable
 class CalibrationFunction(Protocol):
-    """A symmetric function of two predictions, given by its factors at inputs [n, d]."""
+    """Protocol of symmetric functions of two predictions: ``factors`` at inputs [n, d]."""
 
     def factors(self, inputs: Array, /) -> Factors: ...
 
 
 class Residual(eqx.Module):
-    """``h(p, p') = r(p) . r(p')`` for a function r from inputs [n, d] to residuals [n, d]."""
+    """Calibration function ``h(p, p') = r(p) . r(p')``, for r from inputs to residuals [n, d]."""
 
     function: Callable[[Array], Array] = eqx.field(static=True)
 
@@ -64,18 +64,18 @@ class Residual(eqx.Module):
 
 
 def on_diagonal(factors: Factors) -> Float[Array, " n"]:
-    """Return ``h(p_i, p_i)``, which may be negative unless h is a product of residuals."""
+    """Return ``h(p_i, p_i)`` for each i; it may be negative unless h is a product of residuals."""
     return jnp.sum(factors.left * factors.right, axis=1)
 
 
 def finite_rows(factors: Factors) -> Array:
-    """Return which observations [n] have finite factors."""
+    """Return whether each observation has finite factors, [n]."""
     return jnp.all(jnp.isfinite(factors.left) & jnp.isfinite(factors.right), axis=1)
 
 
 class Risk(NamedTuple):
-    """``value`` []: the U-statistic. ``rows`` [n]: mean over the n - 1 pairs of each observation;
-    the mean of the rows is the value."""
+    """Empirical risk: its ``value`` [], a U-statistic, and the mean over the n - 1 pairs of each
+    observation, ``rows`` [n], whose mean is ``value``."""
 
     value: Scalar
     rows: Float[Array, " n"]
@@ -87,9 +87,9 @@ class Risk(NamedTuple):
 
 
 def jackknife(rows: Float[Array, "*b n"]) -> Float[Array, "*b"]:
-    r"""Return the jackknife's standard error of a U-statistic of order 2 from its row means [n].
+    r"""Return the jackknife standard error of a U-statistic U of order 2 from its row means m [n].
 
-    Without observation i the statistic is (n U - 2 m_i) / (n - 2).
+    Without observation i the statistic is (n U - 2 m_i) / (n - 2). NaN for n < 3.
     """
     n = rows.shape[-1]
     if n < 3:
@@ -102,17 +102,15 @@ def jackknife(rows: Float[Array, "*b n"]) -> Float[Array, "*b"]:
 def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
     """Return the empirical risk of a calibration function on one problem.
 
-    A U-statistic over pairs, computed at the lower of two costs.
-
     Args:
         h: Calibration function: a symmetric function of two predictions with a method
-            ``factors(inputs)``, such as `jaxcal.squared_ce.functions.Residual`, or a function of
-            a fold that `calibration_error` keeps (which needs float64).
-        problem: A scalar or canonical `Reduced`, n >= 2.
+            ``factors(inputs)``, such as `jaxcal.squared_ce.functions.Residual`, or a function that
+            `calibration_error` returns with ``keep=True`` (which needs float64).
+        problem: A `Reduced` with inputs [n, d] and n >= 2: not class-wise.
 
     Returns:
-        A named tuple: ``value`` [], and ``rows`` [n], the mean of the n - 1 pairs of each
-        observation.
+        A named tuple: ``value`` [], a U-statistic, and ``rows`` [n], the mean over the n - 1 pairs
+        of each observation.
 
     Cost: n r^2 or n^2 r for r factors, whichever is lower.
 
@@ -136,7 +134,7 @@ def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
 
 
 def risk_of_factors(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
-    """Compute `empirical_risk` from residuals and the factors of h at the same observations."""
+    """Return `empirical_risk` from residuals and the factors of h at the same observations."""
     n, d = residuals.shape
     if d + factors.left.shape[1] < n:
         return risk_by_moments(residuals, factors)
@@ -144,7 +142,9 @@ def risk_of_factors(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
 
 
 def risk_by_moments(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
-    r"""Compute the risk of all pairs from second moments, exactly, in O(n (d + r)^2).
+    r"""Return the risk over all pairs, from second moments, in O(n (d + r)^2).
+
+    With residuals D and factors L, R, n (n - 1) times the risk is
 
     .. math:: |D^T D|^2 - 2 \langle D^T L, D^T R\rangle + \langle L^T L, R^T R\rangle
               - \sum_i (|D_i|^2 - h_{ii})^2.
@@ -168,7 +168,7 @@ class _PairFeatures(NamedTuple):
 
 
 class SquaredGaps(eqx.Module):
-    """``(<D_i, D_j> - h(p_i, p_j))^2`` for the engine: features are residuals and factors."""
+    """The terms ``(<D_i, D_j> - h(p_i, p_j))^2`` of the risk, for sums over pairs by the engine."""
 
     @property
     def channels(self) -> int:
@@ -184,7 +184,7 @@ class SquaredGaps(eqx.Module):
 
 
 def risk_by_pairs(residuals: Float[Array, "n d"], factors: Factors, *, tile: int = TILE) -> Risk:
-    """Compute the risk of all pairs in blocks: O(n^2 (d + r) / 2), memory O(tile^2)."""
+    """Return the risk over all pairs, in blocks: O(n^2 (d + r) / 2), memory O(tile^2)."""
     n = _at_least_two(residuals)
     features = _PairFeatures(residuals, factors.left, factors.right)
     none = jnp.zeros((n, 0), residuals.dtype)
@@ -193,7 +193,7 @@ def risk_by_pairs(residuals: Float[Array, "n d"], factors: Factors, *, tile: int
 
 
 def one_problem(problem: Reduced) -> None:
-    """Raise ValueError for a class-wise problem, which consists of several."""
+    """Raise ValueError for a class-wise `Reduced`, which consists of several problems."""
     if problem.inputs.ndim != 2:
         raise ValueError(
             f"problem: wanted one, inputs of shape [n, d], got {problem.inputs.shape}; "
@@ -209,16 +209,16 @@ def _at_least_two(residuals: Array) -> int:
     return residuals.shape[0]
 
 
-Setting = dict[str, float | str]  # a text is a choice without an order
+Setting = dict[str, float | str]  # values of hyperparameters; texts have no order
 
 
 @runtime_checkable
 class Fitted(Protocol):
-    """All candidates of one estimator on one training set.
+    """Protocol of an estimator on one training set, with all its candidates.
 
-    ``settings``: a pytree whose leaves have a leading axis of candidates; ``factors`` takes one
-    entry of it. ``is_product``: whether h is a product of residuals, so that both factors are
-    equal.
+    ``settings``: a pytree whose leaves have a leading axis of candidates. ``features(inputs)``:
+    what all candidates share. ``factors(features, setting)``: `Factors` of the candidate with this
+    entry of ``settings``. ``is_product``: whether h is a product of residuals.
     """
 
     @property
@@ -236,9 +236,9 @@ class Fitted(Protocol):
 class Estimator(Protocol):
     """Protocol of classes of calibration functions with a grid of candidates.
 
-    ``grid(problem)``: names of the candidates, in the order of ``Fitted.settings``: numbers, or
-    texts for choices without an order. ``fit(train, shared)``: ``shared`` is a list common to the
-    estimators of one training set, in which a kernel ridge stores its factorisation for the next.
+    ``grid(problem)``: hyperparameters of the candidates, in the order of ``Fitted.settings``.
+    ``fit(train, shared)``: ``shared`` is a list that all estimators of a training set get; a
+    kernel ridge stores its factorisation in it, and another one with the same kernel uses it.
     """
 
     @property
@@ -266,17 +266,16 @@ class Candidate(eqx.Module):
 
 
 def candidate(fitted: Fitted, i: int) -> Candidate:
-    """Return the i-th candidate."""
+    """Return the i-th candidate of a fitted estimator."""
     return Candidate(fitted, jax.tree.map(lambda leaf: leaf[i], fitted.settings))
 
 
 class AtData(eqx.Module):
-    """All c candidates at an evaluation set of n observations.
+    """Values of all c candidates at n observations.
 
-    ``rows`` [c, n]: row means of the risk among the observations used (NaN for others), whose mean
-    is the candidate's risk. ``diagonal`` [c, n]: h(p_i, p_i). ``finite`` [c, n]: whether h is
-    finite. ``residuals`` [c, n, d]: the estimated residuals if h is a product of residuals, else
-    None.
+    ``rows`` [c, n]: row means of the risk over the observations used (NaN for others); their mean
+    is the candidate's risk. ``diagonal`` [c, n]: h(p_i, p_i). ``finite`` [c, n]: whether factors
+    are finite. ``residuals`` [c, n, d]: estimated residuals if h is their product, else None.
     """
 
     rows: Float[Array, "*c n"]
@@ -287,9 +286,9 @@ class AtData(eqx.Module):
 
 @eqx.filter_jit
 def at_data(fitted: Fitted, problem: Reduced, use: Bool[Array, " n"] | None = None) -> AtData:
-    """Evaluate risk, diagonal and residuals of every candidate, one after another.
+    """Return the values of every candidate at the observations of a problem.
 
-    The risk of a candidate is over pairs of observations in ``use`` at which it is finite.
+    The risk of a candidate is over the pairs of observations in ``use`` at which it is finite.
     """
     features = fitted.features(problem.inputs)
     residuals = problem.residuals
@@ -310,7 +309,8 @@ def at_data(fitted: Fitted, problem: Reduced, use: Bool[Array, " n"] | None = No
 def rows_among(
     residuals: Float[Array, "n d"], factors: Factors, use: Bool[Array, " n"]
 ) -> Float[Array, " n"]:
-    """Return row means of the risk over pairs of observations in ``use``; NaN for others."""
+    """Return row means of the risk over pairs of observations in ``use``, NaN at others; all NaN if
+    ``use`` has fewer than two."""
     some = use[:, None]
     among = Factors(jnp.where(some, factors.left, 0), jnp.where(some, factors.right, 0))
     # pairs with an observation whose residual and factors are 0 add 0
@@ -321,9 +321,9 @@ def rows_among(
 
 
 def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:
-    """Return the hyperparameters whose chosen value is the smallest or the largest in the grid.
+    """Return the names of hyperparameters whose chosen value is at an end of the grid.
 
-    Texts, such as names of kernels, have no order and are left out.
+    Values that are texts, such as kernels, have no order, so their names are not returned.
     """
     names = []
     for name, value in grid[chosen].items():
@@ -336,7 +336,7 @@ def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:
 
 
 def scalar_only(train: Reduced, name: str) -> None:
-    """Raise ValueError for vector inputs, which have no bins."""
+    """Raise ValueError unless inputs are [n, 1]; ``name`` is the estimator in the message."""
     if train.inputs.ndim != 2 or train.inputs.shape[1] != 1:
         raise ValueError(
             f"{name}: bins divide confidences, inputs of shape [n, 1], got {train.inputs.shape}; "
@@ -345,7 +345,7 @@ def scalar_only(train: Reduced, name: str) -> None:
 
 
 def positive(values: ArrayLike, name: str) -> tuple[float, ...]:
-    """Return positive, finite numbers as a tuple, at least one."""
+    """Return one or more numbers as a tuple; ValueError unless all are positive and finite."""
     numbers = checks.array(values, name)
     if isinstance(numbers, Tracer):
         raise TypeError(f"{name}: values must be known, and these are traced: keep them out of jit")

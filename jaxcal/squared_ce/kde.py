@@ -1,4 +1,4 @@
-r"""Kernel regression of the outcome on p, with Dirichlet or beta kernels (ratios of densities).
+r"""Kernel regression of the outcome on the prediction p, with Dirichlet or beta kernels.
 
 .. math:: \hat g(p) = \frac{\sum_i o_i k(p; z_i)}{\sum_i k(p; z_i)}, \qquad
           k(p; z) = \mathrm{Dir}(p \mid z / b + 1)
@@ -7,10 +7,10 @@ with training inputs z_i, outcomes o_i and bandwidth b. A confidence c is the po
 which the kernel is a beta density. Source: Gruber and Bach (2025), eq. 11, 25, 26; the kernel and
 its direction are those of the authors' code, which the paper does not print.
 
-Confidences of exactly 0 or 1, as most confidences of a network in float32: naive code computes 0
-times infinity in :math:`z \log p` and drops the NaN. Here, if :math:`p_k = 0` for some k, only the
-training points with the smallest total power of these coordinates keep weight. This is the limit of
-the ratio as the coordinates go to 0 together, also if no training point has power 0.
+Many confidences of a network in float32 are exactly 0 or 1. For them :math:`z \log p` may be 0
+times infinity, a NaN, which naive code drops. Here the ratio is replaced by its limit as the
+coordinates that are 0 go to 0 together: only the training points with the smallest sum of z over
+these coordinates, which is a power of 0 in the kernel, keep weight.
 """
 
 import equinox as eqx
@@ -28,12 +28,12 @@ BLOCK = 2**20  # entries of a block of kernel values
 
 
 class KernelDensity(eqx.Module):
-    """Kernel density ratios as calibration functions; the bandwidth is the hyperparameter.
+    """Estimator by kernel density ratios (kde); the bandwidth is the hyperparameter.
 
     Args:
         bandwidths: Bandwidths to try; by default the 20 of the paper, from 1e-5 to 1.
 
-    Cost: O(n_train n d) per candidate; memory bounded by blocks of observations.
+    Cost: O(n_train n d) per candidate at n observations, which are processed in blocks.
 
     Source: Gruber and Bach (2025), eq. 11, 25, 26; the kernel and its direction are those of the
     authors' code.
@@ -61,7 +61,7 @@ class KernelDensity(eqx.Module):
 
 
 class FittedDensity(eqx.Module):
-    """Estimator for all bandwidths: training points on the simplex and their outcomes."""
+    """`KernelDensity` on one training set: points on the simplex, outcomes, and bandwidths."""
 
     points: Float[Array, "n m"]
     outcomes: Float[Array, "n d"]
@@ -92,7 +92,7 @@ def on_simplex(inputs: Float[Array, "*n d"]) -> Float[Array, "*n m"]:
 
 
 def log_kernel(p: Array, points: Array, b: Array | float, *, at_zero: bool) -> Float[Array, " t"]:
-    """Return the log kernel, [t], with factors 0^z (0^0 = 1) if ``at_zero``, else without them."""
+    """Return the log kernel at t points; ``at_zero`` includes factors 0^z (0^0 = 1) for p_k = 0."""
     total, m = jnp.sum(points, axis=1), p.shape[0]
     constant = gammaln(total / b + m) - jnp.sum(gammaln(points / b + 1), axis=1)
     inside = p > 0
@@ -106,8 +106,8 @@ def log_kernel(p: Array, points: Array, b: Array | float, *, at_zero: bool) -> F
 def logits_of(
     p: Array, points: Array, b: Array | float, keep: Array | bool = True
 ) -> Float[Array, " t"]:
-    """Return log weights of the training points to ``keep``; only those with the smallest power of
-    0 have weight."""
+    """Return log weights of the t training points: -inf for those not to ``keep``, and for those
+    whose power of 0 is not the smallest."""
     powers = jnp.where(keep, points @ (p <= 0).astype(points.dtype), jnp.inf)
     values = log_kernel(p, points, b, at_zero=False)
     return jnp.where((powers <= jnp.min(powers)) & keep, values, -jnp.inf)

@@ -5,17 +5,16 @@ r"""Kernel ridge regression of products of residuals (kkr), and of residuals (uk
 .. math:: h(p, p') = \mathrm{vec}(D D^T)^T (K \otimes K + \rho I)^{-1} (k(p) \otimes k(p'))
           = a(p)^T \Big[\frac{(b b^T)_{ij}}{v_i v_j + \rho}\Big]_{ij} a(p'),
 
-and "ukkr" regresses the residuals on the kernel and multiplies two estimates,
-:math:`r(p) = \sum_i a_i(p)\, b_i / (v_i + \rho)`. Here K = Q diag(v) Q^T, a(p) = Q^T k(p) is the
-lifted query and b = Q^T D are the loadings. With a low rank K is replaced by G G^T; then
-a(p) = V^T phi(p) and b = V^T G^T D with G^T G = V diag(v) V^T, and the formulas stay the same. One
-factorisation serves every ridge.
-Source: Gruber and Bach (2025), eq. 28 to 32.
+and "ukkr" regresses the residuals on the kernel, :math:`r(p) = \sum_i a_i(p)\, b_i / (v_i + \rho)`,
+and takes h(p, p') = r(p) . r(p'). Here K = Q diag(v) Q^T is the Gram matrix of the training inputs,
+a(p) = Q^T k(p), and b = Q^T D are the loadings. With a low rank K is replaced by G G^T, with rows
+phi(p) of G and G^T G = V diag(v) V^T; the formulas are the same with a(p) = V^T phi(p) and
+b = V^T G^T D. One factorisation is used for all ridges. Source: Gruber and Bach (2025), eq. 28-32.
 
-Ridges here are EFFECTIVE: rho is added to K (x) K or to K. The paper's lambda is rho / n^2 for kkr
-and rho / n for ukkr. The authors' code has rho = multiplier n^power with powers 1.5 (kkr) and .75
-(ukkr); the paper prints lambda with n^.5, that is rho with n^2.5 and n^1.5, up to a thousand times
-as much.
+The ridge rho is what is added to K (x) K or to K. The paper's lambda is rho / n^2 for kkr and
+rho / n for ukkr. The authors' code has rho = multiplier n^power with powers 1.5 (kkr) and .75
+(ukkr). The paper prints lambda with n^.5, so rho with n^2.5 and n^1.5, up to a thousand times as
+large.
 On the diagonal kkr may be negative: the matrix of 1 / (v_i v_j + rho) is indefinite.
 """
 
@@ -40,15 +39,15 @@ from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import KernelLike
 
 PIVOT_ROWS = 8192  # number of observations among which landmarks are chosen
-QUERY_ROWS = 4096  # number of queries lifted at a time
+QUERY_ROWS = 4096  # number of queries for which a(p) is computed at a time
 
 
 class Spectral(eqx.Module):
-    """The factorisation for g kernels, from n training points and with r eigenvalues.
+    """The factorisations of g kernels at the training points, with r eigenvalues each.
 
-    ``centres`` [g, t, q]: all training points, or landmarks, with which queries are compared.
-    ``lift`` [g, t, r]: a(p) = k(p, centres) @ lift. ``values`` [g, r]: eigenvalues, not negative.
-    ``loadings`` [g, r, d]. ``unexplained`` [g]: share of the kernel's trace beyond the rank.
+    ``centres`` [g, t, q]: the training points, or landmarks among them. ``lift`` [g, t, r]:
+    a(p) = k(p, centres) @ lift. ``values`` [g, r]: eigenvalues v >= 0. ``loadings`` [g, r, d]: b.
+    ``unexplained`` [g]: share of the Gram matrix's trace that a low rank omits; 0 if exact.
     """
 
     kernels: tuple[KernelLike, ...]
@@ -59,7 +58,7 @@ class Spectral(eqx.Module):
     unexplained: Float[Array, " g"]
 
     def lifted(self, queries: Float[Array, "n q"]) -> Float[Array, "g n r"]:
-        """Return a(p) of each query for each kernel. Cost: O(n t r) once per evaluation set."""
+        """Return a(p) of each query p for each kernel. Cost: O(n t r) per kernel."""
         parts = [
             _lift_rows(kernel, centres, lift, queries)
             for kernel, centres, lift in zip(self.kernels, self.centres, self.lift, strict=True)
@@ -69,10 +68,10 @@ class Spectral(eqx.Module):
 
 @full_precision
 def spectral(kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None) -> Spectral:
-    """Return the factorisation of each kernel's matrix at the training inputs.
+    """Return the factorisation of each kernel's Gram matrix at the training inputs.
 
-    ``rank=None``: one eigendecomposition per kernel, O(n^3) time and O(n^2) memory. Otherwise
-    landmarks and O(n r^2 + r^3).
+    ``rank`` None: one eigendecomposition per kernel, O(n^3) time and O(n^2) memory. Otherwise
+    ``rank`` landmarks, in O(n r^2 + r^3).
     """
     return _spectral(kernels, train, None if rank is None else min(rank, train.n))
 
@@ -114,7 +113,7 @@ def _low_rank(
 
 @full_precision
 def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) -> Array:
-    """Return ``k(queries, centres) @ lift``, computed in blocks of queries."""
+    """Return ``k(queries, centres) @ lift``, computed in blocks of `QUERY_ROWS` queries."""
 
     def block(rows: Array) -> Array:
         return gram(kernel, rows, centres) @ lift
@@ -124,12 +123,12 @@ def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) 
         return block(queries)
     blocks = -(-n // QUERY_ROWS)
     padding = jnp.broadcast_to(queries[:1], (blocks * QUERY_ROWS - n, queries.shape[1]))
-    whole = jnp.concatenate([queries, padding]).reshape(blocks, QUERY_ROWS, -1)
-    return jax.lax.map(block, whole).reshape(blocks * QUERY_ROWS, -1)[:n]
+    padded = jnp.concatenate([queries, padding]).reshape(blocks, QUERY_ROWS, -1)
+    return jax.lax.map(block, padded).reshape(blocks * QUERY_ROWS, -1)[:n]
 
 
 class RidgeSettings(NamedTuple):
-    """Index of the kernel, and the effective ridge."""
+    """Candidates, or one candidate: index of the kernel, and the ridge rho."""
 
     kernel: Int[Array, "*c"]
     ridge: Float[Array, "*c"]
@@ -148,11 +147,11 @@ def _kernels(value: object) -> tuple[KernelLike, ...]:
 
 
 def _checked(check: Callable[[Any, str], Any], name: str) -> Callable[[Any], Any]:
-    """Return a converter of an option that may be None."""
+    """Return a converter for a field that may be None: ``check(value, name)`` for other values."""
     return lambda value: None if value is None else check(value, name)
 
 
-# powers of 10: the multipliers that the authors tried, for scalar and for vector inputs
+# exponents of 10 of the multipliers that the authors tried; True: scalar inputs, False: vectors
 KKR = {True: [1 - 2 * i for i in range(1, 10)], False: [9 - i for i in range(1, 19)]}
 UKKR = {True: [-i for i in range(1, 10)], False: [4.5 - i / 2 for i in range(1, 19)]}
 
@@ -160,22 +159,22 @@ UKKR = {True: [-i for i in range(1, 10)], False: [4.5 - i / 2 for i in range(1, 
 class KernelRidge(eqx.Module):
     """Kernel ridge regression of residuals (ukkr), or of products of two residuals (kkr).
 
-    kkr may be negative on the diagonal, and needs float64 for small ridges. Both share their
-    factorisations. Settings give the multiplier of a ridge, so that folds of different sizes agree.
+    kkr may be negative on the diagonal, and needs float64 for small ridges. Estimators of both
+    kinds with the same kernels and rank share one factorisation per training set.
 
     Args:
-        ridges: Multipliers of the ridges to try; None takes those of the authors' code for scalar
-            or vector inputs.
-        kernels: One kernel or several, all of which are tried with every ridge; by default the
-            paper's ``Gaussian(1.0)``.
-        rank: None for one exact eigendecomposition per kernel; a number for landmarks.
-        power: The ridge is its multiplier times n^power for n training observations. By default as
-            in the authors' code, .75 for ukkr and 1.5 for kkr; the paper prints 1.5 and 2.5.
+        ridges: Multipliers of the ridges to try; by default those of the authors' code.
+        kernels: One kernel or several, which are all tried with every ridge; by default the
+            paper's ``Gaussian(1.0)``. Their bandwidths must be set.
+        rank: Number of landmarks; None for one exact eigendecomposition per kernel.
+        power: The ridge is its multiplier times n^power for n training observations, so that folds
+            of different sizes can share multipliers. By default as in the authors' code, .75 for
+            ukkr and 1.5 for kkr; the paper prints 1.5 and 2.5.
         kronecker: Whether to regress the products of residuals, on the Kronecker product of the
             kernel with itself (kkr).
 
-    Cost: O(n^3) per kernel, or O(n rank^2) with landmarks; for t training points or landmarks each
-    ridge takes O(n_eval t d), with products O(n_eval t^2 + n_eval^2 t).
+    Cost: O(n^3) per kernel, or O(n rank^2) with landmarks. With t training points or landmarks, a
+    ridge takes O(n_eval t d) for ukkr and O(n_eval t^2 + n_eval^2 t) for kkr.
 
     Source: Gruber and Bach (2025).
 
@@ -235,7 +234,7 @@ class KernelRidge(eqx.Module):
 
 
 class FittedRidge(eqx.Module):
-    """kkr or ukkr on one training set for all ridges; ``is_product``: whether it is ukkr."""
+    """`KernelRidge` on one training set, for all candidates; ``is_product``: whether it is ukkr."""
 
     spectral: Spectral
     settings: RidgeSettings
@@ -255,14 +254,15 @@ class FittedRidge(eqx.Module):
 
 
 def _inverse(values: Array) -> Array:
-    """Return 1 / values, with 0 for a value of 0: the pseudo-inverse."""
+    """Return 1 / values, and 0 where a value is 0, as in a pseudo-inverse."""
     return jnp.where(values > 0, 1 / jnp.where(values > 0, values, 1.0), 0.0)
 
 
 def _shared(
     kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None, shared: list[PyTree]
 ) -> Spectral:
-    """Return the stored factorisation for these kernels and this rank, or a new one."""
+    """Return the factorisation in the list ``shared`` for these kernels and this rank; compute and
+    append it if there is none."""
     for their_kernels, their_rank, factorisation in shared:
         if their_rank == rank and bool(eqx.tree_equal(their_kernels, kernels)):
             return factorisation

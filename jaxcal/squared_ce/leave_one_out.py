@@ -1,27 +1,26 @@
 r"""Squared calibration error by leaving each row out once, and intervals for such errors.
 
-With Q [n, k] orthonormal functions of the predictions at the n rows and residuals D = p - o, the
-estimated residuals are :math:`\hat r = Q Q^T D`. For a projection S the one-step correction changes
-nothing (2 S - S^2 = S), and the fit without row i has a closed form. So the one-step estimate in
-which every row is tested once is
+Let the columns of Q [n, k] be orthonormal functions of the predictions p at the n rows, and
+D = p - o the residuals of the outcomes o. The estimated residuals are :math:`\hat r = Q Q^T D`. The
+one-step correction does not change a projection S (2 S - S^2 = S), and the fit without row i has a
+closed form. So the one-step estimate, with each row tested against the fit to all others, is
 
 .. math:: \hat\theta = \frac1n \sum_i \Big\langle D_i, \frac{\hat r_i - h_i D_i}{1 - h_i}
           \Big\rangle, \qquad h_i = |Q_i|^2.
 
 It needs no split and no key. Given the predictions, its mean is the squared error if the true
-residual is a combination of the k functions; otherwise it is near the squared error of the
-projection, which is smaller. Near calibration n times the estimate is a sum of about k centred chi
-squares, whose covariance follows from the predictions; far from it the estimate is normal.
+residual is a linear combination of the k functions; otherwise it is close to the squared error of
+the projection, which is smaller. Near calibration, n times the estimate is a sum of about k centred
+chi squares, whose covariance follows from the predictions. Otherwise the estimate is normal.
 
-The intervals, and the paired test of two risks, go beyond the paper. For a residual r fitted on
-other data,
+The intervals, and the paired test of two risks, are not in the paper. For a residual function r
+that was fitted on other data, and the true one r*,
 
 .. math:: \psi(p, o) = 2 \langle p - o, r(p)\rangle - |r(p)|^2, \qquad
           E\,\psi = E|r^*|^2 - E|r - r^*|^2
 
-so the mean of psi (the one-step estimate) is at most the squared error in expectation. Its error is
-of second order in the error of r; that of the plug-in mean of |r|^2 is of first order. Of several
-r, the one with the largest expected psi is closest.
+so the expected mean of psi (the one-step estimate) is at most the squared error. Its bias is of
+second order in the error of r; that of the mean of |r|^2 is of first order.
 """
 
 from collections.abc import Callable
@@ -43,11 +42,11 @@ from jaxcal.typing import Scalar
 
 
 class OneStep(NamedTuple):
-    """``squared`` []: the one-step estimate of the squared error, which may be negative.
+    """One-step estimate of the squared error, ``squared`` [], which may be negative.
 
-    ``standard_error`` []: the larger of the observed and the claimed one. ``interval``: normal;
-    valid if the residual is estimated well (its squared error is small against the standard error).
-    ``lower_bound`` []: one-sided, of the same confidence; valid also if it is estimated badly.
+    ``standard_error`` []: the larger of the observed one and that for calibrated predictions.
+    ``interval``: normal, valid if the squared error of the estimated residual is small against the
+    standard error. ``lower_bound`` []: one-sided, of the same confidence, valid for any residual.
     """
 
     squared: Float[Array, ""]
@@ -79,8 +78,8 @@ def one_step_terms(
 def claimed_parts(
     inputs: Float[Array, "n d"], estimated: Float[Array, "n d"]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    r"""Return moments of r at an outcome drawn from the prediction: the mean :math:`\sum_k p_k r_k`
-    and the mean square, :math:`\sum_k p_k r_k^2`."""
+    r"""Return mean and mean square, [n] both, of r_k for a class k drawn from the prediction:
+    :math:`\sum_k p_k r_k` and :math:`\sum_k p_k r_k^2`."""
     return jnp.sum(inputs * estimated, axis=1), jnp.sum(inputs * estimated**2, axis=1)
 
 
@@ -89,9 +88,8 @@ def one_step(
 ) -> OneStep:
     """Return the one-step estimate of the squared error and its intervals, from the terms psi [n].
 
-    ``claimed`` [n]: variances of the terms for calibrated predictions. The standard error is the
-    larger of the observed and the claimed one: an outcome that did not occur adds to the latter
-    only.
+    ``claimed`` [n]: variances of the terms for calibrated predictions. The standard error is at
+    least the one from these variances, which include outcomes that did not occur.
     """
     n, mean = terms.shape[0], jnp.mean(terms)
     error = jnp.std(terms, ddof=1) / n**0.5 if n > 1 else jnp.full((), jnp.nan, terms.dtype)
@@ -107,14 +105,13 @@ def compare_risks(
 ) -> RiskDifference:
     """Test whether the first of two functions has the lower risk on the same observations.
 
-    Both functions must be fitted on other data. The standard error is the jackknife's for a
-    U-statistic, which is rather too large if the two functions are nearly equal. Identical
-    functions have difference 0 and p = 1 / 2. ``first`` and ``second`` [n]: row means of the two
-    risks.
+    ``first`` and ``second`` [n]: row means of the two risks. Both functions must be fitted on other
+    data. The standard error is the jackknife's for a U-statistic, which is too large if the two
+    functions are nearly equal. Identical functions have difference 0 and p = 1 / 2.
     """
     gaps = first - second
     difference, error = jnp.mean(gaps), jackknife(gaps)
-    # rounding: rows of equal functions differ in the last digits
+    # rounding: row means of equal functions may differ in the last digits
     size = largest(jnp.abs(first))
     same = largest(jnp.abs(gaps)) <= 1e3 * jnp.finfo(gaps.dtype).eps * size
     z = jnp.where(same, 0.0, difference / jnp.where(same, 1.0, error))
@@ -124,28 +121,28 @@ def compare_risks(
 
 
 def root(interval: Interval, most: float = np.inf) -> Interval:
-    """Return the root of an interval of a square, whose ends are clipped to [0, ``most``]; ``most``
-    is the largest possible square."""
+    """Return the interval of an error from that of its square, whose ends are first clipped to
+    [0, ``most``]."""
     low, high = (np.sqrt(np.clip(np.asarray(end), 0, most)) for end in interval[:2])
     return Interval(low, high, interval.level)  # pyright: ignore[reportArgumentType]
 
 
 @jax.jit
 def _normal_quantile(probability: float | Scalar, like: Array) -> Scalar:
-    """Return the normal quantile in the type of ``like``."""
+    """Return the standard normal quantile, in the type of ``like``."""
     return ndtri(jnp.asarray(probability, like.dtype))
 
 
-POWER, MOST, ALTOGETHER = 0.4, 32, 2048  # n^0.4 functions; most per class; most of all classes
-STORED = 2**26  # most stored values of all functions at all rows
+POWER, MOST, ALTOGETHER = 0.4, 32, 2048  # n^0.4 functions; limits per class and for all classes
+STORED = 2**26  # limit on the number of values of all functions at all rows
 POWERS = (0.25, 0.5, 2.0, 4.0)  # powers of probabilities: inverse temperatures
-ROUNDING = 1e-10
+ROUNDING = 1e-10  # eigenvalues up to this count as 0
 
 
 class Moments(NamedTuple):
     """Moments of the estimate if the squared error is t: the variance is ``noise`` + ``slope`` t +
-    ``rows``, the third moment ``noise3`` + ``slope3`` t. ``excess`` >= 1: observed over claimed
-    variance of outcomes; away from t = 0 its square multiplies ``noise``, its cube ``noise3``."""
+    ``rows``, the third moment ``noise3`` + ``slope3`` t. ``excess`` >= 1: variance of outcomes over
+    that under calibration; far from t = 0, its square multiplies ``noise``, its cube ``noise3``."""
 
     noise: float
     slope: float
@@ -161,9 +158,9 @@ class LeaveOneOut(eqx.Module):
     Attributes:
         squared: Estimate of the squared error; negative in about half of the data sets with
             calibrated predictions.
-        error: Its root, or 0 if it is negative.
-        interval: Interval of the calibration error, inside [0, root of the largest squared error].
-        functions: Number of functions of the predictions that approximate the residual.
+        error: Root of ``squared``, or 0 if that is negative.
+        interval: Interval of the calibration error, within [0, root of the largest squared error].
+        functions: Number of functions of the predictions that fit the residual of each class.
     """
 
     squared: float
@@ -176,15 +173,15 @@ class LeaveOneOut(eqx.Module):
 def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     r"""Estimate a calibration error from every row, with an interval that is valid near zero too.
 
-    One-step estimate in which each row is tested against the fit to all others. The fit is a
-    projection on few functions of the predictions. For confidences these are :math:`n^{2/5}` (at
-    most 32) cosines of their ranks. For vectors they are, for each class, the first n / 4 of: 1,
-    its probability, also at the temperatures 1/4, 1/2, 2 and 4, the probabilities of the other
-    classes, their products with its own, and half as many cosines of the rank of each probability.
-    The interval consists of the errors that a test does not reject. Near zero, where no estimate is
-    too low, the test is one-sided; the two tails become equal as the error grows. The estimate
-    misses residuals that are no combination of these functions, such as faster oscillations.
-    Intervals by draws, as in `jaxcal.compare`, were wider in 23 of 24 cells of a study, at about
+    The residual at each row is compared with a fit to all other rows: a projection on a few
+    functions of the predictions. For confidences these are :math:`n^{2/5}` (at most 32) cosines of
+    their ranks. For vectors they are, for each class, the first n / 4 (at most 2048 / m) of: 1; its
+    probability, also at the temperatures 1/4, 1/2, 2 and 4; the probabilities of the other classes;
+    their products with its own; and about :math:`n^{2/5} / 2` cosines of each probability's rank.
+    The interval consists of the errors that a test does not reject. Near zero the test is
+    one-sided, as no estimate is too low; the two tails become equal as the error grows. Residuals
+    that are no combination of these functions, such as fast oscillations, are not detected.
+    Intervals by draws, as in `jaxcal.compare`, were wider in 23 of 24 settings of a study, at about
     the same coverage (`experiments/squared_ce_intervals`).
 
     Args:
@@ -192,7 +189,7 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
         level: The interval has confidence 1 - ``level``.
 
     Returns:
-        A result with ``squared``, ``error`` and ``interval``.
+        A result with ``squared``, ``error``, ``interval`` and ``functions``.
 
     Cost: O(n m^2 k^2) for m classes and k functions; memory O(n m k).
 
@@ -223,10 +220,10 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     else:
         q = _of_vectors(inputs)
     squared, moments = _estimate(inputs, residuals, q)
-    # two distributions have |p - q|^2 <= 2
+    # two probability vectors have |p - q|^2 <= 2
     most = 1.0 if scalar and problem.inputs.ndim == 2 else 2.0
     low, high = accepted(squared, moments, level, most)
-    if moments.noise == 0 and moments.slope == 0:  # certain predictions that are all right
+    if moments.noise == 0 and moments.slope == 0:  # all certain and correct
         high = max(high, 1 - level ** (1 / problem.n))
     error = float(np.sqrt(np.clip(squared, 0, most)))
     interval = Interval(np.asarray(low), np.asarray(high), level)  # pyright: ignore[reportArgumentType]
@@ -239,8 +236,8 @@ def _functions(n: int, m: int) -> int:
 
 
 def _of_ranks(confidences: Float[np.ndarray, " n"], k: int) -> Float[np.ndarray, "n k"]:
-    """Return k orthonormal cosines of the ranks; columns of zeros if there are fewer distinct
-    values."""
+    """Return k orthonormal cosines of the ranks of confidences; if these have fewer than k distinct
+    values, the remaining columns are 0."""
     return _orthonormal(_cosines(confidences, np.arange(k)))
 
 
@@ -253,7 +250,7 @@ def _cosines(
 
 
 def _of_vectors(p: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m k"]:
-    """Return orthonormal functions of probability vectors for each of their classes."""
+    """Return the values of k orthonormal functions for each class; see `leave_one_out`."""
     from scipy.special import softmax
 
     n, m = p.shape
@@ -289,19 +286,19 @@ def _estimate(
     leverage = np.sum(q**2, axis=2)
     others = np.maximum(1 - leverage, 0.5)  # a value of a single row has leverage 1
     squared = np.sum(residuals * (fit - leverage * residuals) / others) / n
-    # covariance of q o for calibrated predictions: diag(p) - p p^T between classes
+    # covariance of Q^T o for calibrated predictions, where that of o is diag(p) - p p^T per row
     weighted = (p[..., None] * q).reshape(n, m * k)
     covariance = -weighted.T @ weighted
     for j in range(m):
         block = slice(j * k, (j + 1) * k)
         covariance[block, block] += q[:, j].T @ (p[:, j, None] * q[:, j])
     square = covariance @ covariance
-    # products of a row with itself are left out, and the others divided by 1 - leverage
+    # factor for the omitted products of a row with itself, and for the division by 1 - leverage
     pairs = np.mean(1 / others) ** 2 * (1 - np.sum(leverage**2) / np.sum(leverage))
-    # observed noise around the fit, plus claimed noise for the part that the fit absorbed
-    seen = np.sum(fit * (residuals - fit), axis=1) ** 2
+    # observed noise around the fit, plus noise under calibration for the part that the fit absorbed
+    observed = np.sum(fit * (residuals - fit), axis=1) ** 2
     claimed = np.sum(p * fit**2, axis=1) - np.sum(p * fit, axis=1) ** 2
-    along = np.sum(seen + np.mean(leverage, axis=1) * claimed) / max(np.sum(total**2), 1e-300)
+    along = np.sum(observed + np.mean(leverage, axis=1) * claimed) / max(np.sum(total**2), 1e-300)
     of_rows = np.var(np.sum(fit**2, axis=1)) / n
     of_outcomes = (residuals - fit) ** 2 + leverage * p * (1 - p)
     spread = np.sum(leverage * p * (1 - p))
@@ -317,15 +314,16 @@ def _estimate(
 
 
 def accepted(squared: float, moments: Moments, level: float, most: float) -> tuple[float, float]:
-    """Return the squared errors that the test does not reject, by bisection.
+    """Return the lowest and highest squared error that the test does not reject, by bisection.
 
-    For the upper end an estimate below 0 counts as 0, as it might reject every error. This can only
-    widen the interval.
+    ``squared`` is the estimate. If it is negative it might reject every error, so it counts as 0
+    for the upper end, which can only widen the interval.
     """
     from scipy import special
 
     def tails(truth: float, squared: float) -> tuple[float, float, float]:
-        """Return P(estimate <= squared), P(estimate >= squared), and the lower tail's level."""
+        """Return P(estimate <= squared), P(estimate >= squared), and the level of the lower tail,
+        for a true squared error."""
         at_zero = moments.noise + moments.rows
         away = -np.expm1(-(truth**2) / at_zero) if at_zero > 0 else 1.0
         wider = 1 + away * (moments.excess - 1)
@@ -354,7 +352,8 @@ def accepted(squared: float, moments: Moments, level: float, most: float) -> tup
 
 
 def _last(holds: Callable[[float], bool], most: float) -> float:
-    """Return the largest number in [0, most] up to which a condition holds, by bisection."""
+    """Return the largest number in [0, most] up to which a condition holds, by bisection; 0 if it
+    holds nowhere."""
     low, high = 0.0, most
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,8 +1,8 @@
-r"""Algorithm 1: tune every estimator by its validation risk, estimate on test rows, report.
+r"""Estimate the calibration error from every row; tune estimators and compare them on test rows.
 
-Source: Gruber and Bach (2025), Sec. 3.2.2 and Algorithm 1. Hyperparameters and the estimator are
-those of the lowest mean validation risk; test rows affect no choice. The final function is the mean
-of the folds' functions h, without a refit. The report leads with the estimate from every row.
+The latter is Algorithm 1 of Gruber and Bach (2025), Sec. 3.2.2: hyperparameters and the estimator
+are those of the lowest mean validation risk; test rows affect no choice. The final function is the
+mean of the folds' functions h, without a refit.
 """
 
 from collections.abc import Sequence
@@ -40,19 +40,19 @@ WORDS = {"kkr": "matrix kernel ridge", "ukkr": "kernel ridge", "kde": "kernel de
 class Report(Result):
     """The calibration error from every row and, if requested, estimators compared by risk.
 
-    Quote ``error`` and ``interval``. ``best`` is the tuned estimator of the lowest validation risk,
-    with its estimate on the test rows, which had no part in that choice.
+    Quote ``error`` and ``interval``. ``best`` is the tuned estimator of the lowest validation risk;
+    its estimate is from the test rows, which did not affect that choice.
 
     Attributes:
         notion: Notion of calibration.
-        estimators: Requested `Tuned` estimators, by name.
-        selected: Name of the one with the lowest mean validation risk, or "".
+        estimators: Requested estimators after tuning, as `Tuned`, by name.
+        selected: Name of the estimator with the lowest mean validation risk; "" if none was tuned.
         brier: Brier score of the test rows.
         n_tuning: Number of rows for tuning.
         n_test: Number of test rows.
         n_folds: Number of folds.
-        notes: Possible problems, by the codes of warnings; classes and folds by number.
-        every_row: The estimate from every row.
+        notes: Possible problems, by the codes of warnings; numbers of classes and folds.
+        every_row: Result of `leave_one_out`, the estimate from every row.
     """
 
     _plots: ClassVar[tuple[str, ...]] = ("comparisons.calibration_errors",)
@@ -77,9 +77,9 @@ class Report(Result):
     def interval(self) -> Interval:
         """Interval of the calibration error, from every row.
 
-        Coverage, nominal 95 %: 94 to 100 % for eight populations of confidences, with 60 to 10,000
-        rows, and 89 to 99 % for nineteen populations of vectors with 300 rows: errors that no
-        combination of its functions makes are missed (experiments/squared_ce_intervals).
+        Its coverage, nominally 95 %, is 94 to 100 % for eight populations of confidences with 60 to
+        10,000 rows, and 89 to 99 % for nineteen populations of vectors with 300 rows, as some
+        errors are no combination of its functions (experiments/squared_ce_intervals).
         """
         return self.every_row.interval
 
@@ -94,12 +94,12 @@ class Report(Result):
         return self.estimators[self.selected]
 
     def compare(self, first: str, second: str) -> RiskDifference:
-        """Test on the test observations whether the first ensemble has the lower risk.
+        """Test on the test rows whether the first of two estimators has the lower risk.
 
-        For statements about estimators. Do not use it to choose the estimate to quote: validation
-        rows determine that choice. The p-value is from a normal distribution, but risks are skewed.
-        For two functions of equal risk, scalar data with an error of .18 and nominal 5 %, the worse
-        tail had 8 % at n = 150, 7 % at n = 500 and 2000 and 5 % at n = 8000 (2000 data sets each).
+        Use it for statements about estimators, not to choose the estimate to quote: the validation
+        rows determine that. The p-value assumes a normal distribution, but risks are skewed. For
+        two functions of equal risk at the nominal level 5 %, scalar data with an error of .18, the
+        worse tail rejected in 8 % of 2000 data sets at n = 150, 7 % at 500 and 2000, 5 % at 8000.
 
         Args:
             first: Name of an estimator.
@@ -107,8 +107,8 @@ class Report(Result):
 
         Returns:
             The ``difference`` [] of risks, first minus second, its ``standard_error`` [] by the
-            jackknife, a one-sided ``p_value`` [], small if the first is lower, and a two-sided
-            ``interval``.
+            jackknife, a one-sided ``p_value`` [], small if the first risk is lower, and a two-sided
+            ``interval`` of the difference. ValueError if a name is unknown.
         """
         rows = [each.test_rows for each in self._both(first, second)]
         both = np.isfinite(rows[0]) & np.isfinite(rows[1])
@@ -127,7 +127,7 @@ class Report(Result):
         return [self.estimators[name] for name in (first, second)]
 
     def table(self) -> list[Contents]:
-        """Return one row per estimator, lowest validation risk first, for a data frame."""
+        """Return one dict per estimator, lowest validation risk first, for a data frame."""
         rows = []
         for tuned in sorted(
             self.estimators.values(), key=lambda each: np.nan_to_num(each.risk, nan=np.inf)
@@ -197,7 +197,7 @@ class Report(Result):
 
 
 def words(name: str) -> str:
-    """Return a description of an estimator, with its key in ``estimators``."""
+    """Return a description of an estimator that includes its name."""
     short, *rank = name.split(" ", 1)
     if short not in WORDS:
         return name
@@ -209,8 +209,8 @@ def _setting(setting: Setting) -> str:
     return ", ".join(texts)
 
 
-FEWEST = 30  # test observations for a normal interval
-SCALAR_RANK, VECTOR_RANK = 64, 512  # low ranks, used where exact factorisations are slow
+FEWEST = 30  # least number of test observations for a normal interval
+SCALAR_RANK, VECTOR_RANK = 64, 512  # low ranks, used for more observations than the next numbers
 EXACT_SCALAR, EXACT_VECTOR = 1024, 4096
 
 Asked: TypeAlias = Estimators | Literal["paper"]
@@ -219,9 +219,8 @@ Asked: TypeAlias = Estimators | Literal["paper"]
 def default_estimators(problem: Reduced) -> list[Estimator]:
     """Return the estimators of the paper: 15 bins, tuned bins, kde, kkr and ukkr.
 
-    The canonical notion has no bins. For many observations the kernel ridges get a rank: at
-    n > 1024 for scalar notions, where the kernel has a numerical rank below 20, and at n > 4096
-    for the canonical one.
+    The canonical notion has no bins. The kernel ridges have a low rank if n > 1024 for scalar
+    notions, where the kernel has a numerical rank below 20, and if n > 4096 for the canonical one.
     """
     scalar, n = problem.inputs.shape[-1] == 1, problem.n
     if scalar:
@@ -248,24 +247,24 @@ def calibration_error(
 ) -> Report:
     """Estimate the calibration error of a classifier from every row; compare estimators by risk.
 
-    Quote ``error`` and ``interval`` of the report, from `jaxcal.squared_ce.leave_one_out`: each row
-    is tested against a fit to all others. They need no tuning, and the interval is valid for
-    calibrated predictions too. If ``estimators`` are requested, they are tuned and compared by
+    Quote ``error`` and ``interval`` of the report, which are from `jaxcal.squared_ce.leave_one_out`
+    and compare each row with a fit to all others. They need no tuning, and the interval is valid
+    for calibrated predictions too. If ``estimators`` are requested, they are tuned and compared by
     risk: hyperparameters, and the estimator ``best``, are those of the lowest mean validation risk;
     test rows affect no choice. The final function of an estimator is the mean of the folds'
     functions, without a refit. All computations are in float64, whatever the setting of JAX, as
     small ridges need it. Splits depend on the values of the rows, not on their order.
 
-    Use ``error`` and ``interval`` for the size of the error; bins of a reliability diagram for its
-    location (their squared error is above zero for calibrated predictions too); ``best`` and
-    ``compare`` for statements about estimators; ``notion="canonical"`` for few classes and many
-    rows; and `jaxcal.skce_test` to test calibration.
+    Use ``error`` and ``interval`` for the size of the error; the bins of a reliability diagram for
+    the predictions at which it occurs (their squared error is positive for calibrated predictions
+    too); ``best`` and ``compare`` for statements about estimators; ``notion="canonical"`` for few
+    classes and many rows; and `jaxcal.skce_test` to test calibration.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
-        predictions: Class probabilities (softmaxed, rows of sum 1), [n, m], not seen in training
-            the classifier; or probabilities of class 1 of two, [n].
-        targets: Classes 0, .., m - 1, [n], not seen in training the classifier.
+        predictions: Class probabilities (after a softmax, rows of sum 1), [n, m]; or, for two
+            classes, the probabilities of class 1, [n]. The rows must not be training data.
+        targets: Classes 0, .., m - 1, [n].
         notion: "canonical", "top-label", "binary" (of the probability of class 1 of two) or
             "class-wise" (the sum over classes of squared scalar errors, each tuned separately).
         estimators: List of estimators to tune and compare, by default none; or "paper" for those of
@@ -274,18 +273,18 @@ def calibration_error(
         folds: Number of contiguous folds of the shuffled rows (1 for a single validation set of a
             fifth), a splitter with ``split(X, y)`` as in scikit-learn, or pairs (training rows,
             validation rows), numbered within the rows for tuning.
-        test: Share of rows for the estimate, drawn by the key; or the rows themselves.
+        test: Share of rows on which tuned estimators are evaluated, drawn by the key; or these rows
+            (indices, or a mask [n]).
         level: Intervals have confidence 1 - ``level``.
-        keep: Keep the fitted functions of the folds in ``functions`` of each estimator, one list
-            per problem.
+        keep: Whether ``functions`` of each `Tuned` keeps the functions of the folds.
 
     Returns:
         `Report`.
 
     Cost: that of `jaxcal.squared_ce.leave_one_out`. Estimators add, per fold, one factorisation for
-    all ridges of kkr and ukkr, O(n^3) or O(n rank^2), and O(n_train n_valid m) per bandwidth;
-    memory O(folds n^2) or O(folds n rank). Compiling those of the paper takes about 10 seconds of
-    processor time.
+    all ridges of kkr and ukkr, O(n^3) or O(n rank^2), and O(n_train n_valid m) per bandwidth of
+    kde; memory O(folds n^2) or O(folds n rank). Compiling the estimators of the paper takes about
+    10 seconds of processor time.
 
     Source: Gruber and Bach (2025), Sec. 3.2.2 and Algorithm 1.
 
@@ -324,7 +323,7 @@ def calibration_error(
             for one, last in zip(opt.problems(), final.problems(), strict=True)
             if chosen
         ]
-        # two distributions, and so conditional means of classes, have |p - q|^2 <= 2
+        # two probability vectors have |p - q|^2 <= 2, and so have sums over classes
         most = 2.0 if problem.notion in ("canonical", "class-wise") else 1.0
         tuned = {
             name: join(name, [part[name] for part in parts], level, keep, most) for name in chosen
@@ -356,10 +355,8 @@ def _notes(
     pairs: list[splits.Split],
     tested: int | None,
 ) -> dict[str, Any]:
-    """Return possible problems of a report, by the codes of warnings; classes and folds by number.
-
-    ``tested``: number of test rows, or None if no estimator was tuned.
-    """
+    """Return possible problems of a report, by the codes of warnings: counts, or indices of classes
+    and folds. ``tested``: number of test rows, or None if no estimator was tuned."""
     inputs = np.asarray(problem.inputs)
     d = inputs.shape[-1] if inputs.ndim == 2 else inputs.shape[0]
     classes = np.unique(targets)

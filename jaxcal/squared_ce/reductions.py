@@ -1,7 +1,7 @@
 """Reduction of class probabilities and labels to a regression problem: inputs, outcomes, residuals.
 
-Every notion of calibration says that the conditional mean of the outcome given the input is the
-input; notions differ in their inputs and outcomes (see `reduce`).
+A notion of calibration states that the conditional mean of an outcome given an input equals the
+input. Notions differ in their inputs and outcomes, see `reduce`.
 Source: Gruber and Bach (2025), eq. 6 to 9, and Sec. 3.1 for the residuals.
 """
 
@@ -28,9 +28,9 @@ class Reduced(eqx.Module):
     holds. `reduce` returns it.
 
     Attributes:
-        inputs: Predictions, [n, d]: d classes for the canonical notion, d = 1 for scalar notions.
-            The class-wise notion has one scalar problem per class, [m, n, 1].
-        outcomes: Outcomes, of the same shape.
+        inputs: Predictions, [n, d]: d classes for the canonical notion, d = 1 for top-label and
+            binary. The class-wise notion has one problem with d = 1 per class, [m, n, 1].
+        outcomes: Outcomes, of the same shape: indicators of classes, or of correct predictions.
         notion: Name of the notion.
     """
 
@@ -48,19 +48,19 @@ class Reduced(eqx.Module):
 
     @property
     def brier(self) -> Float[Array, "*problems"]:
-        """Mean of |D|^2 of each problem: the Brier score of the class probabilities (canonical
-        notion) or of the confidence.
+        """Mean of |D|^2, one per problem: the Brier score of the class probabilities (canonical
+        notion) or of the single probability.
         """
         return jnp.mean(jnp.sum(self.residuals**2, axis=-1), axis=-1)
 
     def take(self, rows: PyTree) -> "Reduced":
-        """Return the observations with these indices, or in this slice."""
+        """Return the problem restricted to the observations ``rows``: indices or a slice."""
         rows = np.arange(self.n)[rows] if isinstance(rows, slice) else rows
         inputs, outcomes = _rows((self.inputs, self.outcomes), rows)
         return Reduced(inputs, outcomes, self.notion)
 
     def problems(self) -> list["Reduced"]:
-        """Return the problems one by one: m for the class-wise notion, otherwise this one."""
+        """Return a list of single problems: m for the class-wise notion, otherwise this one."""
         if self.inputs.ndim == 2:
             return [self]
         pairs = zip(self.inputs, self.outcomes, strict=True)
@@ -69,16 +69,16 @@ class Reduced(eqx.Module):
 
 @jax.jit
 def _rows(arrays: tuple[Array, Array], rows: Array) -> tuple[Array, Array]:
-    """Select rows in one program; without jit, indexing would run five."""
+    """Return the rows of both arrays, in one compiled program: indexing alone would run five."""
     return jax.tree.map(lambda leaf: leaf[..., rows, :], arrays)
 
 
 def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
-    """Return the problem of a notion of calibration, by its name.
+    """Return the regression problem of a notion of calibration.
 
     Args:
-        predictions: Class probabilities with rows of sum 1, [n, m]; or probabilities of class 1 of
-            two, [n].
+        predictions: Class probabilities with rows of sum 1, [n, m]; or, for two classes, the
+            probabilities of class 1, [n].
         targets: Classes 0, .., m - 1, [n].
         notion: "canonical": P(Y = i | f(X) = p) = p_i for all classes i; inputs [n, m]. For two
             classes, squared errors are 2 and risks 4 times those of "binary".
@@ -108,26 +108,26 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
 
 
 def canonical(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
-    """Return the problem of probability vectors, inputs [n, m]."""
+    """Return the canonical problem: inputs are probability vectors [n, m], outcomes one-hot."""
     p = checks.probabilities(predictions, "predictions", binary=True)
     y = checks.labels(targets, p.shape[0], p.shape[1], "targets")
     return Reduced(p, jax.nn.one_hot(y, p.shape[1], dtype=p.dtype), "canonical")
 
 
 def top_label(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
-    """Return the problem of confidences, inputs [n, 1]."""
+    """Return the top-label problem: inputs are confidences [n, 1], outcomes whether correct."""
     confidence, correct = classes.confidences(predictions, targets)
     return Reduced(confidence[:, None], correct.astype(confidence.dtype)[:, None], "top-label")
 
 
 def class_wise(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
-    """Return the problems of each class against the rest, inputs [m, n, 1]."""
-    whole = canonical(predictions, targets)
-    return Reduced(whole.inputs.T[..., None], whole.outcomes.T[..., None], "class-wise")
+    """Return the class-wise problems of each class against the rest, inputs [m, n, 1]."""
+    vectors = canonical(predictions, targets)
+    return Reduced(vectors.inputs.T[..., None], vectors.outcomes.T[..., None], "class-wise")
 
 
 def binary(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
-    """Return the problem of the probability of class 1, inputs [n, 1]."""
+    """Return the binary problem: inputs are probabilities of class 1, [n, 1]."""
     p = checks.probabilities(predictions, "predictions", binary=True)
     if p.shape[1] != 2:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Training, validation and test rows from shares, numbers of folds, or splitters.
+"""Choose training, validation and test rows from shares, numbers of folds, or splitters.
 
 A random split depends on the key and on the values of the rows, not on their order, so a
 permutation of the data changes no estimate.
@@ -14,23 +14,23 @@ from jaxcal.read import checks
 from jaxcal.typing import Folds, Key
 
 Split = tuple[np.ndarray, np.ndarray]
-VALIDATION_SHARE = 0.2  # share of the rows for tuning, for a single fold
+VALIDATION_SHARE = 0.2  # share of the tuning rows that validate, if there is one fold
 
 
 def shuffled(key: Key, *values: Any) -> np.ndarray:
-    """Return row indices in a random order that depends on ``values`` [n, ..] as a set.
+    """Return the n row indices in a random order. Reordered ``values`` [n, ..] give the same rows.
 
-    Rows are sorted lexicographically before they are shuffled.
+    To that end, rows are sorted lexicographically by all values before they are shuffled.
     """
     columns = np.concatenate([np.reshape(value, (len(value), -1)) for value in values], axis=1)
     return np.lexsort(columns.T[::-1])[np.asarray(jax.random.permutation(key, len(columns)))]
 
 
 def hold_out(key: Key, test: Any, *values: Any) -> Split:
-    """Return rows for tuning, in random order, and rows for the final estimate.
+    """Return the indices of rows for tuning, in random order, and of rows for the final estimate.
 
-    ``test``: a share of the rows, or the rows themselves (numbers, or a mask of length n).
-    ``values``: the arrays of the rows, see `shuffled`.
+    ``test``: share of the rows for the final estimate, or these rows (indices, or a mask [n]).
+    ``values``: arrays with n rows, by which rows are sorted in `shuffled`.
     """
     n = len(values[0])
     if isinstance(test, float):
@@ -47,8 +47,8 @@ def hold_out(key: Key, test: Any, *values: Any) -> Split:
 def folds(splitter: Folds, inputs: np.ndarray, labels: np.ndarray) -> list[Split]:
     """Return (training rows, validation rows) of each fold.
 
-    ``splitter``: a number of folds, contiguous in the order of the rows; 1 for a single training
-    and validation set; an object with ``split(X, y)`` as in scikit-learn; or the pairs themselves.
+    ``splitter``: a number of folds, contiguous in the order of the rows (1 for a single training
+    and validation set); an object with ``split(X, y)`` as in scikit-learn; or such pairs of rows.
     """
     n = len(inputs)
     if isinstance(splitter, bool):

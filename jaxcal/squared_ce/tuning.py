@@ -1,6 +1,6 @@
-"""Tuning of one problem: candidates are chosen by risk and averaged over folds.
+"""Tune estimators: choose candidates by risk, and average their functions over the folds.
 
-The result is one estimator (`Tuned`) with its estimates on the test rows.
+The result for each estimator is a `Tuned`, with its estimates on the test rows.
 """
 
 from collections.abc import Sequence
@@ -39,29 +39,26 @@ Numbers = np.ndarray
 class Tuned(eqx.Module):
     """One estimator after tuning, over P problems, k folds, c candidates and t test observations.
 
-    P is m for the class-wise notion, else 1. Arrays are float64 NumPy arrays.
+    P is m for the class-wise notion, else 1. The ensemble is the mean of the k folds' functions h
+    with the chosen hyperparameters. Arrays are float64 NumPy arrays.
 
     Attributes:
         name: Name of the estimator.
         grid: Hyperparameters of each candidate, [c] dicts.
         risks: Risks on the validation rows, [P, k, c].
-        chosen: Candidate with the lowest mean risk, [P].
-        contributions: h(p, p) of the ensemble, summed over problems, [t]; their mean is the
-            squared error.
+        chosen: Index of the candidate with the lowest mean risk, [P].
+        contributions: h(p, p) of the ensemble, summed over problems, [t]; mean: squared error.
         fold_contributions: The same for each fold's function, [k, t].
-        terms: One-step terms, [t], if h is a product of residuals; else None.
-        test_rows: Row means of the risk of the ensemble among the test observations, [t], for the
-            paired test only.
-        edges: Hyperparameters at an end of their grid, by problem; values past it may lower the
-            risk.
-        nonfinite_validation: Number of validation observations at which the chosen function is not
-            finite; the means leave them out.
-        nonfinite_test: Number of test observations at which it is not finite.
-        unexplained: Largest share of a kernel's trace that a low rank left out.
+        terms: Terms whose mean is ``one_step``, [t]; None unless h is a product of residuals.
+        test_rows: Row means of the ensemble's risk over the test observations, [t].
+        edges: Names of hyperparameters at an end of their grid, one list per problem; values
+            beyond it may have lower risk.
+        nonfinite_validation: Number of validation rows at which the chosen function is not finite.
+        nonfinite_test: Number of test observations at which the ensemble is not finite.
+        unexplained: Largest share of the trace of a Gram matrix that a low rank omits.
         level: Intervals have confidence 1 - ``level``.
-        claimed: Variances that the predictions claim for the terms, [t]; None without terms.
-        functions: Fitted functions of the k folds, one list per problem, if they were kept; else
-            None.
+        claimed: Variances of ``terms`` if the predictions are calibrated, [t]; None without terms.
+        functions: Functions of the k folds, one list per problem, if requested; else None.
         largest: Largest possible squared error: 1 for single probabilities, 2 for vectors and sums
             over classes.
     """
@@ -85,7 +82,7 @@ class Tuned(eqx.Module):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Possible problems of the estimate, by the codes of warnings."""
+        """Sizes of possible problems of the estimate, by the codes of warnings."""
         squared = self.squared
         return {
             "edge-of-grid": sum(bool(names) for names in self.edges),
@@ -108,19 +105,19 @@ class Tuned(eqx.Module):
 
     @property
     def risk(self) -> float:
-        """The mean validation risk, by which estimators are compared."""
+        """The validation risk, a mean over folds, by which the best estimator is selected."""
         return float(np.mean(self.fold_risks))
 
     @property
     def rmse(self) -> tuple[float, float]:
-        """100 times the root of the risk, as in the paper: mean over folds, standard error."""
+        """100 times the root of the validation risk: its mean over folds and standard error."""
         roots = 100 * np.sqrt(np.maximum(self.fold_risks, 0))
         k = roots.size
         return float(np.mean(roots)), float(np.std(roots, ddof=1) / k**0.5) if k > 1 else np.nan
 
     @property
     def squared(self) -> float:
-        """The squared error: mean of h on the diagonal.
+        """The squared calibration error: the mean of h(p, p) over the test rows.
 
         It may be negative for kkr and debiased bins, and exceed ``largest`` if h was fitted to too
         few observations.
@@ -134,7 +131,7 @@ class Tuned(eqx.Module):
 
     @property
     def fold_errors(self) -> Float[np.ndarray, " k"]:
-        """Root of the estimate of each fold; their spread shows the effect of refitting."""
+        """Calibration error by each fold's function; the spread is due to the training data."""
         squares = np.array([_mean(fold) for fold in self.fold_contributions])
         return np.sqrt(np.clip(squares, 0, self.largest))
 
@@ -142,8 +139,8 @@ class Tuned(eqx.Module):
     def interval(self) -> Interval:
         """Interval of the calibration error: root of the interval of ``one_step``.
 
-        It contains the root of the one-step estimate, which counts as 0 if it is negative. NaN if h
-        is not a product of residuals.
+        If the one-step estimate is negative, the upper end is as if it were 0. Both ends are NaN if
+        h is not a product of residuals.
         """
         step = self.one_step
         if step is None:
@@ -153,19 +150,19 @@ class Tuned(eqx.Module):
 
     @property
     def one_step(self) -> OneStep | None:
-        """The one-step estimate of the SQUARED error with its interval and a lower bound.
+        """The one-step estimate of the SQUARED error, its interval and lower bound.
 
-        Its error is of second order in that of the fit. None if h is not a product of residuals.
+        Its bias is of second order in the error of h. None if h is not a product of residuals.
         """
         if self.terms is None or self.claimed is None:
             return None
-        kept = np.isfinite(self.terms)
+        finite = np.isfinite(self.terms)
         with jax.enable_x64(True):
-            values, variances = (jnp.asarray(each[kept]) for each in (self.terms, self.claimed))
+            values, variances = (jnp.asarray(each[finite]) for each in (self.terms, self.claimed))
             return in_numpy(one_step(values, self.level, variances))
 
     def to_dict(self) -> Contents:
-        """Return numbers and lists, for JSON, without arrays over test observations."""
+        """Return a dict of numbers and lists, for JSON, without values per test observation."""
         return plain(
             {
                 "settings": self.settings,
@@ -190,12 +187,12 @@ def _mean(values: Numbers) -> float:
 
 
 def in_numpy(tree: PyTree) -> PyTree:
-    """Return arrays as NumPy arrays, which stay float64 whatever the setting of JAX."""
+    """Return the tree with arrays as NumPy arrays, which stay float64 if JAX has float32 only."""
     return jax.tree.map(lambda x: np.asarray(x) if isinstance(x, jax.Array) else x, tree)
 
 
 class Fold(NamedTuple):
-    """Training and validation rows, and the list that estimators of one training set share."""
+    """Training and validation rows, and the list ``shared`` for `Estimator.fit`."""
 
     train: Reduced
     valid: Reduced
@@ -205,8 +202,8 @@ class Fold(NamedTuple):
 class Search(NamedTuple):
     """Search over the candidates of one estimator on one problem.
 
-    ``grid``: settings of all candidates. ``fits``: the candidates of each fold; ``at_valid``: their
-    values at the validation rows, in NumPy. ``chosen``: the candidate of the lowest mean risk.
+    ``grid``: hyperparameters of each candidate. ``fits``: the fitted estimator of each fold.
+    ``at_valid``: values at each fold's validation rows, in NumPy. ``chosen``: index from `choose`.
     """
 
     grid: list[Setting]
@@ -216,12 +213,12 @@ class Search(NamedTuple):
 
     @property
     def functions(self) -> list[Candidate]:
-        """The chosen candidate of each fold."""
+        """The chosen candidate as a function, one per fold."""
         return [candidate(fitted, self.chosen) for fitted in self.fits]
 
 
 def search(estimator: Estimator, problem: Reduced, folds: Sequence[Fold]) -> Search:
-    """Fit all candidates of an estimator on every fold, and choose the one with the lowest risk."""
+    """Return the `Search`: fit all candidates on every fold, and choose the one of lowest risk."""
     fits = [estimator.fit(fold.train, fold.shared) for fold in folds]
     pairs = zip(fits, folds, strict=True)
     at_valid = [in_numpy(at_data(fitted, fold.valid)) for fitted, fold in pairs]
@@ -229,14 +226,14 @@ def search(estimator: Estimator, problem: Reduced, folds: Sequence[Fold]) -> Sea
 
 
 def choose(folds: Sequence[AtData]) -> int:
-    """Return the candidate with the lowest mean risk among those with the most finite values."""
+    """Return the index of the candidate of lowest mean risk among those finite at the most rows."""
     bad = sum(np.sum(~fold.finite, axis=1) for fold in folds)
     risks = np.mean([mean_rows(fold) for fold in folds], axis=0)
     return int(np.argmin(np.where((bad == np.min(bad)) & np.isfinite(risks), risks, np.inf)))
 
 
 def mean_rows(fold: AtData) -> np.ndarray:
-    """Return the candidates' risks [c] over the rows used; NaN for fewer than two."""
+    """Return the risk of each candidate, [c]: the mean of its finite ``rows``, NaN if none."""
     used = np.isfinite(fold.rows)
     totals = np.sum(np.where(used, fold.rows, 0.0), axis=1)
     sizes = np.sum(used, axis=1)
@@ -246,7 +243,8 @@ def mean_rows(fold: AtData) -> np.ndarray:
 def tune(
     opt: Reduced, final: Reduced, pairs: list[Split], estimators: dict[str, Estimator], keep: bool
 ) -> dict[str, Contents]:
-    """Tune all estimators on one problem; return the fields of a `Tuned`, by estimator."""
+    """Tune all estimators on ``opt`` and evaluate them on the test rows ``final``; return, by their
+    names, the parts from which `join` makes a `Tuned`."""
     folds = [Fold(opt.take(train), opt.take(valid), []) for train, valid in pairs]
     searches = {name: search(each, opt, folds) for name, each in estimators.items()}
     at_valid = _on_common_rows(folds, searches)
@@ -278,8 +276,8 @@ def tune(
 
 
 def _on_common_rows(folds: list[Fold], searches: dict[str, Search]) -> dict[str, list[AtData]]:
-    """Recompute risks on the rows where the chosen functions of all estimators are finite, as risks
-    on different rows cannot be compared."""
+    """Return the values of each estimator at the folds' validation rows, with risks over the rows
+    at which all chosen functions are finite: risks over different rows are not comparable."""
     again = {name: list(tried.at_valid) for name, tried in searches.items()}
     for number, fold in enumerate(folds):
         masks = [each.at_valid[number].finite[each.chosen] for each in searches.values()]
@@ -294,7 +292,8 @@ def _on_common_rows(folds: list[Fold], searches: dict[str, Search]) -> dict[str,
 
 
 def _ensemble(functions: list[Candidate], final: Reduced) -> Contents:
-    """Return the mean of the folds' functions at the test rows."""
+    """Return values at the test rows: h(p, p) of each fold's function (``folds``); the others are
+    of the mean of these functions. ``claimed``: moments [2, t] from `claimed_parts`."""
     parts = [_factors(function, final.inputs) for function in functions]
     folds = np.stack([np.asarray(on_diagonal(part)) for part in parts])
     finite = np.all([np.asarray(finite_rows(part)) for part in parts], axis=0)
@@ -324,7 +323,7 @@ _rows_among = eqx.filter_jit(rows_among)
 
 
 def join(name: str, parts: list[Contents], level: float, keep: bool, largest: float) -> Tuned:
-    """Join the problems of a notion: squared errors and risks add up."""
+    """Return the `Tuned` from the problems of a notion, over which errors and risks are summed."""
 
     def total(name: str) -> np.ndarray:
         return np.sum([part[name] for part in parts], axis=0)
@@ -354,5 +353,5 @@ def join(name: str, parts: list[Contents], level: float, keep: bool, largest: fl
 
 
 def _unexplained(fitted: Fitted) -> float:
-    """Return the largest share of a kernel's trace that a low rank leaves out."""
+    """Return the largest share of a Gram matrix's trace that a low rank omits; 0 if exact."""
     return float(jnp.max(fitted.spectral.unexplained)) if isinstance(fitted, FittedRidge) else 0.0
