@@ -1,10 +1,10 @@
 r"""Test whether targets are exchangeable with candidates: spread, correlation and shift.
 
-Given the set of candidates of each observation, the index of the target has known probabilities w
-under calibration, and redrawing the indices gives the exact distribution of every statistic of
-targets and sets, for every n. The residual of a feature :math:`\phi` is
-:math:`r_i = \phi(y_i) - b_i`, with an estimate :math:`b_i` of its mean under the prediction that
-depends on the set only. The statistic is the quadratic form of `jaxcal.engine.quadratic`,
+Each target forms a set with its candidates. Under calibration the index of the target in the set
+has known probabilities w, so redrawing the indices gives the exact null distribution of every
+statistic of targets and sets, for every n. The residual of a feature :math:`\phi` is
+:math:`r_i = \phi(y_i) - b_i`, where :math:`b_i` estimates its mean under prediction i from the set
+only. The statistic is the quadratic form of `jaxcal.engine.quadratic`,
 :math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
 """
 
@@ -74,34 +74,34 @@ def exchangeability_test(
 ) -> ExchangeabilityResult:
     """Test calibration by comparing each target with exchangeable candidates.
 
-    Four features are compared between targets and candidates: the log density, the coordinates,
-    their squares and their products, in the units of each prediction. The combined p-value is that
-    of the largest standardized statistic. The null redraws which candidate is the target, so
-    p-values are exact for every n and any mixing speed of the chain. (The default nodes depend on
-    mean and spread of all targets, which changes the level by O(1/n); nodes that you pass do not.)
+    Four kinds of features are compared between targets and candidates: the log density, and in the
+    units of each prediction the coordinates, their squares and their products. The combined p-value
+    is that of the largest standardized statistic. The null redraws which candidate is the target,
+    so p-values are exact for every n and any mixing speed of the chain. (But default nodes and the
+    units of the divergence depend on all targets, which changes the level by O(1/n).)
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: A `jaxcal.Unnormalized` or a numpyro distribution with batch shape [n].
         targets: Observed targets, shape [n], [n, d] or [n, ...].
-        proposal: Proposal of candidates: `Drawn`, or `Chains`, which with ``nodes`` also detect
-            wrong weights of modes.
+        proposal: Proposal of candidates: `Drawn` or `Chains`. `Chains` detect wrong weights of
+            modes only with their option ``nodes``.
         divergence: Divergence between predictions; see `jaxcal.divergences`.
         prediction_kernel: Kernel on the divergence. The default adds the constant kernel, which
             detects an error common to all predictions.
         base_measure: Nodes [m, d] in the units of the targets. Scores at the nodes define the
-            divergence. From the best node an ascent finds a mode, whose curvature defines the units
-            of each prediction. By default ``n_nodes`` normal points about the mean of the targets,
-            the same for every key.
+            divergence. An ascent from the node of highest density finds a mode of each prediction;
+            the curvature there defines its units. By default ``n_nodes`` normal points with the
+            mean and spread of the targets, the same for every key.
         n_nodes: Number of default nodes; max(10, 2 d + 2) by default.
         n_resamples: Number of draws of the null.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
-        tile: Rows and columns of a block of pairs that is computed at a time.
+        tile: Number of rows and columns of each block of pairs that is computed at a time.
 
     Returns:
         `ExchangeabilityResult`.
 
-    Cost: the densities of the proposal, n n_nodes scores, `jaxcal.whitening.Landing`, and
+    Cost: that of the proposal and of `jaxcal.whitening.Landing`, n n_nodes scores, and
     2 n^2 n_resamples multiplications for each of the 1 + 2 d + d (d - 1) / 2 features.
 
     Source: Besag and Clifford (1989).
@@ -151,7 +151,7 @@ def exchangeability_test(
 
 @dataclass(frozen=True)
 class _Densities:
-    """Log densities and gradients of n predictions at k points each, [n, k, d], for any events."""
+    """`Densities` of n predictions at points [n, k, d]; ``event`` is the shape of one target."""
 
     predictions: Any
     event: tuple[int, ...]
@@ -197,11 +197,11 @@ def _test(
     fit = _fit(feature_key, predictions, targets, nodes, divergence, kernel)
     candidates = proposal(candidate_key, _Densities(predictions, event), ys, fit.roots)
     logs = candidates.log_densities
-    lost = jnp.any(jnp.isnan(logs) | (logs == jnp.inf), axis=1)
-    lost = lost | ~jnp.all(jnp.isfinite(ys), axis=1)
-    impossible = jnp.sum(~lost & (logs[:, 0] == -jnp.inf))
-    nonfinite, nonfinite_features = jnp.sum(lost), not_finite(fit.features.predictions)
-    whole = (nonfinite == 0) & (nonfinite_features == 0)
+    undefined = jnp.any(jnp.isnan(logs) | (logs == jnp.inf), axis=1)
+    undefined = undefined | ~jnp.all(jnp.isfinite(ys), axis=1)
+    impossible = jnp.sum(~undefined & (logs[:, 0] == -jnp.inf))
+    nonfinite, nonfinite_features = jnp.sum(undefined), not_finite(fit.features.predictions)
+    all_finite = (nonfinite == 0) & (nonfinite_features == 0)
 
     indices = _redrawn(index_key, candidates.weights, n_resamples)
     forms = partial(_forms, fit.pairwise, fit.features, indices, tile)
@@ -221,9 +221,9 @@ def _test(
     )
     same = jnp.all(candidates.points == candidates.points[:, :1], axis=(1, 2))
     return ExchangeabilityResult(
-        p_value=jnp.where(whole, total, jnp.nan),
-        part_p_values=jnp.where(whole, p, jnp.nan),
-        part_statistics=jnp.where(whole, standardized[:, 0], jnp.nan),
+        p_value=jnp.where(all_finite, total, jnp.nan),
+        part_p_values=jnp.where(all_finite, p, jnp.nan),
+        part_statistics=jnp.where(all_finite, standardized[:, 0], jnp.nan),
         ranks=u,
         rank_p_values=jax.vmap(uniformity, in_axes=1)(u),
         acceptance=candidates.acceptance,
@@ -238,8 +238,8 @@ def _test(
 
 
 class _Fit(NamedTuple):
-    """Kernel on predictions as a statistic, its features, and the scale [n, d, d] of each
-    prediction in the units of the targets."""
+    """``pairwise``: kernel on predictions; ``features``: its features; ``roots``: unit M of each
+    prediction in the units of the targets, where M M^T is the inverse curvature at a mode."""
 
     pairwise: Weighted
     features: WeightedFeatures
@@ -268,7 +268,7 @@ def _fit(
         unitless=points.all_unset(kernel),
     )
     bandwidth, _ = median_heuristic(embedding.divergence, described)
-    # residuals are the weight columns of the engine; the statistic is the kernel alone
+    # the kernel alone: `quadratic_sums` multiplies it by residuals later, so weights are 1 here
     pairwise = Weighted(points.with_bandwidth(kernel, bandwidth), embedding.divergence)
     features = WeightedFeatures(described, jnp.ones((n, 1), ys.dtype))
     roots = Landing().summits(standardized, nodes, n).scale
@@ -278,14 +278,14 @@ def _fit(
 
 
 def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Float[Array, "q n k"]]:
-    r"""Return features of every candidate by part, minus their mean under the prediction.
+    r"""Return, for each part, q features of the candidates minus their means under predictions.
 
-    The mean is estimated from the set of candidates, with control variates from the score s:
-    :math:`E_p[s] = 0` and :math:`E_p[t s^\top + I] = 0`. So it is exact for Gaussian predictions,
-    and the choice of candidates hardly affects the statistic. One coefficient per feature minimizes
-    the variance over all sets; a control that explains too little of it is not used, as power would
-    be lost (squares of Student t). Everything depends on the sets only, not on which member is the
-    target.
+    The mean is estimated from the set, with control variates from the score s at the standardized
+    candidate t: :math:`E_p[s] = 0`, :math:`E_p[t s^\top + I] = 0`. For Gaussian predictions the
+    estimate is exact, so the choice of candidates hardly affects the statistic. One coefficient per
+    feature minimizes the variance over all sets. A control that explains less than `EXPLAINED` of
+    it is not used: power would be lost (for squares of Student t). All values depend on the sets
+    only, not on which member is the target.
     """
     w = candidates.weights[:, :, None]
 
@@ -322,7 +322,7 @@ def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Floa
 
 
 def _redrawn(key: Key, weights: Float[Array, "n k"], b: int) -> Int[Array, "n b1"]:
-    """Return indices of the target: the observed one, then b draws by weight."""
+    """Return indices of the target in its set: 0 as observed, then b draws with ``weights``."""
     n = weights.shape[0]
     drawn = jax.random.categorical(key, jnp.log(weights)[:, None], axis=-1, shape=(n, b))
     return jnp.concatenate([jnp.zeros((n, 1), drawn.dtype), drawn], axis=1)
@@ -337,8 +337,8 @@ def _forms(
 
 
 def _p_values(statistics: Float[Array, "g b1"]) -> tuple[Array, Array]:
-    """Return statistics standardized by their draws (including the observed one) and p-values; NaN
-    for a part whose draws have no spread."""
+    """Return statistics [g, b + 1], standardized over observed and null values, and p-values [g];
+    both are NaN for a part whose values have no spread."""
     deviation = jnp.std(statistics, axis=1, keepdims=True)
     mean = jnp.mean(statistics, axis=1, keepdims=True)
     standardized = jnp.where(deviation > 0, (statistics - mean) / deviation, jnp.nan)

@@ -1,12 +1,12 @@
 r"""Exchangeable candidates: points that are exchangeable with the target under calibration.
 
-Run a reversible Markov chain that leaves a prediction invariant from the target y back to a centre
-c, and from c forward to :math:`a_1, .., a_m`. If y is a draw of the prediction,
-:math:`y, a_1, .., a_m` are exchangeable for every number of steps and mixing speed. No burn-in is
-needed, as the target is a draw under calibration. Only unnormalized log densities are needed.
+Take a reversible Markov chain whose invariant distribution is the prediction. Run it from the
+target y to a centre c, and then m times from c to :math:`a_1, .., a_m`. If y is a draw of the
+prediction, :math:`y, a_1, .., a_m` are exchangeable for every number of steps and mixing speed,
+without burn-in. Only unnormalized log densities are needed.
 Source: Besag and Clifford (1989), Section 2.
 
-Jumps between modes are proposed by Gaussian mixtures fitted to the log densities. Weighted points
+Jumps between modes are proposed by Gaussian mixtures fitted to the log densities: weighted points
 are resampled with Gaussian noise in several rounds (population Monte Carlo). The fit depends on
 predictions and nodes only, never on a target, so candidates remain exchangeable under moves that
 the mixture proposes, even if it fits badly.
@@ -27,20 +27,20 @@ from jaxcal.read import convert
 from jaxcal.typing import Key, Points, Scalar
 
 ROUNDS = 3
-SHARE = 0.25  # effective share of the points after weights are tempered
+SHARE = 0.25  # effective sample size after weights are tempered, as a share of the points
 HALVINGS = 12  # bisection steps for the tempering exponent
-RIDGE = 1e-3  # share of each variance added, for fewer points than dimensions
+RIDGE = 1e-3  # share of each variance that is added to it: points may be fewer than dimensions
 
 
 class Mixtures(eqx.Module):
-    """n mixtures of k Gaussians with one covariance each: ``roots`` [n, d, d], lower triangular."""
+    """n mixtures of k Gaussians; all k have covariance L L^T, L the lower triangular ``roots``."""
 
     centers: Float[Array, "n k d"]
     log_weights: Float[Array, "n k"]
     roots: Float[Array, "n d d"]
 
     def log_density(self, points: Float[Array, "n m d"]) -> Float[Array, "n m"]:
-        """Return log densities of m points of each mixture."""
+        """Return the log density of each mixture at its m points."""
         ts, centers = (_solve(self.roots, at) for at in (points, self.centers))
         squares = jnp.sum((ts[:, :, None] - centers[:, None]) ** 2, axis=-1)
         heights = jnp.sum(jnp.log(jnp.diagonal(self.roots, axis1=1, axis2=2)), axis=1)
@@ -61,10 +61,10 @@ class Mixtures(eqx.Module):
 
 
 def fitted(key: Key, log_densities: Any, nodes: Float[Array, "k d"], n: int) -> Mixtures:
-    """Return mixtures fitted to n predictions by ``log_densities(points [n, k, d])``, [n, k].
+    """Return n mixtures fitted to n predictions with ``log_densities(points [n, k, d])`` [n, k].
 
-    The first points are the nodes, weighted as normal draws. Weights are tempered to an effective
-    quarter of the points. Cost: 3 k log densities per prediction.
+    The first points are the nodes, weighted as draws of one normal distribution. Weights are
+    tempered to an effective sample size above k / 4. Cost: 3 k log densities per prediction.
     """
     k, d = nodes.shape
     center = jnp.mean(nodes, axis=0, keepdims=True)
@@ -90,7 +90,7 @@ def fitted(key: Key, log_densities: Any, nodes: Float[Array, "k d"], n: int) -> 
 
 
 def _around(points: Float[Array, "n k d"], log_weights: Float[Array, "n k"]) -> Mixtures:
-    """Return Gaussians centred at weighted points, with the bandwidth of Silverman's rule."""
+    """Return mixtures of Gaussians at weighted points, with the bandwidth of Silverman's rule."""
     _, k, d = points.shape
     weights = jnp.exp(log_weights)
     gaps = points - jnp.einsum("nk,nkd->nd", weights, points)[:, None]
@@ -100,8 +100,8 @@ def _around(points: Float[Array, "n k d"], log_weights: Float[Array, "n k"]) -> 
 
 
 def _tempered(ratios: Float[Array, " k"], *, least: float) -> Float[Array, " k"]:
-    """Return normalized log weights, raised to the largest power up to 1 with an effective number
-    of at least ``least``; equal weights if all ratios are 0."""
+    """Return log weights: log ratios times the largest power up to 1 that gives an effective sample
+    size of at least ``least``, normalized; equal weights if all log ratios are -infinite."""
     top = jnp.max(ratios)
     gaps = jnp.where(top > -jnp.inf, ratios - top, 0)
 
@@ -137,14 +137,14 @@ def _solve(roots: Float[Array, "n d d"], points: Float[Array, "n m d"]) -> Float
 
 @runtime_checkable
 class Densities(Protocol):
-    """Log densities [n, k] and gradients [n, k, d] of n predictions at k points each."""
+    """Protocol of a function: log densities and gradients of n predictions, at k points each."""
 
     def __call__(
         self, points: Float[Array, "n k d"], /
     ) -> tuple[Float[Array, "n k"], Float[Array, "n k d"]]: ...
 
     def logs(self, points: Float[Array, "n k d"], /) -> Float[Array, "n k"]:
-        """Return log densities only."""
+        """Return log densities without gradients."""
         ...
 
 
@@ -157,8 +157,8 @@ class Candidates(NamedTuple):
         weights: Probability under calibration that each is the target, given the set, [n, m + 1];
             rows sum to 1.
         acceptance: Share of accepted moves, []; 1 without a chain.
-        gradients: Gradient of the log density at each, [n, m + 1, d], by which the p-value
-            depends less on the choice of candidates; or None.
+        gradients: Gradient of the log density at each, [n, m + 1, d], or None. With gradients the
+            p-value depends less on the choice of candidates.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -179,8 +179,8 @@ class Candidates(NamedTuple):
 
 @runtime_checkable
 class Proposal(Protocol):
-    """Protocol of proposals of candidates. ``units`` [n, d, d] scale the steps of each prediction
-    and are functions of the predictions alone."""
+    """Protocol of a function that returns `Candidates` of targets ``ys``. Steps are in ``units``
+    [n, d, d], matrices that are functions of the predictions alone."""
 
     def __call__(
         self, key: Key, densities: Densities, ys: Points, units: Float[Array, "n d d"], /
@@ -201,11 +201,11 @@ class Chains(eqx.Module):
     r"""Candidates by Metropolis-Hastings: a chain back from the target, and m chains forward.
 
     With ``langevin`` proposals follow the score,
-    :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M \xi`; without it, or if a density has no
-    gradient, they are random walks. M is the unit of the prediction; s is drawn anew for each step,
+    :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M \xi`; without it, or if a gradient is not
+    finite, they are random walks. M is the unit of the prediction; s is drawn anew for each step,
     so no step size needs tuning. More steps increase power and never affect the level.
 
-    Such steps stay within a mode. With ``nodes``, a Gaussian mixture proposes each step with
+    Such steps rarely leave a mode. With ``nodes``, a Gaussian mixture proposes each step with
     probability 1/2, so that wrong weights of modes are detected too. The mixture is fitted to the
     log densities of each prediction, starting at the nodes, and never uses a target.
 
@@ -218,8 +218,8 @@ class Chains(eqx.Module):
         nodes: Points [k, d] in the units of the targets, k >= d + 2, that cover the bulk of all
             predictions, such as 128 draws of a prior; None for no jumps.
 
-    Cost per prediction: (m + 1) n_steps log densities, with their gradients for ``langevin``; 3 k
-    further log densities with nodes.
+    Cost per prediction: (m + 1) n_steps + 1 log densities with their gradients, also without
+    ``langevin``; 3 k further log densities with nodes.
 
     Source: Besag and Clifford (1989), Section 2; Roberts and Tweedie (1996) for Langevin
     proposals; Tierney (1994), Section 2.3.3, for independent ones.
@@ -346,11 +346,11 @@ class Chains(eqx.Module):
 class Drawn(eqx.Module):
     """Candidates that are independent draws of the predictions.
 
-    They have more power than a chain from the target, for predictions that can be sampled.
+    If predictions can be sampled, such candidates give more power than `Chains`.
 
     Args:
-        draws: [n, m, d] or [n, m, ...], m independent draws of each prediction, none of which
-            depends on the target.
+        draws: m independent draws of each prediction, [n, m, d] or [n, m, ...], which must not
+            depend on the target.
 
     Cost: m + 1 log densities with gradients per prediction.
 

@@ -1,4 +1,4 @@
-r"""Ranks of targets among their candidates, which are uniform under calibration."""
+r"""Ranks of targets among their candidates. Under calibration these ranks are uniform."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ Statistic = Callable[[Candidates], Float[Array, "n k"]]  # one number per candid
 
 
 def log_density(candidates: Candidates) -> Float[Array, "n k"]:
-    """Return the log density of each candidate, for ranks of highest-density coverage.
+    """Return the log density of each candidate; its ranks measure highest-density coverage.
 
     Args:
         candidates: `Candidates` of a proposal.
@@ -36,7 +36,7 @@ def log_density(candidates: Candidates) -> Float[Array, "n k"]:
 
 
 def coordinate(j: int) -> Statistic:
-    """Return the statistic of one coordinate, for ranks of simulation-based calibration (SBC).
+    """Return a statistic for `ranks`: one coordinate, as in simulation-based calibration (SBC).
 
     Args:
         j: Index of the coordinate, from 0.
@@ -62,7 +62,7 @@ def coordinate(j: int) -> Statistic:
 
 
 def distance_to(references: Float[Array, "n d"]) -> Statistic:
-    """Return the statistic of the distance to reference points, for ranks of TARP.
+    """Return a statistic for `ranks`: the squared distance to reference points, as in TARP.
 
     Args:
         references: Reference points, [n, d], one per prediction.
@@ -94,15 +94,15 @@ def distance_to(references: Float[Array, "n d"]) -> Statistic:
 def ranks(key: KeyLike, candidates: Candidates, statistic: Statistic = log_density) -> Vector:
     r"""Return the randomized rank of each target among its candidates, in [0, 1].
 
-    :math:`u = \sum_{f(a_k) < f(y)} w_k + U \sum_{f(a_k) = f(y)} w_k` with U uniform; the target is
-    one of the ties. Under calibration u is uniform and independent over observations, exactly for
-    every n and every statistic f that does not depend on which candidate is the target.
+    :math:`u = \sum_{f(a_k) < f(y)} w_k + U \sum_{f(a_k) = f(y)} w_k` with U uniform and w the
+    weights; y itself is one of the ties. Under calibration u is uniform and independent over rows,
+    exactly for every n and every statistic f that does not use which candidate is the target.
 
     Args:
         key: Random key that breaks ties.
         candidates: `Candidates` of a proposal.
-        statistic: Function f from candidates to one number each, [n, m + 1]: `log_density`,
-            `coordinate`, `distance_to`, or your own.
+        statistic: Function f of `Candidates` that returns one number per candidate, [n, m + 1]:
+            `log_density`, ``coordinate(j)``, ``distance_to(references)``, or your own.
 
     Returns:
         Ranks, [n]; NaN if a weight or a value is NaN.

@@ -23,22 +23,22 @@ class ExchangeabilityResult(JudgedResult):
     """Outcome of `exchangeability_test` for n observations with m candidates each.
 
     Attributes:
-        p_value: P-value [] of the largest of all standardized statistics.
+        p_value: P-value [] of the largest of ``part_statistics``; 1 / (1 + n_resamples), the least
+            possible, if ``impossible`` > 0.
         part_p_values: P-value of each part alone, [g].
-        part_statistics: Statistic of each part, in standard deviations of its own null draws,
-            [g].
+        part_statistics: Statistic of each part minus the mean of its null draws, in their standard
+            deviations, [g].
         ranks: Randomized ranks of the targets among their candidates, [n, 1 + d]: of the log
             density (coverage) and of each coordinate (SBC).
         rank_p_values: P-values of the uniformity of each rank, without correction, [1 + d].
-        acceptance: Share of accepted moves, [].
-        nonfinite: Number of observations whose target is not finite, or with a log density that is
-            NaN or +infinite, [].
-        nonfinite_features: Number of such values among the features of predictions, [].
+        acceptance: Share of accepted moves of the chains, []; 1 without chains.
+        nonfinite: Number of observations whose target is not finite, or with a log density (at the
+            target or a candidate) that is NaN or +infinite, [].
+        nonfinite_features: Number of NaN or infinite values among the features of predictions, [].
         impossible: Number of targets at which their own prediction has density 0, [].
-        repeated: Number of observations that repeat another one, [].
-        unmoved: Number of observations whose candidates all equal their target or have no weight,
-            []; they carry no information.
-        parts: Names of the g parts.
+        repeated: Number of observations that repeat an earlier one, [].
+        unmoved: Number of observations whose candidates all equal the target or have weight 0, [].
+        parts: Names of the g parts: log density, location, scale and, for d > 1, correlation.
         n_resamples: Number of draws of the null.
         level: Level of the test, which determines `verdict`.
     """

@@ -1,8 +1,8 @@
 """Divergences between predictions; a kernel on predictions is a radial kernel of a divergence.
 
-A divergence computes features once per prediction, and squared values from features. Those of
-scores (`Fisher`, `KernelFisher`) need no normalizing constant; the others need moments, draws or
-class probabilities.
+A divergence computes features once per prediction, and squared values from features. `Fisher` and
+`KernelFisher` use scores, which need no normalizing constant; the others use moments, draws, class
+probabilities, or vectors from the user.
 """
 
 from jaxcal.divergences.fisher import Fisher, GradientKernel, KernelFisher

@@ -25,12 +25,12 @@ class Fisher(_Euclidean, eqx.Module):
     r"""Generalized Fisher divergence (GFD), from scores at nodes.
 
     :math:`\frac1m \sum_k \|s_p(z_k) - s_q(z_k)\|^2` estimates :math:`\int \|s_p - s_q\|^2 d\nu`
-    from draws z of the base measure nu. It needs no normalizing constants and, like every distance
-    of scores, does not see the mixing proportions of well-separated modes.
+    from draws z of the base measure nu. It needs no normalizing constants. Like every distance of
+    scores, it hardly depends on the mixing proportions of well-separated modes.
 
     Args:
-        zero_outside: Whether scores at nodes of density 0 count as 0; otherwise they, and the
-            result, are not finite.
+        zero_outside: Whether scores that are not finite, as at nodes of density 0, count as 0;
+            otherwise the result is not finite.
 
     Cost: n m scores for m nodes.
 
@@ -59,7 +59,7 @@ class Fisher(_Euclidean, eqx.Module):
 
 
 def ground_kernel(kernel: KernelLike | None) -> Any:
-    """Return a ground kernel as a pytree; None is a Gaussian with unset bandwidth."""
+    """Return a ground kernel as a pytree; for None, a Gaussian with unset bandwidth."""
     if kernel is None:
         return points.Gaussian()
     if not callable(kernel):
@@ -67,7 +67,7 @@ def ground_kernel(kernel: KernelLike | None) -> Any:
             f"ground: wanted a kernel k(x, y) of two points, such as jaxcal.kernels.Gaussian(), "
             f"got {type(kernel).__name__}"
         )
-    # a plain function belongs to the program, not to the data
+    # a Python function becomes a static part of the pytree
     return kernel if isinstance(kernel, (eqx.Module, Partial)) else Partial(kernel)
 
 
@@ -76,8 +76,8 @@ def kernel_fisher(
 ) -> Float[Array, "n md"]:
     """Return ``K^1/2 [s_p(z_1); ..; s_p(z_m)] / m``, [n, m d]: the features of `KernelFisher`.
 
-    K is the Gram matrix of the ground kernel at the nodes: a number per pair of nodes, the same for
-    all coordinates, or a matrix [d, d]. Squared distances include the terms k = l, so they have a
+    K is the Gram matrix of the ground kernel at the nodes: one number per pair of nodes for all
+    coordinates, or one matrix [d, d]. Squared distances include the terms k = l, so they have a
     bias of O(1/m) and are never negative (the paper calls them unbiased). Cost O(m^3 + n m^2 d),
     for matrix-valued K O(m^3 d^3 + n m^2 d^2).
     """
@@ -93,8 +93,8 @@ class KernelFisher(_Euclidean, eqx.Module):
     r"""Kernelized Fisher divergence (KGFD), from scores at nodes and a ground kernel.
 
     :math:`\frac1{m^2} \sum_{kl} (s_p - s_q)(z_k)^\top K(z_k, z_l) (s_p - s_q)(z_l)`: the difference
-    of scores is smoothed first; the value is at most GFD times the maximum of K. Like GFD, it does
-    not see the mixing proportions of well-separated modes.
+    of scores is smoothed first; the value is at most GFD times the maximum of K. Like GFD, it
+    hardly depends on the mixing proportions of well-separated modes.
 
     Args:
         ground: Kernel K of two points, scalar or matrix-valued [d, d] (`GradientKernel`, or a
@@ -102,7 +102,7 @@ class KernelFisher(_Euclidean, eqx.Module):
             second-order heuristic for predictions that are Gaussian or can be sampled, and the
             median distance of the nodes otherwise.
 
-    Cost: O(n m^2 d) on top of the n m scores.
+    Cost: n m scores for m nodes, and O(m^3 + n m^2 d).
 
     Source: Glaser et al. (2023), Section 4.2.
 
@@ -167,7 +167,7 @@ class GradientKernel(eqx.Module):
 
 
 def with_ground_bandwidth(kernel: KernelLike, bandwidth: Array) -> KernelLike:
-    """`jaxcal.kernels.points.with_bandwidth`, inside a `GradientKernel` too."""
+    """Return the kernel with unset bandwidths set, also those inside a `GradientKernel`."""
     if isinstance(kernel, GradientKernel):
         return GradientKernel(points.with_bandwidth(kernel.kernel, bandwidth))
     return points.with_bandwidth(kernel, bandwidth)

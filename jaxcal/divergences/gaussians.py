@@ -1,7 +1,7 @@
 """Closed-form distances of Gaussian predictions: Fisher, kernelized Fisher, Wasserstein.
 
 They accept numpyro's ``Normal``, ``Normal(...).to_event(1)`` and ``MultivariateNormal`` with batch
-shape [n], `Wasserstein` also Laplace predictions; TypeError otherwise.
+shape [n]; `Wasserstein` also accepts Laplace predictions. TypeError for others.
 """
 
 import equinox as eqx
@@ -23,7 +23,7 @@ BaseCov = Float[Array, " d"] | Float[Array, "d d"]
 
 
 def moments(predictions: PredictionsLike) -> tuple[Points, Cov]:
-    """Return means [n, d] and (co)variances of n Gaussian predictions; TypeError for others."""
+    """Return means [n, d] and a `Cov` of n Gaussian predictions; TypeError for others."""
     _check_batch(predictions)
     mean, cov = gaussian_moments(predictions)
     if mean.ndim != 2:
@@ -39,14 +39,14 @@ def _check_batch(predictions: PredictionsLike) -> None:
 
 
 def optional_floats(value: ArrayLike | None) -> Array | None:
-    """Return None or a floating-point array."""
+    """Return the value as a floating-point array, or None for None."""
     return None if value is None else convert.floats(value, "mean or cov")
 
 
 def _base(
     predictions: PredictionsLike, mean: Array | None, cov: Array | None, like: Points
 ) -> tuple[Point, BaseCov]:
-    """Return mean and (co)variance of the base measure in the units of the predictions."""
+    """Return mean and (co)variance of the base measure in the units of ``predictions``."""
     d, dtype = like.shape[1], like.dtype
     if mean is not None and mean.shape not in ((), (d,)):
         raise ValueError(f"mean: wanted a number or a vector of length {d}, got {mean.shape}")
@@ -67,11 +67,10 @@ def _base(
 def gaussian_fisher(
     mean: Float[Array, "n d"], cov: Cov, base_mean: Point, base_cov: BaseCov
 ) -> Float[Array, "n q"]:
-    """Return ``[S^1/2 Lambda; Lambda (mu - m)]`` of N(mu, Lambda^-1), the features of
-    `GaussianFisher`.
+    """Return the features of `GaussianFisher`: ``[S^1/2 Lambda; Lambda (mu - m)]``.
 
-    q = 2 d for variances [n, d], d^2 + d for covariances. Not finite where a covariance is
-    singular.
+    Predictions are N(mu, Lambda^-1), the base measure is N(m, S). q = 2 d for variances [n, d],
+    d^2 + d for covariances. Values are not finite where a covariance is singular.
     """
     n, d = mean.shape
     shift = mean - base_mean[None]
@@ -93,12 +92,12 @@ class GaussianFisher(_Euclidean, eqx.Module):
     r"""Generalized Fisher divergence (GFD) of Gaussian predictions in closed form, without nodes.
 
     :math:`tr(\Delta\Lambda\, S\, \Delta\Lambda) + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2`
-    with precisions :math:`\Lambda` and base measure N(m, S), in the units of the targets like
-    ``base_measure`` of a test. By default it is standard normal in the units of the test.
+    with :math:`\Delta` for differences between two predictions, precisions :math:`\Lambda` and base
+    measure N(m, S). The default base measure is standard normal in the units of the test.
 
     Args:
-        mean: Mean m of the base measure, [] or [d].
-        cov: Its covariance S: a variance [], variances [d] or a matrix [d, d].
+        mean: Mean m of the base measure in the units of the targets, [] or [d].
+        cov: Its covariance S in these units: a variance [], variances [d] or a matrix [d, d].
 
     Cost: O(n d), for full covariances O(n d^3).
 
@@ -130,15 +129,16 @@ def gaussian_kernel_fisher(
 ) -> Float[Array, "n q"]:
     r"""Return the features of `GaussianKernelFisher`, for Gaussians and base measure N(m, S).
 
-    For the ground kernel ``exp(-sum_i (x_i - y_i)^2 / (2 g_i^2))`` with G = diag(g^2),
+    The ground kernel is ``exp(-sum_i (x_i - y_i)^2 / (2 g_i^2))`` with ``lengths`` g. With
+    G = diag(g^2), and :math:`\Delta` for differences between two predictions,
 
     .. math:: c = |I + 2 G^{-1} S|^{-1/2},\quad V = S (G + 2 S)^{-1} S,\quad
               D^2 = c\, [tr(\Delta\Lambda\, V\, \Delta\Lambda)
                     + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2]:
 
-    Under the kernel's weight two nodes have covariance V. This is ``c^1/2`` times `gaussian_fisher`
-    with V for S. For S = b^2 I and one g, :math:`V = b^4 / (g^2 + 2 b^2)`. Units of the score; cost
-    as `gaussian_fisher`.
+    V is the cross-covariance of two nodes weighted by the kernel. The features are ``c^1/2`` times
+    those of `gaussian_fisher` with V in place of S, in units of the score, at the same cost. For
+    S = b^2 I and a single g, :math:`V = b^4 / (g^2 + 2 b^2)\, I`.
     Source: the double integral of Glaser et al. (2023), Section 4.2, over Gaussians.
     """
     g = lengths**2
@@ -159,7 +159,7 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
     For base measure N(0, b^2 I) and isotropic Gaussians the squared distance is
     :math:`(\frac{g^2}{g^2 + 2 b^2})^{d/2} [\frac{d b^4}{g^2 + 2 b^2} (\sigma_p^{-2} -
     \sigma_q^{-2})^2 + \|\mu_p\sigma_p^{-2} - \mu_q\sigma_q^{-2}\|^2]`. If all covariances are equal
-    it is a constant times GFD, so a kernel on it with the median heuristic is that on GFD.
+    it is a constant times GFD: with the median heuristic, kernels on the two are then the same.
 
     Args:
         mean: Mean of the base measure, as in `GaussianFisher`.
@@ -201,7 +201,7 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
 
 
 def as_lengths(length: Array, like: Points, name: str) -> Point:
-    """Return a bandwidth as one length per coordinate."""
+    """Return a bandwidth as one length per coordinate, [d]; ``name`` is for the ValueError."""
     d = like.shape[1]
     if length.shape not in ((), (d,)):
         raise ValueError(f"{name}: wanted one length or {d}, got shape {length.shape}")
@@ -209,11 +209,10 @@ def as_lengths(length: Array, like: Points, name: str) -> Point:
 
 
 def wasserstein(mean: Float[Array, "n d"], cov: Cov) -> Float[Array, "n q"]:
-    """Return ``[mu; Sigma^1/2]``, the features of `Wasserstein`: q = 2 d for variances, d + d^2
-    otherwise.
+    """Return the features of `Wasserstein`, ``[mu; Sigma^1/2]``.
 
-    For isotropic Gaussians the squared distance is |mu - mu'|^2 + d (sigma - sigma')^2; Glaser et
-    al. (2023) print variances there.
+    q = 2 d for variances, d + d^2 for covariances. For isotropic Gaussians the squared distance is
+    |mu - mu'|^2 + d (sigma - sigma')^2; Glaser et al. (2023) print variances in place of sigma.
     """
     n, d = mean.shape
     if cov.ndim == 2:
@@ -227,7 +226,8 @@ class Wasserstein(_Euclidean, eqx.Module):
     :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2`: exact for commuting covariances
     (scalar, diagonal, isotropic), an upper bound of the squared W2 otherwise, and always Euclidean,
     so kernels on it are positive definite. For Laplace predictions with independent coordinates
-    :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`. In the units of the test.
+    of scales beta: :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`. All are in the units of the
+    test.
 
     Cost: O(n d), for full covariances O(n d^3).
 

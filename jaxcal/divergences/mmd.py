@@ -19,8 +19,8 @@ from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
 
 
 class Embedded(eqx.Module):
-    """``features`` of the kernel means, their ``squared_norms`` [n], and the arrays of the
-    formulas, repeated in every row."""
+    """``features`` of the kernel means of n predictions, their ``squared_norms`` [n], and the
+    ``formulas`` of `KernelMeans`, with arrays repeated n times so that all leaves have n rows."""
 
     features: PyTree
     squared_norms: Float[Array, " n"]
@@ -30,21 +30,21 @@ class Embedded(eqx.Module):
 class MMD(eqx.Module):
     r"""Maximum mean discrepancy (MMD) of two predictions, with a ground kernel on the targets.
 
-    :math:`E\kappa(Z_p, Z_p') + E\kappa(Z_q, Z_q') - 2 E\kappa(Z_p, Z_q)`, from
+    Its square is :math:`E\kappa(Z_p, Z_p') + E\kappa(Z_q, Z_q') - 2 E\kappa(Z_p, Z_q)`, from
     `jaxcal.kernel_means`, in closed form if there is one. With draws, pairs of a draw with itself
-    are included, which makes it the distance of two samples (never negative, for positive definite
-    kernels) with a bias of O(1 / draws). Kernels on it are positive definite for mixtures too.
-    Squared distances have a rounding error of about eps, so distances below eps^1/2 are noise.
+    are included: this gives the MMD of two samples, with a bias of O(1 / draws). Kernels on the MMD
+    are positive definite, also for mixtures. The squared MMD is clipped at 0 and has a rounding
+    error of about eps, so an MMD below eps^1/2 is noise.
 
     Args:
         ground: Scalar kernel on targets, Gaussian by default. An unset bandwidth uses the
             second-order heuristic, in the units of the test.
         n_draws: Number of draws of each prediction. None uses the closed form if there is one, or
             all draws of `jaxcal.Draws`.
-        of_targets: Use the target kernel of the test as ground kernel, as `skce_test` does by
-            default for predictions that are neither normal, Laplace nor classes.
+        of_targets: Whether the target kernel of the test replaces ``ground``. `skce_test` uses this
+            by default for predictions that are neither normal, Laplace nor classes.
 
-    Cost per pair: that of kappa_2, O(d), for full covariances O(d^3), with m draws O(m^2 d).
+    Cost per pair: O(d), for full covariances O(d^3), with m draws O(m^2 d).
 
     Source: Gretton et al. (2012); Glaser et al. (2023), Section 4; the closed form as in Widmann et
     al. (2021), App. D.1.
@@ -67,7 +67,7 @@ class MMD(eqx.Module):
         check_n_draws(self.n_draws)
 
     def with_target_kernel(self, kernel: KernelLike) -> "MMD":
-        """Return the divergence with the test's target kernel, if ``of_targets``."""
+        """Return the MMD with this ground kernel if ``of_targets``, else the MMD unchanged."""
         return MMD(kernel, self.n_draws) if self.of_targets else self
 
     def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "MMD":

@@ -29,7 +29,7 @@ from jaxcal.typing import (
 
 
 class NodeScores(NamedTuple):
-    """Scores of n predictions at m nodes: ``nodes`` [m, d], ``values`` [n, m, d]."""
+    """Scores (``values`` [n, m, d]) of n predictions at ``nodes`` [m, d], None if not provided."""
 
     nodes: Nodes | None
     values: Float[Array, "n m d"]
@@ -37,14 +37,14 @@ class NodeScores(NamedTuple):
 
 @runtime_checkable
 class VectorDivergence(Divergence, Protocol):
-    """A divergence with feature ``vectors`` [n, q]; with ``euclidean = True`` it is their Euclidean
-    distance."""
+    """A divergence that has feature ``vectors`` [n, q]. If it sets ``euclidean = True``, it is the
+    Euclidean distance of these vectors."""
 
     def vectors(self, features: Features, /) -> Array: ...
 
 
 class _Euclidean:
-    """Base of distances whose features are vectors."""
+    """Base class of Euclidean distances; the features are the vectors [n, q]."""
 
     euclidean: ClassVar[bool] = True
 
@@ -52,19 +52,19 @@ class _Euclidean:
         return features
 
     def in_order(self, features: PyTree) -> Array:
-        """Return features as inputs of `separations`, centred if it uses matrix products."""
+        """Return vectors to pass to `separations`, centred if that uses a matrix product."""
         vectors = self.vectors(features)
         return centred(vectors) if vectors.shape[1] > points.FEW else vectors
 
     def center(self, features: PyTree) -> Array | None:
-        """Return the mean of the vectors, [1, q], which tests subtract."""
+        """Return what tests subtract from the vectors: their mean, [1, q]."""
         return _mean(features)
 
     def squared_distances(self, rows: Array, cols: Array) -> Array:
         return points.squared_distances(rows, cols)
 
     def separations(self, rows: Array, cols: Array) -> Array:
-        """Return squared distances, exactly 0 for predictions equal up to rounding."""
+        """Return squared distances [r, c], exactly 0 for equal vectors."""
         return points.separations(rows, cols)
 
     def paired(self, rows: Array, cols: Array) -> Array:
@@ -72,21 +72,21 @@ class _Euclidean:
 
 
 def centred(vectors: Array) -> Array:
-    """Return the vectors minus their mean, so that distances lose no digits by a common offset.
+    """Return the vectors minus their mean, so that a common offset costs distances no digits.
 
-    Columns with entries that are not finite keep their offset, and other rows stay finite.
+    Columns with NaN or infinite entries are not changed, so rows without such entries stay finite.
     """
     return vectors - _mean(vectors)
 
 
 def _mean(vectors: Array) -> Array:
-    """Return the mean [1, q], 0 for columns where it is not finite."""
+    """Return the mean of the vectors, [1, q]; 0 for columns where it is not finite."""
     mean = jnp.mean(vectors, axis=0, keepdims=True)
     return jnp.where(jnp.isfinite(mean), mean, 0)
 
 
 def is_euclidean(divergence: DivergenceLike) -> TypeGuard[VectorDivergence]:
-    """Return whether the divergence declares that it is the Euclidean distance of its vectors."""
+    """Return whether ``divergence.euclidean`` is set: it is the distance of its feature vectors."""
     return getattr(divergence, "euclidean", False)
 
 
@@ -101,8 +101,8 @@ def _vectors(value: ArrayLike) -> Array:
 class Vectors(_Euclidean, eqx.Module):
     """Euclidean distance of vectors from the user, one per prediction.
 
-    Inputs x make a conditional goodness-of-fit test; an embedding of the predictions makes a
-    calibration test.
+    With the inputs x of the model as vectors, a test is one of conditional goodness of fit; with an
+    embedding of the predictions, it is one of calibration.
 
     Args:
         values: Vectors, [n, q].
@@ -140,8 +140,8 @@ def gram_block(
 ) -> Array:
     """Return the kernel matrix [r, c] of predictions from their features.
 
-    One matrix product for radial kernels; other kernels take the feature vectors, as in
-    `jaxcal.kernels.points.matrix`.
+    Radial kernels use ``divergence.squared_distances``; others use the vectors of a Euclidean
+    distance (`jaxcal.kernels.points.matrix`). TypeError for other divergences.
     """
     radial = points.profile(kernel)
     if radial is not None:
@@ -157,11 +157,11 @@ def gram_block(
 def gram_diagonal(
     kernel: KernelLike, divergence: DivergenceLike, features: Features
 ) -> Float[Array, " n"]:
-    """Return the kernel of each prediction with itself, at distance exactly 0."""
+    """Return the kernel of each prediction with itself, computed at distance exactly 0."""
     radial = points.profile(kernel)
     if radial is not None:
-        none = jax.eval_shape(divergence.paired, features, features)
-        return jnp.broadcast_to(radial(jnp.zeros((), none.dtype)), none.shape)
+        like = jax.eval_shape(divergence.paired, features, features)
+        return jnp.broadcast_to(radial(jnp.zeros((), like.dtype)), like.shape)
 
     def one(single: Features) -> Array:
         alone = jax.tree.map(lambda leaf: leaf[None], single)
@@ -192,7 +192,7 @@ def class_probabilities(predictions: Any) -> Float[Array, "n m"]:
 
 
 def absolute_gaps(rows: Float[Array, "r m"], cols: Float[Array, "c m"]) -> Float[Array, "r c"]:
-    """Return the sum over classes of |row - col|, [r, c], without an array [r, c, m]."""
+    """Return sums over m classes of |row - col|, [r, c], without an array of size r c m."""
 
     def some(left: Float[Array, "k r"], right: Float[Array, "k c"]) -> Array:
         gaps = [jnp.abs(p[:, None] - q[None]) for p, q in zip(left, right, strict=True)]
@@ -200,7 +200,7 @@ def absolute_gaps(rows: Float[Array, "r m"], cols: Float[Array, "c m"]) -> Float
 
     m, left, right = rows.shape[1], rows.T, cols.T
     if m <= AT_ONCE:
-        # an exact product has a transposed layout: reading across its rows is four times slower
+        # the exact product stores a transposed copy: reading columns of rows is four times slower
         eye = jnp.eye(m, dtype=rows.dtype)
         return some(*(jnp.matmul(eye, side, precision="highest") for side in (left, right)))
 
@@ -208,10 +208,10 @@ def absolute_gaps(rows: Float[Array, "r m"], cols: Float[Array, "c m"]) -> Float
     def step(total: Array, part: tuple[Array, Array]) -> tuple[Array, None]:
         return total + some(*part), None
 
-    whole = m - m % AT_ONCE
-    parts = tuple(side[:whole].reshape(-1, AT_ONCE, side.shape[1]) for side in (left, right))
+    full = m - m % AT_ONCE
+    parts = tuple(side[:full].reshape(-1, AT_ONCE, side.shape[1]) for side in (left, right))
     total, _ = jax.lax.scan(step, jnp.zeros((len(rows), len(cols)), rows.dtype), parts)
-    return total + some(left[whole:], right[whole:]) if whole < m else total
+    return total + some(left[full:], right[full:]) if full < m else total
 
 
 class TotalVariation(eqx.Module):
@@ -243,7 +243,7 @@ class TotalVariation(eqx.Module):
         return class_probabilities(predictions)
 
     def center(self, features: Features) -> None:
-        """Return None: probabilities have no common offset."""
+        """Return None: tests do not subtract a mean from probabilities."""
 
     def vectors(self, features: Array) -> Float[Array, "n m"]:
         return features
@@ -252,7 +252,7 @@ class TotalVariation(eqx.Module):
         return (absolute_gaps(rows, cols) / 2) ** 2
 
     def separations(self, rows: Array, cols: Array) -> Float[Array, "r c"]:
-        """Return squared distances, exactly 0 for predictions equal up to rounding."""
+        """Return `squared_distances`, which are exactly 0 for equal predictions."""
         return self.squared_distances(rows, cols)
 
     def paired(self, rows: Array, cols: Array) -> Float[Array, " r"]:
@@ -262,9 +262,9 @@ class TotalVariation(eqx.Module):
 class Euclidean(_Euclidean, eqx.Module):
     r"""Euclidean distance :math:`\|p - q\|_2` of class probabilities.
 
-    Every radial kernel on it is positive definite. Up to 16 classes are subtracted one by one, so
-    equal predictions have distance exactly 0; more use one matrix product, with errors of about
-    eps^1/2 in small distances.
+    Kernels of `jaxcal.kernels` on it are positive definite. Up to 16 classes are subtracted one by
+    one, so equal predictions have distance exactly 0; for more classes one matrix product is used,
+    with errors of about eps^1/2 in small distances.
 
     Cost: O(m) per pair for m classes.
 
@@ -283,7 +283,7 @@ class Euclidean(_Euclidean, eqx.Module):
         return class_probabilities(predictions)
 
     def center(self, features: Features) -> None:
-        """Return None: probabilities have no common offset."""
+        """Return None: tests do not subtract a mean from probabilities."""
 
     def squared_distances(self, rows: Array, cols: Array) -> Float[Array, "r c"]:
         few = rows.shape[1] <= points.FEW

@@ -1,4 +1,4 @@
-"""Confidence and observed frequency: reliability and ECE."""
+"""Compare confidences with observed frequencies: reliability diagrams and ECE."""
 
 from functools import partial
 from typing import ClassVar
@@ -17,7 +17,7 @@ Z = 1.959963984540054  # P(|normal variable| <= Z) = .95
 
 
 class Reliability(Result):
-    """Reliability of n confidences in b bins; NaN for empty bins.
+    """Mean confidences and observed frequencies of n cases in b bins; NaN in empty bins.
 
     Attributes:
         edges: Edges of the bins, [b + 1].
@@ -25,10 +25,10 @@ class Reliability(Result):
         accuracy: Observed frequency in each bin, [b].
         count: Number of observations in each bin, [b].
         low: Lower end of the 95 % interval of Wilson (1927) for the frequency, [b].
-        high: Upper end, [b].
-        ece: Mean of abs(accuracy - confidence) over observations, []; biased upwards for bins with
+        high: Upper end of this interval, [b].
+        ece: Mean of abs(accuracy - confidence) over observations, []; biased upwards if bins have
             few observations.
-        mce: Largest abs(accuracy - confidence) over bins, []; biased in the same way.
+        mce: Largest abs(accuracy - confidence) over bins, []; biased upwards likewise.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("confidence", "accuracy", "count", "low", "high")
@@ -46,7 +46,7 @@ class Reliability(Result):
 
     @property
     def filled(self) -> Bool[Array, " b"]:
-        """Whether each bin has observations."""
+        """Whether each bin has observations, [b]."""
         return self.count > 0
 
     def _sentences(self) -> Sentences:
@@ -88,7 +88,7 @@ def reliability(
     Returns:
         `Reliability`.
 
-    Cost: O(n log bins).
+    Cost: O(n log bins), with ``equal_mass`` O(n log n).
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -109,10 +109,10 @@ def _binned(
     edges = jnp.linspace(0, 1, bins + 1, dtype=c.dtype)
     if equal_mass:
         edges = jnp.quantile(c, edges).at[0].set(0).at[-1].set(1)
-    place = jnp.searchsorted(edges[1:-1], c, side="right")
+    index = jnp.searchsorted(edges[1:-1], c, side="right")
     zeros = jnp.zeros(bins, c.dtype)
-    count = jnp.zeros(bins, jnp.int32).at[place].add(1)
-    return of_bins(edges, count, zeros.at[place].add(c), zeros.at[place].add(hits))
+    count = jnp.zeros(bins, jnp.int32).at[index].add(1)
+    return of_bins(edges, count, zeros.at[index].add(c), zeros.at[index].add(hits))
 
 
 def of_bins(
@@ -121,7 +121,7 @@ def of_bins(
     confidence: Float[Array, " b"],
     hits: Float[Array, " b"],
 ) -> Reliability:
-    """Return the reliability of bins, from their sums of confidences and numbers of hits."""
+    """Return the reliability of b bins from the count, sum of confidences and hits of each."""
     filled = count > 0
     k = jnp.where(filled, count, 1).astype(edges.dtype)
     mean_confidence, accuracy = (jnp.where(filled, x / k, jnp.nan) for x in (confidence, hits))
@@ -135,14 +135,15 @@ def of_bins(
 def wilson(
     rate: Float[Array, "*b"], n: Float[Array, "*b"], *, z: float | Array = Z
 ) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
-    """Return Wilson's (1927) interval for a probability, from the observed rate of n cases.
+    """Return the lower and upper ends of Wilson's (1927) interval for a probability.
 
+    ``rate`` is the observed rate in ``n`` cases, ``z`` the normal quantile (95 % by default).
     Unlike the normal interval it is inside [0, 1] and has positive width at rates 0 and 1.
     """
     z = jnp.asarray(z, rate.dtype)
     middle = (rate + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * jnp.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2))
-    # exact at 0 and 1, without rounding errors
+    # at rates 0 and 1 one end is exactly 0 or 1, without rounding errors
     return jnp.where(rate == 0, 0, middle - half), jnp.where(rate == 1, 1, middle + half)
 
 
@@ -178,14 +179,13 @@ def confidences(
 def ece(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Scalar:
     r"""Return the expected calibration error (ECE) of the most likely class.
 
-    :math:`\sum_b \frac{n_b}{n} |accuracy_b - confidence_b|` over bins of equal width of the
-    largest probability. Biased upwards for bins with few observations.
+    :math:`\sum_b \frac{n_b}{n} |accuracy_b - confidence_b|` over bins b of equal width, where
+    n_b of the n largest probabilities lie in bin b. Biased upwards if bins have few observations.
 
     Args:
         predictions: Class probabilities, [n, m], or probabilities of class 1, [n].
         targets: Classes 0, .., m - 1, [n].
-        bins: Number of bins. `reliability` returns single bins with intervals, and their largest
-            gap (MCE).
+        bins: Number of bins. `reliability` returns each bin and the largest gap (MCE).
 
     Returns:
         The error, [].

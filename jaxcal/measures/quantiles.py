@@ -1,4 +1,4 @@
-"""Probability integral transforms, quantiles and their loss, for predictions of numbers."""
+"""Probability integral transforms, quantiles and the pinball loss of scalar predictions."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -39,12 +39,12 @@ class QuantileCalibration(JudgedResult):
 
     Attributes:
         levels: Levels, [q].
-        observed: Share of targets at or below the quantile of each level, [q].
+        observed: Share of targets at or below each quantile, [q]; NaN if a transform is NaN.
         pit: Probability integral transforms, [n].
-        p_value: P-value [] of "transforms are uniform", valid for every n.
+        p_value: P-value [] of uniform transforms, valid for every n; NaN if a transform is NaN.
         level: Probability of rejecting uniform transforms, which determines `verdict`.
         draws: Number m of draws of each prediction; 0 for distributions.
-        repeated: Number of observations that repeat another one, [].
+        repeated: Number of observations that repeat an earlier one, [].
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
@@ -92,18 +92,18 @@ class QuantileCalibration(JudgedResult):
 def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
     """Return the probability integral transforms F_i(y_i), one per target.
 
-    Where a prediction gives a value a probability (counts, equal draws), the transform is drawn
-    uniformly between the cdf below and at the target (by its row number: repeated calls agree), so
-    that transforms of correct predictions are uniform.
+    Discrete predictions have transforms drawn uniformly from P(Y < y) to P(Y <= y), and draws that
+    equal y are ranked above or below it at random, so transforms of correct predictions are
+    uniform. Row numbers and targets determine these random numbers: repeated calls agree.
 
     Args:
         predictions: A numpyro distribution of numbers with batch shape [n] that has a ``cdf``
-            (also mixtures), or draws [n, m] of each prediction (`jaxcal.Draws` or
-            `McmcDraws`): with r draws below y the transform is (r + 1/2) / (m + 1).
+            (also mixtures), or m draws of each prediction, [n, m] (`jaxcal.Draws` or `McmcDraws`).
+            With r draws below y the transform is (r + 1/2) / (m + 1).
         targets: Targets, [n].
 
     Returns:
-        Transforms, [n], in [0, 1]; NaN for a target that is NaN or infinite.
+        Transforms, [n], in [0, 1]; NaN if the target is NaN or infinite, or a draw is NaN.
 
     Source: Czado, Gneiting and Held (2009), Section 2.1, for counts.
 
@@ -138,8 +138,8 @@ def quantile_calibration(
 ) -> QuantileCalibration:
     r"""Compare the share of targets below each predicted quantile with its level, with a p-value.
 
-    The curve is :math:`\tau \mapsto n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}`. The p-value is for the
-    largest gap; for m draws, over levels k / (m + 1), at which shares are unbiased.
+    The curve is :math:`\tau \mapsto n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}`. The p-value is for its
+    largest distance from tau; for m draws, only at tau = k / (m + 1), where it is unbiased.
 
     Args:
         predictions: Predictions of numbers, as in `pit`.
@@ -189,25 +189,25 @@ def quantile_calibration(
 
 
 def _least(n: int) -> float:
-    """Return the smallest possible p-value of n transforms, for the largest possible gap."""
+    """Return the smallest p-value that n transforms can have, at the largest gap, 1."""
     return float(massart(jnp.ones(()), n, sides=2))
 
 
 def quantiles(predictions: PredictionsLike, levels: ArrayLike = LEVELS) -> Float[Array, "n q"]:
     """Return quantiles of n predictions of numbers at q levels.
 
-    From the inverse cdf; for mixtures, by bisection between the smallest and the largest quantile
-    of the components; for draws, empirical quantiles. Differentiable in the parameters.
+    The inverse cdf is used; for mixtures, bisection between the smallest and largest quantile of
+    the components; for draws, empirical quantiles. Differentiable in the parameters.
 
     Args:
-        predictions: A numpyro distribution of numbers with batch shape [n], or draws [n, m] of
-            each prediction (`jaxcal.Draws` or `McmcDraws`).
+        predictions: A numpyro distribution of numbers with batch shape [n], or m draws of each
+            prediction, [n, m] (`jaxcal.Draws` or `McmcDraws`).
         levels: q levels; by default .05, .10, .., .95.
 
     Returns:
         Quantiles, [n, q], in units of the targets.
 
-    Cost: 64 n q cdfs for a mixture.
+    Cost: 64 n q evaluations of the cdf for a mixture.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -240,11 +240,11 @@ def quantiles(predictions: PredictionsLike, levels: ArrayLike = LEVELS) -> Float
 
     bracket = jax.lax.stop_gradient((low, high))
     fixed = jax.lax.stop_gradient(jax.lax.fori_loop(0, HALVINGS, halve, bracket)[1])
-    # the derivative of a root: minus that of the cdf, divided by the density
+    # implicit differentiation of F(q) = level: dq = -dF / density
     slope = jax.lax.stop_gradient(jnp.exp(single.log_prob(fixed)))
     safe = jnp.where(slope > 0, slope, 1)
-    move = -jnp.where(slope > 0, _cdf(single, fixed) / safe, 0)
-    return (fixed + move - jax.lax.stop_gradient(move)).T
+    change = -jnp.where(slope > 0, _cdf(single, fixed) / safe, 0)
+    return (fixed + change - jax.lax.stop_gradient(change)).T
 
 
 def _numbers(targets: ArrayLike) -> Float[Array, " n"]:
@@ -260,7 +260,7 @@ def _numbers(targets: ArrayLike) -> Float[Array, " n"]:
 
 
 def _samples(predictions: PredictionsLike, ys: Array | None) -> Float[Array, "n m"] | None:
-    """Return draws [n, m], or None for other predictions."""
+    """Return the draws of `Draws` or `McmcDraws`, [n, m], or None for other predictions."""
     draws = predictions.draws if isinstance(predictions, McmcDraws) else predictions
     if not isinstance(draws, Draws):
         return None
@@ -276,7 +276,7 @@ def _samples(predictions: PredictionsLike, ys: Array | None) -> Float[Array, "n 
 
 
 def _single(predictions: Any, n: int | None) -> Any:
-    """Return a distribution of numbers with batch shape [n], without wrappers that lack its cdf."""
+    """Return n scalar distributions, with a `_Wide` in place of wrappers that have no cdf."""
     checks.of_jax(predictions)
     if not (hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")):
         raise TypeError(
@@ -297,13 +297,13 @@ def _single(predictions: Any, n: int | None) -> Any:
 
 
 class _Wide(eqx.Module):
-    """A distribution inside wrappers, whose parameters may be shared by all n predictions."""
+    """n scalar distributions: ``base``, possibly one for all, broadcast to ``batch_shape`` [n]."""
 
     base: Any
     batch_shape: tuple[int, ...] = eqx.field(static=True)
 
     def _column(self, values: Array) -> Array:
-        # an event of one coordinate has parameters [n, 1]
+        # vectors of one coordinate have parameters [n, 1]
         return values[..., None] if len(self.base.batch_shape) == 2 else values
 
     def _call(self, function: Callable[..., Array], values: Array) -> Array:
@@ -330,7 +330,7 @@ def _inverse(single: PyTree, levels: Array) -> Array:
 
 
 def _value(single: PyTree, method: Callable[..., Array], at: Array, name: str) -> Array:
-    """Return the value of a distribution's method, or raise TypeError if it has none."""
+    """Return ``method(at)`` of a distribution; TypeError if numpyro does not implement it."""
     value = value_if_any(method, at)
     if value is None:
         distribution = type(getattr(single, "base", single)).__name__
@@ -341,13 +341,13 @@ def _value(single: PyTree, method: Callable[..., Array], at: Array, name: str) -
 
 
 def _by_prediction(ends: Array, n: int) -> Float[Array, "q n k"]:
-    """Return quantiles of the components, repeated for n predictions if these share them."""
+    """Return quantiles [q, n, k] of k components, from [q, n] (k = 1), [q, n, k] or [q, 1, k]."""
     columns = ends[..., None] if ends.ndim == 2 else ends
     return jnp.broadcast_to(columns, (columns.shape[0], n, columns.shape[2]))
 
 
 def _components(single: PyTree) -> list[tuple[Any, bool]] | None:
-    """Return the components of a mixture, and whether each has an axis of components."""
+    """Return pairs (components of a mixture, whether they are its last batch axis), or None."""
     if hasattr(single, "component_distribution"):
         return [(single.component_distribution, True)]
     if hasattr(single, "component_distributions"):
@@ -365,7 +365,7 @@ def _levels(levels: ArrayLike, dtype: DTypeLike) -> Float[Array, " q"]:
 def pinball_loss(
     predictions: PredictionsLike, targets: ArrayLike, *, levels: ArrayLike = LEVELS
 ) -> Scalar:
-    r"""Return the mean of :math:`(1-\tau)(q-y)_+ + \tau(y-q)_+` at the predicted quantiles q.
+    r"""Return the mean pinball loss :math:`(1-\tau)(q-y)_+ + \tau(y-q)_+` of predicted quantiles q.
 
     Args:
         predictions: Predictions of numbers, as in `quantiles`.
@@ -373,7 +373,7 @@ def pinball_loss(
         levels: Levels tau; by default the 19 levels .05, .10, .., .95.
 
     Returns:
-        The loss, [], in units of the targets.
+        The mean over targets y and levels tau, [], in units of the targets.
 
     Source: Widmann et al. (2021), App. A.3.
 

@@ -1,7 +1,7 @@
-r"""Negative log likelihood, and its minimum over temperatures: :math:`q \propto p^{1/T}`.
+r"""Negative log likelihood, and its minimum over temperatures T: :math:`q \propto p^{1/T}`.
 
-A temperature makes predictions wider (T > 1) or narrower (T < 1); their means do not change. The
-base measure is the Lebesgue measure for densities on space, the counting measure for classes,
+A temperature makes predictions wider (T > 1) or narrower (T < 1), and changes neither the mean of a
+continuous prediction nor the most likely class. Densities p are with respect to Lebesgue measure,
 :math:`dx / (x (1 - x))` for Beta and :math:`\prod_i dx_i / x_i` for Dirichlet predictions.
 Source: Widmann et al. (2021), Appendix F.
 """
@@ -27,12 +27,13 @@ class TemperatureFit(Result):
     """The temperature with the smallest negative log likelihood of n held-out targets.
 
     Attributes:
-        temperature: Fitted temperature T, []; infinite or 0 if the search reached its limit.
+        temperature: Fitted temperature T, []; infinite or 0 if the search reached its limit, NaN if
+            the likelihood is not finite.
         before: Mean negative log likelihood at T = 1, [].
         after: Mean negative log likelihood at the fitted T, [].
-        slope: Derivative of the mean in log T at the fitted T, []; 0 at an optimum.
-        impossible: Number of targets with probability exactly 0 at every temperature, []. The fit
-            replaces these probabilities by the smallest positive number.
+        slope: Derivative of ``after`` with respect to log T, []; 0 at an optimum.
+        impossible: Number of targets whose class has probability 0 (always 0 for distributions),
+            []. The fit replaces these probabilities by the smallest positive number.
     """
 
     _scalar: ClassVar[str] = "temperature"
@@ -46,7 +47,7 @@ class TemperatureFit(Result):
     def _sentences(self) -> Sentences:
         t, slope = np.asarray(self.temperature), np.abs(np.asarray(self.slope))
         never = int(np.sum(np.asarray(self.impossible)))
-        certain = np.abs(np.asarray(self.after)) < 1e-9  # the likelihood has no slope there
+        certain = np.abs(np.asarray(self.after)) < 1e-9  # with all probabilities 1, the slope is 0
         return [
             (
                 counted(
@@ -94,9 +95,9 @@ def nll(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
     """Return the mean negative log likelihood (NLL) of n targets.
 
     Args:
-        predictions: A numpyro distribution with batch shape [n], or anything with ``log_prob``.
-            Unnormalized densities have no likelihood.
-        targets: Targets, [n] or [n, ...]; classes for distributions of classes.
+        predictions: A numpyro distribution with batch shape [n], or an object with its ``log_prob``
+            and shapes. TypeError for unnormalized densities, which have no likelihood.
+        targets: Targets, [n] or [n, ...]; integer classes for distributions over classes.
 
     Returns:
         The mean, []; infinite if a target has density 0.
@@ -118,7 +119,7 @@ def nll(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
 
 
 def _matching(predictions: Any, targets: ArrayLike) -> Array:
-    """Return targets in the shape of the distribution."""
+    """Return targets as an array; ValueError if the shape does not match the predictions."""
     ys = checks.numbers(targets, "targets")
     shape = (*predictions.batch_shape, *predictions.event_shape)
     if ys.shape != shape and not (predictions.batch_shape == () and ys.shape[1:] == shape):
@@ -142,8 +143,8 @@ def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> An
     predictions with respect to :math:`\prod_i dx_i / x_i`.
 
     Args:
-        predictions: Class probabilities [n, m], or a numpyro distribution of these classes, also
-            inside ``.to_event`` and ``.expand``.
+        predictions: Class probabilities [n, m], an object with ``at_temperature``, or a numpyro
+            distribution listed above, also inside ``.to_event`` and ``.expand``.
         temperature: Temperature T, above 0.
 
     Returns:
@@ -180,8 +181,8 @@ def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> An
 
 
 def _logits(p: Float[Array, "n m"]) -> Float[Array, "n m"]:
-    """Return logarithms of probabilities. For probability 0 they are finite, so that derivatives in
-    the temperature are not NaN, but low enough to give 0 at any temperature."""
+    """Return logarithms of probabilities, and -1e12 for probability 0: derivatives with respect to
+    the temperature T are then not NaN, and softmax still gives 0 at every T below 1e9."""
     return jnp.where(p > 0, jnp.log(jnp.where(p > 0, p, 1)), IMPOSSIBLE)
 
 
@@ -223,8 +224,7 @@ def fit_temperature(
     """Fit a temperature T to held-out targets by maximum likelihood, with optax's L-BFGS on log T.
 
     Apply the result to other data by ``with_temperature(predictions, fit.temperature)``.
-    Probabilities of 0 are 0 at every temperature; targets with probability 0 are counted in
-    ``impossible``.
+    Probabilities of 0 stay 0 at every temperature; ``impossible`` counts targets of such classes.
 
     Args:
         predictions: As in `with_temperature`.
@@ -254,13 +254,13 @@ def fit_temperature(
 
 
 def as_distribution(predictions: Any, targets: ArrayLike) -> tuple[Any, Array, Int[Array, ""]]:
-    """Return class probabilities as a distribution, the targets, and the number of targets whose
-    probability of 0 was replaced by the smallest positive number."""
+    """Return class probabilities as a categorical distribution, the targets as integers, and the
+    number of targets whose probability of 0 was replaced by the smallest positive number."""
     p = checks.probabilities(predictions)
     ys = checks.labels(targets, p.shape[0], p.shape[1])
-    never = jax.nn.one_hot(ys, p.shape[1], dtype=bool) & (p == 0)
-    floored = jnp.where(never, jnp.finfo(p.dtype).tiny, p)
-    return _new("CategoricalLogits", logits=_logits(floored)), ys, jnp.sum(never)
+    impossible = jax.nn.one_hot(ys, p.shape[1], dtype=bool) & (p == 0)
+    floored = jnp.where(impossible, jnp.finfo(p.dtype).tiny, p)
+    return _new("CategoricalLogits", logits=_logits(floored)), ys, jnp.sum(impossible)
 
 
 @eqx.filter_jit
@@ -272,7 +272,7 @@ def most_likely(
     *,
     steps: int = 40,
 ) -> TemperatureFit:
-    """Return the fit for a distribution, with ``weights`` [n] of the targets."""
+    """Return the fit to targets with ``weights`` [n]; its ``impossible`` is set to ``never``."""
     import optax
 
     def mean(predictions: Any) -> Scalar:

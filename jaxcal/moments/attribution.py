@@ -1,21 +1,20 @@
 r"""Attribution of a misfit to shift, spread and correlation of coordinates.
 
-With :math:`\Sigma_p` and :math:`c_p` any functions of a prediction and :math:`\sigma` the
-deviations in :math:`\Sigma_p`, the **implied residual** :math:`w = -\Sigma_p s_p(y) / \sigma` and
-the plain one :math:`z = (y - c_p) / \sigma` have, for y a draw from p, by Stein's identity
+Let the claimed covariance :math:`\Sigma_p` and mean :math:`c_p` be functions of a prediction, and
+:math:`\sigma^2` the diagonal of :math:`\Sigma_p`. If y is a draw from p, Stein's identity holds for
+the **implied residual** :math:`w = -\Sigma_p s_p(y) / \sigma` and the **plain residual**
+:math:`z = (y - c_p) / \sigma`:
 
 .. math:: E\,w = 0, \qquad E\,w_q z_l = (\Sigma_p)_{ql} / (\sigma_q \sigma_l).
 
-For a Gaussian p with these moments both equal :math:`(y - c_p) / \sigma` for any correlations; only
-then does an error of one coordinate not affect the others (`claims` checks this on the data). The
-mean of w is the marginal shift of a coordinate. The covariance of w and z about their means is that
-of the targets in claimed deviations, and its correlation depends on neither shifts nor spreads.
-
-The score of such a p is :math:`-\Sigma_p^{-1} (y - c_p)`: it concerns a coordinate *given the
-others* and, with correlations, also indicates correct coordinates, with either sign. If scores are
-not linear, w depends on the other coordinates too: a nonzero mean then shows that some coordinate
-is wrong, but not which one. If the mean :math:`\mu_p` is known, z about it shows the shift of a
-coordinate for predictions of any shape. `shifts` are -w: claimed minus actual.
+If p is Gaussian with these moments, w = z. Only then does an error of one coordinate not affect
+w of the others (`claims` checks this on the data). The mean of w is the marginal shift of a
+coordinate. The covariance of w and z is that of the targets in claimed deviations; its correlation
+depends on neither shifts nor spreads. The score of such a p, :math:`-\Sigma_p^{-1} (y - c_p)`,
+concerns a coordinate *given the others*: with correlations, it also reacts to their errors.
+If scores are not linear, a nonzero mean of w shows that some coordinate is wrong, but not which.
+If the mean of p is known, z with it as :math:`c_p` shows the shift of a coordinate for predictions
+of any shape. `shifts` are -w: claimed minus actual.
 """
 
 from collections.abc import Callable
@@ -39,8 +38,8 @@ from jaxcal.whitening import precisions as preconditioners
 def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
     r"""Return the moment of the marginal mean, :math:`(\Sigma s)_q / \sqrt{\Sigma_{qq}}`, [n, d].
 
-    ``scores`` [n, d] at the targets; ``covariances`` [n, d, d], or one [d, d], in the same units,
-    functions of the predictions alone. In claimed standard deviations. Cost O(n d^2).
+    ``scores`` [n, d] are at the targets; ``covariances`` [n, d, d], or one [d, d], in the same
+    units, depend on the predictions only. The unit is the claimed deviation. Cost O(n d^2).
     """
     covariances = jnp.broadcast_to(covariances, (*scores.shape, scores.shape[1]))
     deviations = jnp.sqrt(jnp.diagonal(covariances, axis1=1, axis2=2))
@@ -48,7 +47,7 @@ def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
 
 
 def offered_covariances(predictions: PredictionsLike) -> Float[Array, "*n d d"] | None:
-    """Return covariances of normals, Laplace distributions and their mixtures; None for others."""
+    """Return covariances of normals, Laplace distributions or their mixtures; None for others."""
     offered = mean_and_covariance(distribution_of(predictions))
     return None if offered is None else offered.cov
 
@@ -59,12 +58,12 @@ def covariances_of(
     at_nodes: Float[Array, "n m d"] | None,
     scores: Points,
 ) -> Float[Array, "*n d d"] | None:
-    r"""Return covariances of n predictions: known ones, else from their scores at m nodes.
+    r"""Return covariances of n predictions: in closed form, else from their scores at m nodes.
 
     Scores of a Gaussian are linear, so their regression on the nodes gives its precision exactly
-    (`preconditioners.regressed`). If they are not nearly linear (R^2 below .9), the slope over wide
-    nodes does not describe the bulk of a prediction, and all such predictions share one matrix
-    (`in_common`). None unless there are more nodes than dimensions. Cost O(n m d^2 + n d^3).
+    (`preconditioners.regressed`). If scores are not nearly linear (R^2 below .9), the slope over
+    wide nodes does not describe the bulk of a prediction; all such predictions get the same matrix
+    (`in_common`). None without more nodes than dimensions. Cost O(n m d^2 + n d^3).
     """
     offered = None if predictions is None else offered_covariances(predictions)
     if offered is not None:
@@ -95,27 +94,27 @@ def means(
 ) -> Means:
     """Return the means of q moments over n observations, with two-sided Student t tests.
 
-    Confidence limits have confidence 1 - level. The level is exact for independent normal values,
-    and close for others from some tens of observations. In a ``series`` n observations count as
-    n / inflation, with one degree of freedom less than blocks of twice the block length
-    (`jaxcal.nulls.resampling`): close to the level for weak dependence, too high for strong
-    (`experiments/dependence`).
+    Confidence limits have confidence 1 - level. Tests have level ``level`` for independent normal
+    values, and nearly so for others from some tens of observations. With ``series``, rows are in
+    order of time: n counts as n / inflation, and the degrees of freedom are n / (2 block) - 1
+    (`jaxcal.nulls.resampling.dependence`). Then the error rate is close to the level for weak
+    dependence and too high for strong (`experiments/dependence`).
     """
     n, q = values.shape
-    count = stretches = jnp.full(q, float(n), values.dtype)
+    count = blocks = jnp.full(q, float(n), values.dtype)
     if series:
         block, inflation = dependence(values)
-        count, stretches = n / inflation, n / at_least(2 * block, 1.0)
-    degrees = at_least(stretches - 1, 1.0)
+        count, blocks = n / inflation, n / at_least(2 * block, 1.0)
+    degrees = at_least(blocks - 1, 1.0)
     estimate = jnp.mean(values, axis=0)
     error = jnp.std(values, axis=0, ddof=1) / jnp.sqrt(count)
     p = student_p_value(estimate, error, degrees)
-    reach = student_quantile(1 - level / 2, degrees) * error
-    return Means(estimate, error, p, holm(p), estimate - reach, estimate + reach)
+    margin = student_quantile(1 - level / 2, degrees) * error
+    return Means(estimate, error, p, holm(p), estimate - margin, estimate + margin)
 
 
 def limited(means: Means, exact: Bool[Array, ""] | bool) -> Means:
-    """Return the means with limits set to NaN unless they concern one coordinate only."""
+    """Return the means; unless ``exact`` (each concerns one coordinate only), limits are NaN."""
     low, high = (jnp.where(exact, limit, jnp.nan) for limit in (means.low, means.high))
     return means._replace(low=low, high=high)
 
@@ -156,12 +155,11 @@ NEARLY = 1e-6  # least variance, and least distance of correlations from 1
 
 
 class Claims(NamedTuple):
-    """Moments that predictions claim.
+    """Means (``centers`` [n, d]) and ``covariances`` [n, d, d] of the predictions, with scores.
 
-    ``centers`` [n, d] and ``covariances`` [n, d, d] are functions of predictions alone; ``scores``
-    [n, d] at the targets are Gaussian ones with these moments if the means are known. ``exact`` []:
-    whether a coordinate's mean residual does not depend on errors of the others; ``gaussian`` []:
-    whether predictions are Gaussian, as far as their scores or their type show.
+    ``scores`` [n, d] are those at the targets; if means are known, those of Gaussians with these
+    moments. ``exact`` []: whether the mean residual of a coordinate does not depend on errors of
+    other coordinates. ``gaussian`` []: whether predictions are Gaussian, by their type or scores.
     """
 
     centers: Points
@@ -172,8 +170,8 @@ class Claims(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """`Means` of possible faults, each 0 under calibration, with Holm's correction per kind;
-    `jaxcal.results.Coordinates` explains them."""
+    """`Means` of three kinds of errors, each 0 under calibration: the fields ``marginal_mean``,
+    ``marginal_spread`` and ``correlation`` of `jaxcal.results.Coordinates`."""
 
     mean: Means
     spread: Means
@@ -187,13 +185,13 @@ def claims(
     ys: Points,
     scores: Points,
 ) -> Claims | None:
-    r"""Return the claimed centres and covariances: known ones, else from scores at nodes, or None.
+    r"""Return `Claims`: known moments, else from scores at nodes; None if neither is available.
 
     ``ys`` and ``nodes`` are in the units of the predictions; ``scores`` are those at ``ys``. Known
-    means give plain residuals, which are exact for every shape. Otherwise the scores at the nodes
-    are regressed on the nodes, :math:`s_p(z) \approx -\Sigma_p^{-1} (z - c_p)`. They count as exact
-    if implied and plain residuals at the **targets** differ, in root mean square, by at most `LEAK`
-    standard errors of the mean; this bounds the effect of another coordinate on a mean.
+    moments are ``exact`` for every shape of predictions. Otherwise the scores at the nodes are
+    regressed on the nodes, :math:`s_p(z) \approx -\Sigma_p^{-1} (z - c_p)`. This is ``exact`` if
+    implied and plain residuals at the **targets** differ, in root mean square, by at most `LEAK`
+    standard errors of the mean, which bounds the effect of other coordinates on a mean.
     """
     n, d = ys.shape
     offered = None if predictions is None else offered_moments(predictions)
@@ -214,15 +212,15 @@ def claims(
         "nij,nj->ni", covariances, jnp.mean(at_nodes, axis=1)
     )
     implied, plain, _ = _residuals(ys, scores, centers, covariances)
-    apart = jnp.mean((implied - plain) ** 2, axis=0)
-    linear = jnp.all(apart <= LEAK**2 * jnp.var(plain, axis=0) / n)
+    mean_square = jnp.mean((implied - plain) ** 2, axis=0)
+    linear = jnp.all(mean_square <= LEAK**2 * jnp.var(plain, axis=0) / n)
     return Claims(centers, covariances, scores, linear, linear)
 
 
 def _residuals(
     ys: Points, scores: Points, centers: Points, covariances: Float[Array, "n d d"]
 ) -> tuple[Points, Points, Points]:
-    """Return implied and plain residuals, and their units, the deviations; each [n, d]."""
+    """Return implied residuals, plain residuals and the claimed deviations, each [n, d]."""
     deviations = jnp.sqrt(jnp.diagonal(covariances, axis1=1, axis2=2))
     implied = -jnp.einsum("nij,nj->ni", covariances, scores) / deviations
     return implied, (ys - centers) / deviations, deviations
@@ -239,12 +237,12 @@ def faults(
     exact: Bool[Array, ""] | bool = True,
     gaussian: Bool[Array, ""] | bool = True,
 ) -> Faults:
-    """Return `Faults` from targets [n, d], scores there, and claims in the same units.
+    """Return `Faults` from targets [n, d] and the fields of `Claims`, in the same units.
 
-    Limits are by the jackknife and Student's t: for spreads on the logarithmic scale, for
-    correlations on that of Fisher's z. Limits of means are NaN unless ``exact``, those of spreads
-    and correlations unless ``gaussian``, as the tails of their products are too heavy. ``series``:
-    as in `means`. Cost O(n d^2 + n d^3).
+    Limits use the jackknife and Student's t, for spreads on the logarithmic scale, for correlations
+    on that of Fisher's z. Limits of means are NaN unless ``exact``. All values of spreads and
+    correlations are NaN unless ``gaussian``, as their products have too heavy tails otherwise.
+    ``series`` is as in `means`. Cost O(n d^2 + n d^3).
     """
     implied, plain, deviations = _residuals(ys, scores, centers, covariances)
 
@@ -267,7 +265,7 @@ def faults(
 
 
 def _covariances(w: Float[Array, "n q"], z: Float[Array, "n q"]) -> Float[Array, "m q"]:
-    """Return covariances of w and z from all n observations, then without each; [n + 1, q]."""
+    """Return q covariances of w and z, from all rows and then without each row; [n + 1, q]."""
     n = w.shape[0]
     products = (w - jnp.mean(w, axis=0)[None]) * (z - jnp.mean(z, axis=0)[None])
     total = jnp.sum(products, axis=0)[None]
@@ -276,8 +274,9 @@ def _covariances(w: Float[Array, "n q"], z: Float[Array, "n q"]) -> Float[Array,
 
 
 def _pseudo_values(values: Float[Array, "m q"]) -> Float[Array, "n q"]:
-    """Return jackknife pseudo-values, whose mean is the bias-corrected estimate, with its error.
+    """Return jackknife pseudo-values from estimates of all rows and without each row, [n + 1, q].
 
+    Their mean is the bias-corrected estimate; its standard error is that of the estimate.
     Source: Tukey (1958); Efron and Tibshirani (1993), Section 11.5.
     """
     n = values.shape[0] - 1
@@ -285,7 +284,7 @@ def _pseudo_values(values: Float[Array, "m q"]) -> Float[Array, "n q"]:
 
 
 def _log_spreads(variances: Float[Array, "m q"]) -> Float[Array, "m q"]:
-    """Return logarithms of claimed over actual deviations."""
+    """Return log(claimed / actual deviation) from actual variances in claimed units."""
     return -jnp.log(at_least(variances, NEARLY)) / 2
 
 
@@ -296,7 +295,7 @@ def _correlation(
     claimed: Float[Array, "n q"],
     tested: Callable[[Array], Means],
 ) -> Means:
-    """Return claimed minus actual correlation [q]."""
+    """Return `Means` of claimed minus actual correlations of q pairs, tested as Fisher's z."""
     n = claimed.shape[0]
     root = jnp.sqrt(at_least(first, NEARLY) * at_least(second, NEARLY))
     total = jnp.sum(claimed, axis=0)[None]

@@ -1,12 +1,12 @@
 r"""Moments from log densities alone, by detailed balance of reversible moves.
 
-For a set of moves :math:`y' = y \pm \delta` that depends on no target, and any antisymmetric
+For moves :math:`y' = y \pm \delta` that do not depend on the target, and any antisymmetric
 :math:`\varphi(y, y') = -\varphi(y', y)`,
 
 .. math:: E_{y \sim p} \sum_\delta \min\Big(1, \frac{p(y')}{p(y)}\Big)\, \varphi(y, y') = 0,
 
 since :math:`\min(p(y), p(y'))` is symmetric. No gradient and no normalizing constant is needed;
-moves to p(y') = 0 add 0, so bounded supports need no transform.
+moves to points of density 0 add 0, so bounded supports need no transform.
 Source: detailed balance of Metropolis et al. (1953).
 """
 
@@ -36,19 +36,19 @@ def _moves(value: object) -> Nodes | None:
 class Balance(eqx.Module):
     r"""Metropolis balance of the log density: :math:`\varphi = \tanh(\frac12 \log p(y') / p(y))`.
 
-    One number: the mean over moves y -> y' of the acceptance probability min(1, p(y') / p(y))
-    times :math:`\varphi`. Detects wrong spread within modes of any shape; bounded for all tails.
-    Needs no gradient. A flatter :math:`\varphi` detects heavy tails better and is more skewed
-    (`experiments/level`, `experiments/power`).
+    The moment is one number, min(1, p(y') / p(y)) times :math:`\varphi`, summed over both signs of
+    a move and averaged over m moves. It detects wrong spread within modes of any shape, is
+    bounded for all tails and needs no gradient. A flatter :math:`\varphi` would detect heavy tails
+    better, but be more skewed (`experiments/level`, `experiments/power`).
 
     Args:
         moves: Moves y' - y, [m, d], in the units of the predictions, each used in both directions.
             None draws ``n_moves`` moves, in orthogonal sets of d.
         n_moves: Number m of moves to draw.
-        lengths: Range of the lengths of drawn moves, in deviations of the targets, evenly spaced in
-            logarithms and independent of d. A normal prediction reacts most to moves of 1.6 times
-            its deviation; the default covers predictions up to 1.4 times as wide as all targets,
-            which calibrated ones rarely exceed.
+        lengths: Range of the lengths of drawn moves, evenly spaced in logarithms, in the units of
+            the predictions. For a normal prediction, moves of 1.6 times its standard deviation
+            detect most. The default suits predictions up to 1.4 times as wide as all targets;
+            calibrated predictions are rarely wider.
 
     Cost: 2 m log densities.
 
@@ -75,7 +75,7 @@ class Balance(eqx.Module):
             convert.real(length, "lengths", above=0)
 
     def fitted(self, key: Key, dimension: int, dtype: DTypeLike) -> "Balance":
-        """Return the moment with its random moves, if none were passed."""
+        """Return the moment with drawn moves if it has none, else with its moves in ``dtype``."""
         if self.moves is None:
             moves = symmetric_moves(key, self.n_moves, dimension, self.lengths, dtype)
         else:
@@ -92,7 +92,7 @@ class Balance(eqx.Module):
 
 
 def balanced(log_density: LogDensityOfOne, y: Point, moves: Nodes | None, flow: Any) -> Array:
-    """Return the mean over moves of min(1, ratio) flow(log ratio, move), which has mean zero."""
+    """Return min(1, ratio) flow(log ratio, move), summed over both signs, averaged over moves."""
     if moves is None:
         raise ValueError("moves: give them, or draw them by .fitted(key, dimension, dtype)")
     here = log_density(y)
@@ -113,18 +113,18 @@ def balanced(log_density: LogDensityOfOne, y: Point, moves: Nodes | None, flow: 
 def symmetric_moves(
     key: Key, n_moves: int, dimension: int, lengths: tuple[float, ...], dtype: DTypeLike
 ) -> Float[Array, "m d"]:
-    """Return moves with lengths spread over ``lengths``, independent of targets.
+    """Return m = ``n_moves`` moves; logarithms of their lengths interpolate those of ``lengths``.
 
-    Any d consecutive moves are orthogonal and cover all directions at about the same length; half
-    as many moves then give the same power.
+    Moves 0 to d - 1, d to 2 d - 1, .. are orthogonal, so that each such block covers all directions
+    at about the same length. Half as many moves then give the same power.
     """
     across = min(n_moves, dimension)
     exact = dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
     normal = jax.random.normal(key, (-(-n_moves // across), dimension, across), exact)
     directions = jnp.swapaxes(jnp.linalg.qr(normal)[0], 1, 2).reshape(-1, dimension)[:n_moves]
     places = np.linspace(0, len(lengths) - 1, n_moves)
-    through = np.exp(np.interp(places, np.arange(len(lengths)), np.log(lengths)))
-    return (jnp.asarray(through, exact)[:, None] * directions).astype(dtype)
+    interpolated = np.exp(np.interp(places, np.arange(len(lengths)), np.log(lengths)))
+    return (jnp.asarray(interpolated, exact)[:, None] * directions).astype(dtype)
 
 
 class Exchangeable(eqx.Module):
@@ -137,9 +137,9 @@ class Exchangeable(eqx.Module):
     .. math:: E\Big[ y - \sum_{k=0}^m w_k a_k \Big] = 0
 
     exactly, for every m and every :math:`\nu` whose support includes that of p. Detects wrong
-    weights of modes and shifts. The moment approaches the exact residual :math:`y - E_p y` the more
-    points lie in the bulk of p; it is 0 if none do, or if all members of the set are equally
-    likely. Needs no gradient, no constant and no transform of a bounded support.
+    weights of modes and shifts. With many points in the bulk of p, the moment is close to the exact
+    residual :math:`y - E_p y`; it is 0 if no point lies there, or if all members of the set have
+    the same density. No gradient, normalizing constant or transform of a support is needed.
 
     If the density is 0 at a member of the set, members are standardized:
     :math:`r_k = (a_k - \sum_l w_l a_l) / s` with :math:`s^2` the variance under the weights. Then
@@ -148,8 +148,8 @@ class Exchangeable(eqx.Module):
     bounded, as rare large targets would make the test reject too often. Otherwise the last d of
     the 2 d values are 0.
 
-    Points are drawn for each target from the centre of all targets and ``scale`` times their
-    deviation, in common units even if other moments use the units of each prediction.
+    Points are drawn for each target from a normal distribution with the mean of all targets and
+    ``scale`` times their deviation, in units common to all predictions even with ``whiten``.
 
     Args:
         n_candidates: Number m of points per target.
@@ -186,7 +186,7 @@ class Exchangeable(eqx.Module):
         members = jnp.concatenate([y[None], drawn])
         proposal = -jnp.sum((members / self.scale) ** 2, axis=1) / 2
         logs = jax.lax.map(log_density, members)
-        flat = jnp.max(logs) == jnp.min(logs)  # whichever member is the target
+        flat = jnp.max(logs) == jnp.min(logs)  # does not depend on which member is the target
         weights = jax.nn.softmax(logs - proposal)
         gaps = members - (weights @ members)[None]
         variance = weights @ gaps**2

@@ -1,4 +1,4 @@
-r"""Protocol of moments, those of Stein's identity, and checks of the density that it needs.
+r"""Protocol of moments, moments by Stein's identity, and checks of densities for this identity.
 
 For a vector field f with p f -> 0 at every boundary,
 :math:`E_{y \sim p}[s_p f^\top + \nabla f] = 0` entry by entry, with :math:`(\nabla f)_{ql} =
@@ -36,14 +36,14 @@ class Moment(Protocol):
     Optional attributes and methods:
 
     - ``whole_space = True``: the moment has mean zero only if the density vanishes at every
-      boundary of its support, as with all derivatives of a log density; it is left out otherwise.
+      boundary of its support, as with derivatives of a log density; otherwise tests omit it.
     - ``smoothness``: how often the density is differentiated; 0 by default.
-    - ``marginal = True``: values are a vector in the units of the prediction, to be converted to
-      claimed standard deviations of each coordinate.
+    - ``marginal = True``: values are a vector [d] in the units of the prediction, and are converted
+      to the standard deviations of each coordinate that the prediction claims.
     - ``common = True``: evaluate in units common to all predictions, even if each has its own.
     - ``randomized = True``: pass a random key per target as third argument.
-    - ``fitted(key, dimension, dtype)``: returns the moment with its random draws, the same for all
-      predictions and independent of targets.
+    - ``fitted(key, dimension, dtype)``: returns the moment with its random draws, which are the
+      same for all predictions and do not depend on targets.
 
     Example:
         >>> import jax, jaxcal
@@ -66,9 +66,9 @@ def evaluate(
     scales: Float[Array, "#n d d"],
     *rows: Any,
 ) -> dict[str, Float[Array, "n q"]]:
-    r"""Return the values [n, q] of a moment at n targets by name, in the units of each prediction.
+    r"""Return the values of a moment at n targets, in the units of each prediction: {name: [n, q]}.
 
-    The units of a prediction are :math:`u = M^{-1}(y - c)`, with centres c [n, d] and scales M [n,
+    The moment gets :math:`u = M^{-1}(y - c)` in place of y, with centres c [n, d] and scales M [n,
     d, d] (or one of each for all) that are functions of the predictions alone. ``rows`` are further
     arguments of the moment, one row per target. Log densities are evaluated at the raw points, so
     that targets lose no digits; where one is NaN, such as log(y) at y < 0, the density counts as 0.
@@ -80,11 +80,11 @@ def evaluate(
     us = jnp.linalg.solve(scales, (flat - centers)[..., None])[..., 0]
 
     def one(log_density: Any, y: Array, u: Point, scale: Array, *row: Any) -> Any:
-        def own(z: Point) -> Scalar:
+        def in_units(z: Point) -> Scalar:
             value = log_density(y + (scale @ (z - u)).reshape(event))
             return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
-        values = moment(own, u, *row)
+        values = moment(in_units, u, *row)
         values = values if isinstance(values, dict) else {"moment": values}
         return {name: _numbers(part) for name, part in values.items()}
 
@@ -116,13 +116,13 @@ FORMS = ("full", "diagonal", "trace", "correlation")
 class Score(eqx.Module):
     r"""The score :math:`s_p(y)`, [d], as a moment: detects shifts.
 
-    The Stein moment of f = 1. The density must be continuous and vanish at every boundary.
+    It is the Stein moment of constant f. The density must be continuous and 0 at every boundary.
 
     Args:
         marginal: False for the score itself, in the units of the prediction; each entry concerns a
-            coordinate given the others. True for each coordinate by itself: :math:`\Sigma_p s_p` in
-            claimed deviations, :math:`\Sigma_p = M M^\top` with the scales M of the prediction.
-        whole_space: Leave the moment out if a density has a boundary; False keeps it.
+            coordinate given the others. True for each coordinate by itself: tests then convert it
+            to :math:`\Sigma_p s_p`, in the deviations of :math:`\Sigma_p = M M^\top` (`evaluate`).
+        whole_space: Whether tests omit the moment if a density has a boundary.
 
     Cost: one gradient.
 
@@ -144,16 +144,16 @@ class Score(eqx.Module):
 class Curvature(eqx.Module):
     r"""The information-matrix moment :math:`s_p s_p^\top + \nabla^2 \log p`.
 
-    The Stein moment of f = score. Detects wrong spread within each mode (diagonal) and correlation.
-    The density must be twice differentiable, unlike networks with kinks (ReLU), and
-    :math:`\nabla p` must vanish at a boundary of the support: for a Beta(2, 2) the mean is -12.
+    It is the Stein moment of f = score. Its diagonal detects wrong spread within each mode, other
+    entries wrong correlation. The density must be twice differentiable (ReLU networks are not), and
+    :math:`\nabla p` must be 0 at a boundary of the support: for a Beta(2, 2) the mean is -12.
 
     Args:
         form: "full", the d (d + 1) / 2 different entries; "diagonal" or "correlation", those on
-            or off the diagonal; or "trace", one number.
+            or off the diagonal; or "trace", their sum on the diagonal.
         bound: With a bound c, f is :math:`s / \sqrt{1 + |s|^2 / c^2}`, for predictions with heavy
             tails: the moment then grows linearly in the score. None for the score itself.
-        whole_space: Leave the moment out if a density has a boundary; False keeps it.
+        whole_space: Whether tests omit the moment if a density has a boundary.
 
     Cost: d Hessian-vector products.
 
@@ -193,7 +193,7 @@ class Curvature(eqx.Module):
 
 
 def _entries(matrix: Float[Array, "d d"], form: Form) -> dict[str, Array]:
-    """Return the diagonal and the scaled off-diagonal entries of the symmetric part."""
+    """Return entries by ``form``: "spread" on, "correlation" (times 2^1/2) off the diagonal."""
     variances = jnp.diagonal(matrix)
     if form == "trace":
         return {"spread": jnp.sum(variances, keepdims=True)}
@@ -211,27 +211,27 @@ SLOPE, DROP = 0.9, 12.0
 
 
 class Edges(NamedTuple):
-    """``seen`` []: whether a moved target has density 0 or NaN; ``abrupt`` []: whether the density
-    jumps at such an edge, or vanishes more slowly than the distance to it."""
+    """``seen`` []: whether a move of a target crosses an edge, to density 0 or NaN; ``abrupt`` []:
+    whether the density jumps at such an edge, or falls to 0 more slowly than the distance."""
 
     seen: Bool[Array, ""]
     abrupt: Bool[Array, ""]
 
 
 def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"]) -> Edges:
-    r"""Look for edges of the densities by moving targets.
+    r"""Return `Edges`: whether densities have edges, which are found by moving targets.
 
     Each target is moved by .06, .2, .7 and 2.8 standard deviations of all targets, in both
-    directions of a random line for each. If a density is large near an edge, some calibrated
+    directions along one random line per length. If a density is large near an edge, some calibrated
     targets are near it, and some moves cross it.
 
-    The edge b is located by bisection. Near b the density grows like :math:`r^\alpha` with the
+    The edge is located by bisection. Near it the density grows like :math:`r^\alpha` with the
     distance r; :math:`\alpha` is estimated by the slope of log p between r and r / 64. The Stein
     identity of the score holds for :math:`\alpha > 0`, and its variance is finite for
     :math:`\alpha > 1`. An edge is abrupt if the slope is below .9 and the density beside the edge
     is above :math:`e^{-12}` times that at the target.
 
-    Cost: 9 log densities per target; 26 more if it has an edge.
+    Cost: 11 log densities per target; 24 more if any move crosses an edge.
     """
     nowhere = jnp.zeros((), bool)
     if is_distribution(predictions) and on_whole_space(predictions):
@@ -284,7 +284,7 @@ def smooth(
     centers: Float[Array, "#n d"],
     scales: Float[Array, "#n d d"],
 ) -> Bool[Array, ""]:
-    r"""Return whether second derivatives explain differences of scores on 99 % of n segments.
+    r"""Return whether second derivatives explain differences of scores, on 99 % of n segments.
 
     Compares :math:`s(b) - s(a)` with :math:`\int_a^b \nabla^2 \log p`, by Gauss's rule of two
     points, on a segment from each target in a random direction, .3 times as long as a prediction is
@@ -312,7 +312,7 @@ def _score(log_density: Any, y: Array) -> Array:
 
 
 def _gap(log_density: Any, y: Array, step: Array) -> Array:
-    """Return the difference of scores along a segment minus the integral of the Hessian."""
+    """Return the difference of scores at the ends of a segment minus the integrated Hessian."""
     score = jax.grad(log_density)
 
     def slope(part: float) -> Array:
