@@ -97,14 +97,14 @@ def binned_ece(
         predictions: Probabilities v of label 1, [n].
         targets: Labels y, 0 or 1, or means of labels, [n].
         edges: The number of bins of equal width on [0, 1], or ascending edges from 0 to 1.
-        shift: Shift of equal bins to the right, as a fraction of a bin in [0, 1). It adds one bin,
-            since the first and last bins are then narrower. Ignored if ``edges`` is an array.
+        shift: Shift of equal bins to the right, in bins, in [0, 1). If positive, one bin is added.
         weights: Weights of the observations, [n], >= 0.
 
     Returns:
         `BinnedECE`.
 
     Cost: O(n log b) for b bins.
+
     Source: Blasiok et al. (2023), eq. 4 and Def. 6.1.
 
     Example:

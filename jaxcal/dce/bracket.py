@@ -101,7 +101,7 @@ class Measures(NamedTuple):
 
 def measures_of(data: Ordered, accuracy: float | int, bins: int) -> tuple[Measures, Vector]:
     """Return all measures that bound the distance, and the witness of the smooth error in the
-    original order, [n]. Equal predictions are merged first. ``accuracy``: of `smallest_width`."""
+    original order, [n]. ``accuracy`` is that of the surrogate interval error."""
     traced = any(isinstance(leaf, Tracer) for leaf in data)
     bins = checks.integer(bins, "bins")
     distribution, atom = data, None

@@ -1,7 +1,7 @@
 r"""Compute interval calibration errors: binned ECE plus bin width, for the best or random bins.
 
 Both are upper bounds of the distance from calibration, and at most :math:`4 \sqrt{d}` for the lower
-distance d. The best bins are exact, and so is the average over random bins of one width,
+distance d. The best bins are found exactly, and random bins of one width have the exact mean
 
 .. math:: RintCE(\epsilon) = \frac1\epsilon \int |F(t + \epsilon) - F(t)|\,dt
 
@@ -84,7 +84,7 @@ def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, 
 
 
 def _resolved(widths: Array) -> Array:
-    """Return ``widths``, raised to at least a value whose products do not underflow."""
+    """Return ``widths``, raised where a product of a width and a residual could underflow."""
     return at_least(widths, float(jnp.finfo(widths.dtype).tiny) ** 0.5)
 
 
@@ -95,7 +95,7 @@ def _padded(v: Vector, rho: Vector) -> tuple[Array, Array]:
 
 
 def _gap(last: Array, was_shifted: Array, now: Array, shifted: Array, w: Array) -> Array:
-    """Return the gap between two entries: the predictions last and now, less w where shifted."""
+    """Return the gap from entry last to now; each is a prediction, or minus w if it is shifted."""
     gap = now - last
     return jnp.where(shifted == was_shifted, gap, jnp.where(shifted, gap - w, gap + w))
 

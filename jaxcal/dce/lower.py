@@ -141,7 +141,7 @@ def _ranks(u: Places, v: Vector) -> tuple[Array, Array]:
 
 
 def between(f: Array, i: Array, t: Array) -> Array:
-    """Return the function with values f at the places, at the positions i, t of `cell`."""
+    """Interpolate ``f``, values at the places, linearly at the positions i, t of `cell`."""
     return (1 - t) * f[i] + t * f[i + 1]
 
 
@@ -154,7 +154,7 @@ def shared(u: Places, v: Vector, mass: Vector) -> Places:
 
 
 def feasible(u: Places, a: Places, b: Places) -> tuple[Places, Places]:
-    """Return a and b less the maximum c of (1 - x) a(x) + x b(x) over [0, 1], if c is positive.
+    """Return a and b, each minus the maximum of (1 - x) a(x) + x b(x) over [0, 1] if positive.
 
     Between places this function of x is a parabola: at x = u_i + t h, h = u_{i+1} - u_i, it is
     c_i + t (c_{i+1} - c_i) + t (1 - t) h (a_{i+1} - a_i - b_{i+1} + b_i).

@@ -126,8 +126,8 @@ def upper_mean(
 ) -> Scalar:
     r"""Return the upper confidence bound of E x, [], for x in [-1, 1] with weights w of sum 1.
 
-    Weighted observations count as ``size`` equally weighted ones: the number with the variance of
-    the weighted mean, but at most 1 / sum w^2. Each x may be the value of several ``labels`` [n],
+    Weighted observations count as ``size`` equally weighted ones: as many as give the mean the same
+    variance, but at most 1 / sum w^2. Each x may be the value of several ``labels`` [n],
     which share its weight equally. Cost: O(n).
 
     With observations x_1, .., x_n, the largest possible value x_0, and independent standard
@@ -189,7 +189,7 @@ CELLS = 32  # cells of the grid of the dual functions for each fold
 
 
 class PopulationBounds(NamedTuple):
-    """Interval from ``low`` [] to ``high`` []: the minimum of 1 and ``moved`` + ``radius``, where
+    """Interval from ``low`` [] to ``high`` []; ``high`` is ``moved`` + ``radius``, at most 1, and
     ``moved`` [] is the mean distance of the predictions to the mean labels of ``groups``."""
 
     low: Scalar
@@ -211,8 +211,8 @@ def population_bounds(key: Key, data: Ordered, level: float | Scalar) -> Populat
 
 
 def residual_radius(data: Ordered, alpha: float | Scalar) -> Scalar:
-    """Return the upper confidence bound of E s (y - v) minus its mean in the data, |s| = 1; the
-    largest for four functions s."""
+    """Return the largest difference, over four functions s with |s| = 1, of the upper confidence
+    bound of E s (y - v) and the mean of s (y - v) in the data."""
     residual = data.y - data.v
     sides = jnp.where(data.v < 0.5, 1.0, -1.0).astype(residual.dtype)
     signs = jnp.stack([sides, -sides, jnp.ones_like(sides), -jnp.ones_like(sides)])

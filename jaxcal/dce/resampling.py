@@ -37,8 +37,8 @@ FEW = 10  # most labels for which `least_p_value` enumerates all values
 
 
 def drawable(data: Ordered, *, equal: bool, null: Null) -> Ordered:
-    """Return the data with labels that are redrawn together as one group: those of each distinct
-    prediction or cell, if ``equal``, which says that all weights are equal. Else: the same data."""
+    """Return the data grouped by distinct predictions or cells, which are faster to redraw; the
+    same data if weights are not ``equal``, for "signs", or if groups would save little."""
     if equal and null == "redraw":
         if not isinstance(data.v, Tracer):
             if data.labels is not None and np.any(some := np.asarray(data.labels) > 0):
@@ -81,7 +81,7 @@ class RandomIntervals(NamedTuple):
 
 def suitable_null(null: object, data: Binary) -> Null:
     """Return the requested null. None selects "redraw" for grouped data, labels 0 or 1, and under
-    jit, where `label_test` checks labels; else "signs". ValueError if "redraw" meets means."""
+    jit, where `label_test` checks labels; else "signs". ValueError for "redraw" and means."""
     checks.choice(null, "null", (None, "redraw", "signs"))
     if null == "signs":
         return "signs"
@@ -128,7 +128,7 @@ class CalibrationTest(NamedTuple):
 def label_test(
     key: Key, data: Ordered, *, statistic: Any, equal: bool, n_draws: int, null: Null
 ) -> CalibrationTest:
-    """Test calibration; ``equal``: all weights are equal. P-value NaN if means would be redrawn."""
+    """Test calibration; ``equal``: all weights are equal. The p-value of redrawn means is NaN."""
     drawn = drawable(data, equal=equal, null=null)
     test = resampling_test(key, drawn, statistic=statistic, n_draws=n_draws, null=null)
     p = test.p_value
@@ -141,7 +141,7 @@ def label_test(
 
 
 def number(data: Binary | Ordered) -> int:
-    """Return the number of labels, the size of data that are not grouped."""
+    """Return the number of labels; without groups that is the number of observations."""
     return data.v.size if data.labels is None else round(float(jnp.sum(data.labels)))
 
 

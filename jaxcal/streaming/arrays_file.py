@@ -86,7 +86,7 @@ def read(path: Path) -> TestArrays:
 
 
 def load(path: Path, names: Iterable[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Return the arrays of the file with these names, and the names of its others, or BadFile."""
+    """Return the arrays of a file with these names, and its other names; raises BadFile."""
     names = tuple(names)
     try:
         file = path.open("rb")
@@ -172,7 +172,7 @@ def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...])
 def _fitted(
     path: Path, name: str, array: np.ndarray, axes: list[str], lengths: dict[str, int]
 ) -> np.ndarray:
-    """Return the array with these axes, whose lengths must be in or are added to ``lengths``."""
+    """Return the array with these axes, and add new ``lengths``; BadFile if known ones differ."""
     shape = array.shape
     if array.ndim == len(axes) - 1 and lengths.get(axes[-1], 1) == 1:
         array = array[..., None]

@@ -95,7 +95,7 @@ def arrays_of(table: Any, columns: Columns, widths: dict[str, int]) -> tuple[Arr
     Args:
         table: The Arrow table.
         columns: Columns to read.
-        widths: Length of the lists of each array; missing ones are set by the first row.
+        widths: Length of the lists of each array; new arrays are added by their first row.
 
     Returns:
         Arrays of n rows by name, and a mask [n]. Unreadable values are NaN, and labels -1."""

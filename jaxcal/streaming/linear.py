@@ -83,7 +83,7 @@ SUMS = ("sums", "products", "trace", "fourth", "lost")
 
 
 class LinearFit(eqx.Module):
-    """A test with random features, fitted to a first sample; `jaxcal.streaming.state.Sums`.
+    """A fitted test with random features; implements `jaxcal.streaming.state.Sums`.
 
     ``prepared`` holds units, bandwidths, nodes and frequencies; ``kind`` is "kccsd", "kcsd" or
     "skce"; ``size`` is the length p of the feature vector z of an observation.

@@ -75,8 +75,8 @@ class Dealt(NamedTuple):
 
     Attributes:
         first: Number of the first row of the batch.
-        places: Index of the row of each group in each of k runs of BLOCKS numbers, [k, BLOCKS].
-        real: Whether the batch has that row, [k, BLOCKS].
+        places: Index in the batch of the row of each group, for k runs of row numbers, [k, BLOCKS].
+        real: 1 if the batch has that row, else 0, [k, BLOCKS].
         uniforms: Uniform random numbers of each row, [n, u].
         new: 1 for rows that count, 0 for rows that were counted before, [n].
     """
@@ -105,7 +105,7 @@ class Dealt(NamedTuple):
         return cls(first, np.clip(places, 0, n - 1), real, numbers, new)
 
     def sums(self, of: Rows) -> dict[str, np.ndarray]:
-        """Return the sums of one model over the rows that count, by name, as `Sums` has them."""
+        """Return the sums of one model over the rows that count, by name (`ComparisonSums`)."""
         n, new = len(of.x), self.new
         g = np.concatenate([np.ones((n, 1)), of.x], axis=1) * new[:, None]
         square = np.sum(of.d**2, axis=1, keepdims=True)
@@ -140,7 +140,7 @@ class ClassRows(eqx.Module):
 
     @classmethod
     def of(cls, models: Models, targets: ArrayLike) -> tuple["ClassRows", tuple[str, ...]]:
-        """Fit to checked predictions of a first sample; also return the names of the models."""
+        """Return the reader fitted to a first sample of predictions, and the names of models."""
         names, stack = stacked(models)
         _, n, m = stack.shape
         checks.labels(targets, n, m)
@@ -178,7 +178,7 @@ class ClassRows(eqx.Module):
     def of_model(
         self, k: int, q: Float[np.ndarray, "n m"], labels: Int[np.ndarray, " n"], dealt: Dealt
     ) -> Rows:
-        """Return the rows of the k-th model."""
+        """Return the `Rows` of the k-th model from its probabilities q of a batch."""
         m, one_hot = self.m, np.eye(self.m)
         of_class = np.sum(dealt.uniforms[:, :1] > np.cumsum(q, axis=1)[:, :-1], axis=1)
         y = one_hot[labels]
@@ -225,7 +225,7 @@ class RankRows(eqx.Module):
 
     @classmethod
     def of(cls, key: Key, models: Models, targets: ArrayLike) -> tuple["RankRows", tuple[str, ...]]:
-        """Fit to checked predictions of a first sample; also return the names of the models."""
+        """Return the reader fitted to a first sample of predictions, and the names of models."""
         names, each = named(models)
         checked, ys, lags = probability.ready(names, each, targets)
         for name, lag in zip(names, lags, strict=True):
@@ -263,7 +263,7 @@ class RankRows(eqx.Module):
         return names, checked, ys
 
     def of_model(self, k: int, predictions: PyTree, ys: Array, dealt: Dealt) -> Rows:
-        """Return the rows of the k-th model."""
+        """Return the `Rows` of the k-th model from its predictions for a batch."""
         numbers = _numbers(dealt.first, len(ys))
         claims, d, shares, finite = _told(self.key, self.units, predictions, ys, numbers)
         x = [scale(claim) for scale, claim in zip(self.scalings[k], claims, strict=True)]

@@ -110,7 +110,7 @@ class Shards:
         return [self._name(path) for path in self.paths]
 
     def first_row(self) -> int:
-        """Return the number of the first row of this share, which counts the rows before it."""
+        """Return the row number of the first row of this share: the number of rows before it."""
         return sum(self._count(path) for path in self.paths[: self._before])
 
     def __iter__(self) -> Iterator[Batch]:

@@ -284,7 +284,7 @@ class StreamedTest(eqx.Module):
                 checksum.
             first: Number of the first row of the first batch, as in `update`.
             checkpoint: File to which the state is written during the pass and at its end. If it
-                exists, the pass resumes from it.
+                exists, the pass resumes from it, and ``state`` is ignored.
             every: Number of batches between two writes of the file.
             progress: Show a bar on stderr if the pass takes more than a few seconds.
 
@@ -332,9 +332,9 @@ class StreamedTest(eqx.Module):
                 such as those of a lost worker.
 
         Returns:
-            `jaxcal.streaming.linear.StreamedCalibration` for the calibration test, a `Comparison`,
-            a `Coverage` or a `jaxcal.dce.Table` for those, and
-            `jaxcal.streaming.linear.StreamResult`, with an estimate, for the other tests.
+            `jaxcal.streaming.linear.StreamedCalibration` by `calibration`, a `Comparison` by
+            `comparison`, a `Coverage` by `coverage`, a `jaxcal.dce.Table` by `table`, and else
+            `jaxcal.streaming.linear.StreamResult`, which has an estimate.
 
         Raises:
             ValueError: There are fewer than 2 observations, rows are missing (they are named), or
