@@ -1,6 +1,6 @@
-r"""ECE of exact values and of bins.
+r"""Compute the expected calibration error (ECE) of equal predictions and of bins.
 
-Both are discontinuous in the predictions; binned ECE also misses errors that cancel within a bin.
+Both are discontinuous in the predictions, and binned ECE misses errors that cancel within a bin.
 Binned ECE plus the average bin width is an upper bound of the true distance (Blasiok et al. 2023,
 eq. 5); binned ECE alone is not.
 """
@@ -46,7 +46,7 @@ def unbinned_ece(
 
 
 def ece(data: Binary | Ordered) -> Scalar:
-    """Return the error of validated data, which are ordered only if predictions tie."""
+    """Return the unbinned ECE of validated data, []. Labels are sorted only if predictions tie."""
     return _ece(data, data.v if isinstance(data, Ordered) else ascending(data.v))
 
 
@@ -64,11 +64,11 @@ class BinnedECE(NamedTuple):
 
     Attributes:
         value: Binned ECE, [].
-        width: Average width of the non-empty bins, by mass, [].
+        width: Width of a bin, averaged over the observations, [].
         max_width: Largest width of the non-empty bins, [].
         bound: value + width, an upper bound of the true distance, [].
-        edges: Edges, [b + 1].
-        mass: Mass of each bin, [b].
+        edges: Edges of the bins, ascending, [b + 1].
+        mass: Share of the total weight in each bin, [b].
         residual: E[(y - v) 1(v in bin)] of each bin, [b].
     """
 
@@ -91,13 +91,13 @@ def binned_ece(
 ) -> BinnedECE:
     r"""Return binned ECE :math:`\sum_j |E[(v - y) 1(v \in I_j)]|` with the widths of its bins.
 
-    Bins are closed on the left, the last on both sides.
+    Each bin includes its left edge; the last bin also includes its right edge, 1.
 
     Args:
         predictions: Probabilities v of label 1, [n].
         targets: Labels y, 0 or 1, or means of labels, [n].
-        edges: A number of equal bins of [0, 1], or ascending edges from 0 to 1.
-        shift: Shift of the inner edges of equal bins to the right, in bins, in [0, 1).
+        edges: The number of bins of equal width on [0, 1], or ascending edges from 0 to 1.
+        shift: Shift of equal bins to the right, in bins, in [0, 1). If positive, one bin is added.
         weights: Weights of the observations, [n], >= 0.
 
     Returns:
@@ -120,7 +120,7 @@ def binned_ece(
 @jax.jit
 def _binned(data: Binary, edges: Array) -> BinnedECE:
     b = edges.size - 1
-    # comparison with every edge is faster than bisection, and compiles to one pass
+    # for few bins, comparison with every edge is faster than bisection and compiles to one pass
     method = "compare_all" if b <= 64 else "scan"
     which = jnp.clip(jnp.searchsorted(edges, data.v, side="right", method=method) - 1, 0, b - 1)
     mass = jax.ops.segment_sum(data.w, which, b)

@@ -1,9 +1,9 @@
-r"""Bracket of the true distance from calibration: its bounds and their sources.
+r"""Bracket the true distance from calibration: lower and upper bounds, and the source of each.
 
-The true distance is that to the nearest calibrated predictor, a function of the inputs. Predictions
-and labels do not determine it, but bound it: the upper bound is about the square root of the lower.
-Every measure here gives one bound; the bracket has the largest lower and the smallest upper one.
-Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper constants.
+The true distance is the mean distance of the predictions to the nearest calibrated function of the
+inputs. Predictions and labels only bound it: it may be as large as about the square root of the
+lower bound. Each measure gives a bound; the bracket is the largest lower and smallest upper bound.
+Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5, eq. 5, with sharper constants.
 """
 
 from functools import partial
@@ -27,14 +27,13 @@ from jaxcal.typing import Scalar, Vector
 
 
 class Bracket(NamedTuple):
-    """Bounds of the true distance from calibration, for these data as a population.
+    """Bounds of the true distance from calibration, if the data were the whole population.
 
     Attributes:
-        low: The largest of ``lower``, [].
-        high: The smallest of ``upper``, []; low <= high. Both are NaN if the bounds contradict each
-            other by more than rounding, which would be a bug.
-        lower: Lower bounds by the name of their measure, each [].
-        upper: Upper bounds by the name of their measure, each [].
+        low: The largest of ``lower``, [], at most ``high``.
+        high: The smallest of ``upper``, []. Both are NaN if they cross by more than rounding.
+        lower: Each lower bound, [], by the name of the measure that gives it.
+        upper: Each upper bound, [], by the name of the measure that gives it.
     """
 
     low: Scalar
@@ -51,7 +50,7 @@ class Bracket(NamedTuple):
         )
 
 
-TRACED_CELLS = 64  # cells of the lower distance under jit and vmap
+TRACED_CELLS = 64  # cells of the grid of `lower_distance` under jit and vmap
 LOWER: tuple[str, ...] = (
     "half the smooth calibration error",
     "squared kernel calibration error",
@@ -65,13 +64,15 @@ UPPER: tuple[str, ...] = (
     "2 s + 4 sqrt(s), s the smooth error",
     "mean labels of groups",
     "d + sqrt(8 d), d the lower distance",
-    "interval calibration error",  # absent beyond `INTERVALS_MOST`
+    "interval calibration error",  # absent for more than `INTERVALS_MOST` predictions
 )
-INTERVALS_MOST = 20_000  # most different predictions for which the best bins, O(m^2), are searched
+INTERVALS_MOST = 20_000  # most different predictions for which `_best` is called, at cost O(m^2)
 
 
 class Measures(NamedTuple):
-    """All measures of ordered data, each []; ``lower`` holds both bounds of the lower distance."""
+    """All measures of ordered data: ``mean`` is the absolute mean residual, ``ece`` is unbinned,
+    ``groups`` is the mean distance to mean labels of groups, ``lower`` holds a lower and an upper
+    bound of the lower distance, and ``random`` is that of `SurrogateCE`."""
 
     mean: Scalar
     ece: Scalar
@@ -85,7 +86,7 @@ class Measures(NamedTuple):
     lower: tuple[PyTree, PyTree]
 
     def by_name(self) -> dict[str, Scalar]:
-        """Return the measures of a report by name, with one value for the lower distance."""
+        """Return the measures of a report by name; the lower distance is the mean of its bounds."""
         names = {
             "ECE": self.binned.value,
             "smooth": self.smooth,
@@ -99,8 +100,8 @@ class Measures(NamedTuple):
 
 
 def measures_of(data: Ordered, accuracy: float | int, bins: int) -> tuple[Measures, Vector]:
-    """Return all measures that bound the distance, after merging equal predictions, and the witness
-    of the smooth error."""
+    """Return all measures that bound the distance, and the witness of the smooth error in the
+    original order, [n]. ``accuracy`` is that of the surrogate interval error."""
     traced = any(isinstance(leaf, Tracer) for leaf in data)
     bins = checks.integer(bins, "bins")
     distribution, atom = data, None
@@ -117,7 +118,6 @@ def measures_of(data: Ordered, accuracy: float | int, bins: int) -> tuple[Measur
 def _measured(
     distribution: Ordered, groups: Groups, k_max: int, bins: int, cells: int
 ) -> tuple[Measures, Vector]:
-    # one program for all data of so many different predictions
     v, y, w = distribution[:3]
     smooth = _smooth(distribution)
     surrogate = _surrogate(distribution, k_max, False)
@@ -137,9 +137,9 @@ def _measured(
 
 
 def bracket_of(measures: Measures, n: int) -> Bracket:
-    """Return the best lower and upper bounds of n observations."""
+    """Return the bracket. The number n of observations determines the tolerance for rounding."""
     low, high, lower, upper = _bounds(measures, n**0.5)
-    # made here, as a dict that leaves a program is sorted: of equal bounds the first is the source
+    # outside of jit, which would sort the names: of equal bounds the first is the source
     by_name = dict(zip(LOWER, lower, strict=True)), dict(zip(UPPER, upper, strict=False))
     return Bracket(low, high, *by_name)
 
@@ -161,12 +161,12 @@ def _bounds(
     if measures.interval is not None:
         upper = (*upper, measures.interval)
     low, high = largest(jnp.stack(lower)), smallest(jnp.stack(upper))
-    # rounding may make equal bounds cross, as for a single prediction; other bounds must not
-    whole = low <= high + 16 * jnp.finfo(low.dtype).eps * jnp.asarray(root, low.dtype)
-    low, high = (jnp.where(whole, end, jnp.nan) for end in (at_most(low, high), high))
+    # rounding may put a lower bound above an upper bound that equals it; others must not cross
+    consistent = low <= high + 16 * jnp.finfo(low.dtype).eps * jnp.asarray(root, low.dtype)
+    low, high = (jnp.where(consistent, end, jnp.nan) for end in (at_most(low, high), high))
     return low, high, lower, upper
 
 
 def from_lower(d: Array) -> Array:
-    r"""Return the largest true distance for a lower distance d: d + sqrt(8 d), at most 1."""
+    r"""Return d + sqrt(8 d), at most 1: the largest true distance if the lower distance is d."""
     return at_most(d + 2 * jnp.sqrt(2 * at_least(d, 0)), 1)

@@ -39,10 +39,10 @@ from jaxcal.results.notes import memory
 from jaxcal.squared_ce.reductions import reduce
 from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar, Vector
 
-TESTS = {"kernel": "", "interval": "surrogate interval error, "}  # and their words in print
+TESTS = {"kernel": "", "interval": "surrogate interval error, "}  # names, and words in reports
 SCALAR = ("top-label", "class-wise")  # notions with one probability per observation
 MEASURED = 50  # least number of observations for which coverage was measured
-SHOWN = 20  # most members of a batch in its report
+SHOWN = 20  # largest number of members of a batch that its report lists
 
 
 class DistanceResult(JudgedResult):
@@ -52,27 +52,26 @@ class DistanceResult(JudgedResult):
         bracket: Certified bounds of the true distance for these data.
         interval: Interval for the distance in the population, with confidence 1 - ``level``.
         measures: Measures of calibration by name, each []; "ECE" is the usual binned one.
-        population: Parts of the interval: dual functions from other parts of the data for the low
-            end, groups and a radius for the high end.
+        population: The interval, with the groups, mean distance and radius of its high end.
         p_value: P-value of "calibrated", [].
-        statistic: Squared Laplace kernel calibration error, or the surrogate interval error, [].
+        statistic: Statistic of the test, []: the squared Laplace kernel calibration error, or the
+            surrogate interval error.
         null_samples: Draws of the statistic under calibration, [b].
         witness: Weight in [-1, 1] that attains the smooth calibration error, the mean of witness
-            times (label - prediction), [n]; see `smooth_ce`. It decreases from predictions that are
-            too low to those that are too high, and has one sign if all errors have one. Its value
-            means little where the mean residual is small.
-        predictions: Predictions as passed, [n].
-        targets: Labels as passed, [n].
-        weights: Weights as passed, [n].
+            times (label - prediction), [n]; see `smooth_ce`. It is larger where predictions are too
+            low than where they are too high. It tells little where the mean residual is small.
+        predictions: Probabilities of label 1, [n]; for "top-label" the largest of all classes.
+        targets: Labels, or means of labels, [n]; for "top-label" whether that class is correct.
+        weights: Weights of the observations, of sum 1, [n].
         null: How the null was drawn: "redraw" or "signs".
         test: Name of the test: "kernel" or "interval".
         level: Probability of rejecting calibrated predictions; it determines `verdict`.
-        adjusted: P-value [] by Holm's method over all classes, which decides the verdict for
-            ``notion="class-wise"``; None for other notions.
+        adjusted: P-value [] adjusted by Holm's method for all classes, which decides the verdict
+            for ``notion="class-wise"``; None otherwise.
         least_p_value: Smallest p-value that any labels could give, [], for at most ten
             observations; None for more.
-        counts: Numbers of labels of grouped data, [n], whose mean labels are ``targets``; None
-            for data that are not grouped.
+        counts: Number of labels of each group, [n], whose mean labels are ``targets``; None if the
+            data are not grouped.
     """
 
     _plots: ClassVar[tuple[str, ...]] = ("reliability.bracket", "reliability.with_witness")
@@ -98,20 +97,20 @@ class DistanceResult(JudgedResult):
 
     @property
     def n(self) -> int:
-        """Number of observations; for grouped data, of labels."""
+        """Number of observations; for grouped data, number of labels."""
         if self.counts is None:
             return self.predictions.shape[-1]
         return round(float(jnp.sum(self.counts)))
 
     @property
     def effective(self) -> Array:
-        """Number of equally weighted labels whose mean has the same variance, []."""
+        """Effective sample size, []: 1 / (sum of the squared weights of the labels)."""
         return 1 / jnp.sum(squares(self.weights, self.counts), axis=-1)
 
     @property
     def p_adjusted(self) -> Array:
-        """P-values of a batch adjusted by Holm's method for all its members, such as the classes
-        for ``notion="class-wise"``. NaN where a p-value is."""
+        """P-values adjusted by Holm's method for all members of a batch, such as the classes for
+        ``notion="class-wise"``, in the shape of ``p_value``; NaN where that is NaN."""
         return _adjusted(self.p_value) if self.adjusted is None else self.adjusted
 
     @property
@@ -120,10 +119,10 @@ class DistanceResult(JudgedResult):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Possible problems of one result, by the codes of warnings."""
+        """Numbers and flags of possible problems, by the codes of their warnings."""
         v, y, w = (np.asarray(a) for a in (self.predictions, self.targets, self.weights))
-        if lost := int(np.sum(~np.isfinite(v))):
-            return {"nonfinite-predictions": lost}
+        if n_nonfinite := int(np.sum(~np.isfinite(v))):
+            return {"nonfinite-predictions": n_nonfinite}
         n, effective = self.n, float(self.effective)
         v, y = v[w > 0], y[w > 0]
         return {
@@ -201,7 +200,7 @@ def _adjusted(p_values: Array) -> Array:
 
 
 def _repeated(v: np.ndarray, y: np.ndarray) -> int:
-    """Return how many labels repeat an earlier one with its prediction, more often than chance."""
+    """Return the number of observations that repeat an earlier one, if chance cannot explain it."""
     both = Classes(jnp.asarray(np.stack([1 - v, v], axis=1)))
     return int(n_repeated(jnp.asarray(y), both))
 
@@ -224,45 +223,45 @@ def distance_from_calibration(
 ) -> DistanceResult:
     """Bound the distance from calibration of predicted probabilities of a binary label.
 
-    Computes a certified bracket of the true distance for the data, an interval for it in the
-    population, and a p-value of "calibrated", exact for independent labels 0 or 1. The low end of
-    the interval is the mean of dual functions of the lower distance on data that were not used to
-    choose them. Its high end is the mean distance to the mean labels of groups, chosen without
-    labels, plus the confidence radius of a single mean. Both are valid for rare labels. Under jit
-    and vmap the grid of the lower distance is coarser, which may lower the bound by up to 2e-3.
+    Computes a certified bracket of the true distance for the data, a confidence interval of the
+    true distance in the population, and a p-value of "calibrated", exact for independent labels 0
+    or 1. The low end of the interval bounds the mean of dual functions of the lower distance on
+    data that were not used to choose them. The high end is the mean distance to the mean labels of
+    groups, chosen without labels, plus the confidence radius of a single mean. Both hold for rare
+    labels too. Under jit and vmap a coarser grid may reduce the lower bound by up to 2e-3.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: Probabilities of label 1, [n]; with ``notion`` class probabilities [n, m].
         targets: Labels 0 or 1, or means of labels, [n]; with ``notion`` classes from 0, [n]; with
             ``counts`` numbers of labels 1, [n].
-        weights: Weights of the observations, [n], >= 0; the interval treats them as part of the
-            observation.
+        weights: Weights of the observations, [n], >= 0; the interval treats each weight as part of
+            its observation.
         level: Probability of rejecting calibrated predictions, which determines the verdict; the
             interval has confidence 1 - ``level``.
-        n_draws: Number of draws of the null.
+        n_draws: Number of draws of the statistic under calibration.
         test: Statistic of the p-value: "kernel" for the squared Laplace kernel calibration error,
             or "interval" for the surrogate interval error. The latter detects errors that change
             sign, such as overconfidence, far more often, and errors of one sign less often
             (`experiments/distance_tests`): choose before looking at the data.
         null: "redraw" draws labels from the predictions (exact for independent labels; the default
-            if all labels are 0 or 1, and under jit, where means of labels give a p-value of NaN);
-            "signs" flips residuals (the default for means of labels).
+            for labels 0 or 1, with ``counts``, and under jit, where means of labels give a p-value
+            of NaN); "signs" gives residuals random signs (the default for means of labels).
         accuracy: Accuracy of the surrogate interval error, which sets its smallest width.
         bins: Number of bins of the binned ECE.
         notion: For class probabilities: "top-label", or "class-wise" for a batch of m results,
-            whose verdicts are of `p_adjusted`.
-        counts: Numbers of labels of grouped data, [n] integers, of which ``targets`` are 1. Each
-            label is an observation with the weight of its group, but time and memory are those of
-            the groups. Outside of jit only. `jaxcal.dce.Table` makes such groups from any number
-            of observations.
+            whose verdicts use `p_adjusted`.
+        counts: Number of labels of each group of grouped data, [n] integers; ``targets`` of them
+            are 1. Each label is an observation with the weight of its group, but time and memory
+            depend on the number of groups only. Outside of jit only. `jaxcal.dce.Table` makes such
+            groups from any number of observations.
 
     Returns:
-        `DistanceResult`. NaN inside jit gives NaN everywhere.
+        `DistanceResult`. Under jit, NaN in the data gives NaN everywhere.
 
-    Cost: O(n log n) for n observations; for m different predictions O(m log m), m^2 for the best
-    intervals (up to 20,000 predictions; under jit: observations), and ``n_draws`` draws of m
-    predictions, or of 8,192 cells if m is larger (with weights: of n labels).
+    Cost: a sort of n observations; O(m log m) for m different predictions (under jit m = n), O(m^2)
+    for the best intervals if m <= 20,000; and ``n_draws`` draws of m labels or groups, of 8,192
+    cells if m is larger, or of n labels if there are weights.
 
     Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper
     constants.
@@ -334,7 +333,8 @@ def distance_from_calibration(
 
 
 def _by_class(one: Any, key: Key, predictions: ArrayLike, targets: ArrayLike) -> DistanceResult:
-    """Return the results of all classes, with jointly adjusted p-values."""
+    """Return a batch of results, one per class, with p-values adjusted for all classes. ``one``:
+    computes the result of one class. ``predictions`` and ``targets``: [m, n] for m classes."""
     keys = jax.random.split(key, np.shape(predictions)[0])
     batch = jax.vmap(one)(keys, predictions, targets)
     adjusted = _adjusted(batch.p_value)

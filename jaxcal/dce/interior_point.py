@@ -1,15 +1,15 @@
-r"""Interior-point solver of the chain program of the lower distance, with fixed shapes.
+r"""Solve the linear program of the lower distance by an interior-point method of fixed shapes.
 
 .. math:: \max \sum_i p^0_i a_i + p^1_i b_i,\quad |a_{i+1} - a_i|, |b_{i+1} - b_i| \le g_i,\quad
           (1 - u_i) a_i + u_i b_i \le 0,\quad a_i, b_i \ge -1
 
-(the last bounds exclude no optimum). A fixed number of steps, so it runs under jit and vmap. The
-Newton matrix is block tridiagonal with 2 x 2 blocks: differences couple neighbours, calibration
-couples a and b. Elimination from one end adds positive definite blocks only,
+Variables a, b are dual functions for labels 0 and 1 at positions u, whose gaps are g; p^0 and p^1
+are the masses of the labels. The last bounds exclude no optimum. The number of steps is fixed, for
+jit and vmap. The Newton matrix is block tridiagonal with 2 x 2 blocks. Its elimination
 
-.. math:: T_{i+1} = C_{i+1} + (E_i^{-1} + T_i^{-1})^{-1},
+.. math:: T_{i+1} = C_{i+1} + (E_i^{-1} + T_i^{-1})^{-1}
 
-so sums of blocks lose no digits; determinants may, and have a floor.
+only adds positive definite blocks, which loses no digits; determinants may, and have a minimum.
 Source: Blasiok et al. (2023), eq. 21; Mehrotra (1992).
 """
 
@@ -28,19 +28,20 @@ START = 0.1  # initial complementarity, in addition to that of the coupling
 DONE = 1e-10  # complementarity at which iterations stop changing the solution
 BACK = 0.995  # fraction of the step to the boundary
 
-Pairs = Float[Array, "m 2"]  # of both functions, or of both labels
+Pairs = Float[Array, "m 2"]  # values of a and b, or numbers for labels 0 and 1
 Blocks = Float[Array, "*m 3"]  # symmetric 2 x 2 matrices: entries aa, ab, bb
 
 
 class Parts(NamedTuple):
-    """One number per inequality: ``slopes`` a, b up and a, b down; ``bounds`` calibration, a, b."""
+    """One number per inequality: ``slopes`` up (a, b) and down (a, b); ``bounds`` in this order:
+    calibration, a >= -1, b >= -1."""
 
     slopes: Float[Array, "m-1 4"]
     bounds: Float[Array, "m 3"]
 
 
 class ChainProgram(NamedTuple):
-    """Ascending positions u [m], gaps [m - 1] > 0 between them, masses of both labels [m, 2]."""
+    """Ascending positions u, largest changes ``gaps`` > 0 between them, masses of labels 0, 1."""
 
     u: Vector
     gaps: Vector
@@ -48,13 +49,13 @@ class ChainProgram(NamedTuple):
 
     @property
     def shares(self) -> Pairs:
-        """Return how much of a calibrated prediction each label has."""
+        """Return P(y = 0) and P(y = 1) of calibrated predictions u."""
         return jnp.stack([1 - self.u, self.u], axis=1)
 
 
 class ChainSolution(NamedTuple):
-    """Feasible dual functions ``a``, ``b`` [m]; ``at`` [m], the coupling's mass at each position;
-    ``gap`` [], its complementarity and its deviation from the given masses."""
+    """Dual functions ``a``, ``b`` [m]; ``at`` [m], the mass that a coupling assigns to calibrated
+    predictions u; ``gap`` [], complementarity plus the coupling's deviation from the masses."""
 
     a: Vector
     b: Vector
@@ -63,7 +64,7 @@ class ChainSolution(NamedTuple):
 
 
 def _rows(program: ChainProgram, z: Pairs) -> Parts:
-    """Return the left sides of the inequalities, linear in the functions."""
+    """Return the left sides of all inequalities "<=" for ``z``, the functions a and b."""
     rise = jnp.diff(z, axis=0)
     calibrated = jnp.sum(program.shares * z, axis=1, keepdims=True)
     return Parts(jnp.concatenate([rise, -rise], axis=1), jnp.concatenate([calibrated, -z], axis=1))
@@ -76,9 +77,9 @@ def _columns(program: ChainProgram, x: Parts) -> Pairs:
 
 
 def _inverse(x: Blocks) -> Blocks:
-    whole = x[..., :1] * x[..., 2:]
-    # near the end one constraint outweighs the others, and the difference may round to 0
-    det = at_least(whole - x[..., 1:2] ** 2, jnp.finfo(x.dtype).eps * whole)
+    product = x[..., :1] * x[..., 2:]
+    # in late steps one constraint outweighs the others, and the determinant may round to 0
+    det = at_least(product - x[..., 1:2] ** 2, jnp.finfo(x.dtype).eps * product)
     return jnp.stack([x[..., 2], -x[..., 1], x[..., 0]], axis=-1) / det
 
 
@@ -91,7 +92,7 @@ def _times(x: Blocks, z: Array) -> Array:
 
 
 def _newton(program: ChainProgram, d: Parts) -> tuple[Blocks, Array]:
-    """Return inverse pivots [m, 3] and couplings [m, 2] of G' diag(d) G; the last of these is 0."""
+    """Return inverse pivots [m, 3] and couplings [m, 2], the last 0, of G' diag(d) G (`_rows`)."""
     couplings = d.slopes[:, :2] + d.slopes[:, 2:]
     share, calibrated = program.shares, d.bounds[:, :1]
     mixed, ends = share[:, :1] * share[:, 1:] * calibrated, share**2 * calibrated + d.bounds[:, 1:]
@@ -125,11 +126,10 @@ def _solve(factors: tuple[Blocks, Array], right: Pairs) -> Pairs:
 
 
 def _coupling(program: ChainProgram, mu: float) -> Parts:
-    """Return a positive initial coupling as multipliers that satisfy the mass constraints.
+    """Return positive initial multipliers: a coupling that satisfies the mass constraints.
 
-    Each label is moved to its end, 0 or 1, where it is calibrated; every position has some mass.
-    Later steps keep the constraints.
-    """
+    The mass of each label moves to u = 0 or 1, where it is calibrated, and every position gets a
+    small mass. Later steps keep the constraints."""
     u, masses = program.u, program.masses
     some = jnp.full_like(u, 4 * mu)  # slacks of calibration and bounds start at 1/4 and 3/4
     ends = jnp.sum(masses + some[:, None] * program.shares[:, ::-1], axis=0)
@@ -157,14 +157,13 @@ def _longest(x: Parts, dx: Parts) -> Scalar:
 
 
 def _best(program: ChainProgram, point: PyTree, old: PyTree) -> PyTree:
-    """Return the functions of the largest mean and the coupling of the smallest deviation so far.
-
-    They may come from different steps, since rounding moves masses where slacks are small."""
+    """Return (minus the mean, functions) and (gap, ``at``), each the better of old and ``point``,
+    so they may come from different steps."""
     z, slack, price = point
-    lost = jnp.sum(jnp.abs(program.masses - _columns(program, price)))
+    deviation = jnp.sum(jnp.abs(program.masses - _columns(program, price)))
     offers = (
         (-jnp.sum(program.masses * z), z),
-        (_dot(slack, price) + lost, price.bounds[:, 0]),
+        (_dot(slack, price) + deviation, price.bounds[:, 0]),
     )
     return tuple(
         jax.tree.map(partial(jnp.where, offer[0] < best[0]), offer, best)
@@ -173,18 +172,19 @@ def _best(program: ChainProgram, point: PyTree, old: PyTree) -> PyTree:
 
 
 def _step(program: ChainProgram, point: PyTree, done: float) -> PyTree:
-    """Return the next point by Mehrotra's predictor and corrector; unchanged if it is `done`."""
+    """Return the next point (functions, slacks, multipliers) by Mehrotra's predictor and corrector.
+    It stays the same once its complementarity is at most ``done`` or a step is not finite."""
     _, slack, price = point
     count = sum(x.size for x in slack)
     mu = _dot(slack, price) / count
     factors = _newton(program, jax.tree.map(jnp.divide, price, slack))
-    lost = program.masses - _columns(program, price)
+    deviation = program.masses - _columns(program, price)
 
     def direction(_: Array, stage: tuple[Parts, PyTree]) -> tuple[Parts, PyTree]:
-        """Return the next target, and the move that changes slack x price by this one."""
+        """Return the target of the corrector, and the Newton step for the target ``stage[0]``."""
         target = stage[0]
         scaled = _columns(program, jax.tree.map(jnp.divide, target, slack))
-        dz = _solve(factors, lost - scaled)
+        dz = _solve(factors, deviation - scaled)
         ds = jax.tree.map(jnp.negative, _rows(program, dz))
         dp = jax.tree.map(lambda t, p, ds, s: (t - p * ds) / s, target, price, ds, slack)
         after, priced = (_moved(x, _longest(x, dx), dx) for x, dx in ((slack, ds), (price, dp)))
@@ -192,9 +192,9 @@ def _step(program: ChainProgram, point: PyTree, done: float) -> PyTree:
         corrected = jax.tree.map(lambda s, p, x, y: centre - s * p - x * y, slack, price, ds, dp)
         return corrected, (dz, ds, dp)
 
-    plain = jax.tree.map(lambda s, p: -s * p, slack, price)
-    # both directions by one program, which compiles in half the time
-    _, (dz, ds, dp) = jax.lax.fori_loop(0, 2, direction, (plain, point))
+    predictor = jax.tree.map(lambda s, p: -s * p, slack, price)
+    # a loop over predictor and corrector compiles in half the time of two calls
+    _, (dz, ds, dp) = jax.lax.fori_loop(0, 2, direction, (predictor, point))
     primal, dual = BACK * _longest(slack, ds), BACK * _longest(price, dp)
     new = *_moved(point[:2], primal, (dz, ds)), _moved(price, dual, dp)
     finite = jnp.all(jnp.isfinite(new[0])) & (mu * count > done)
@@ -202,7 +202,7 @@ def _step(program: ChainProgram, point: PyTree, done: float) -> PyTree:
 
 
 def solve_chain(program: ChainProgram) -> ChainSolution:
-    """Return the solution after a fixed number of steps from an interior point. O(m) per step."""
+    """Return the best dual functions and coupling of 40 steps, each of cost O(m)."""
     m, gaps = program.u.size, program.gaps
     limits = Parts(
         jnp.broadcast_to(gaps[:, None], (m - 1, 4)),
@@ -219,6 +219,6 @@ def solve_chain(program: ChainProgram) -> ChainSolution:
 
     none = jnp.full((), jnp.inf, gaps.dtype)
     best = (none, z), (none, first[2].bounds[:, 0])
-    # one more: a point is looked at beside the step from it, once in the program
+    # one iteration more than steps, because each compares the point that it starts from
     ((_, ((_, z), (gap, at))), _) = jax.lax.scan(step, (first, best), None, length=STEPS + 1)
     return ChainSolution(z[:, 0], z[:, 1], at, gap)

@@ -1,7 +1,7 @@
-r"""Interval calibration error: binned ECE plus average bin width, over the best or random bins.
+r"""Compute interval calibration errors: binned ECE plus bin width, for the best or random bins.
 
-An upper bound of the distance from calibration, and at most :math:`4 \sqrt{d}` for the lower
-distance d. The best bins are found exactly; the average over random bins is exact, because
+Both are upper bounds of the distance from calibration, and at most :math:`4 \sqrt{d}` for the lower
+distance d. The best bins are found exactly, and random bins of one width have the exact mean
 
 .. math:: RintCE(\epsilon) = \frac1\epsilon \int |F(t + \epsilon) - F(t)|\,dt
 
@@ -26,21 +26,21 @@ from jaxcal.typing import ArrayLike, DTypeLike, Scalar, Vector
 
 @jax.custom_jvp
 def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, " k"]:
-    r"""Return RintCE for ``widths`` [k] > 0, of residuals ``rho`` [n] at ascending ``v`` [n].
+    r"""Return the mean binned ECE of random bins (RintCE) for each of ``widths`` [k] > 0.
 
+    ``rho`` [n] are the residuals at ascending predictions ``v`` [n].
     Widths are compared with differences of predictions, so widths far below the spacing of
     floating-point numbers lose no digits; below the smallest gap the result is the ECE. Widths
-    below the root of the smallest normal number (1e-19 in float32) count as that root.
-    Differentiable in all arguments; derivatives cost O(n log n) per width.
+    below the root of the smallest normal number (1e-19 in float32) are raised to it. The result is
+    differentiable in all arguments; derivatives cost O(n log n) per width.
 
     The integrand
 
     .. math:: \frac1w \int |F(t + w) - F(t)|\,dt
 
-    changes only where t or t + w is a prediction, so the sum is a walk along two sorted lists, the
-    predictions and the predictions minus w, without a second sort. The walk is divided into about
-    sqrt(2 n) pieces of equal length, whose starts are found by bisection; all pieces of all widths
-    advance together: about sqrt(2 n) steps of vectors, O(n) work per width.
+    changes only where t or t + w is a prediction. So the code merges two sorted lists, predictions
+    and predictions minus w, in about sqrt(2 n) pieces of equal length, whose starts are found by
+    bisection. All pieces of all widths advance together: sqrt(2 n) steps, O(n) work per width.
     """
     n = v.size
     length = max(1, math.isqrt(2 * n))
@@ -84,24 +84,24 @@ def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, 
 
 
 def _resolved(widths: Array) -> Array:
-    """Return widths, raised if a width times a residual would underflow."""
+    """Return ``widths``, raised where a product of a width and a residual could underflow."""
     return at_least(widths, float(jnp.finfo(widths.dtype).tiny) ** 0.5)
 
 
 def _padded(v: Vector, rho: Vector) -> tuple[Array, Array]:
-    """Return v with infinity appended, and the sum of residuals rho before each entry; [n + 1]."""
+    """Return v with infinity appended, and the sum of rho before each of its entries; [n + 1]."""
     places = jnp.concatenate([v, jnp.full(1, jnp.inf, v.dtype)])
     return places, jnp.concatenate([jnp.zeros(1, rho.dtype), sums(rho)])
 
 
 def _gap(last: Array, was_shifted: Array, now: Array, shifted: Array, w: Array) -> Array:
-    """Return the gap between successive merged entries, each a prediction or a prediction - w."""
-    apart = now - last
-    return jnp.where(shifted == was_shifted, apart, jnp.where(shifted, apart - w, apart + w))
+    """Return the gap from entry last to now; each is a prediction, or minus w if it is shifted."""
+    gap = now - last
+    return jnp.where(shifted == was_shifted, gap, jnp.where(shifted, gap - w, gap + w))
 
 
 def _split(places: Vector, w: Float[Array, "k 1"], done: Array) -> Array:
-    """Return how many of the first ``done`` merged entries are predictions minus w."""
+    """Return how many of the first ``done`` entries of the merged lists are predictions minus w."""
     n = places.size - 1
     done = jnp.broadcast_to(done, (w.shape[0], done.size))
     low, high = jnp.maximum(done - n, 0), jnp.minimum(done, n)
@@ -126,7 +126,7 @@ def _slopes(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Ar
     done = jnp.arange(2 * v.size + 1, dtype=jnp.int32)
 
     def one(item: tuple[Array, ...]) -> Scalar:
-        """Return the derivative of the sum of |F(t + w) - F(t)| times gaps."""
+        """Return the derivative of the integral of |F(t + w) - F(t)| for one width w."""
         width, dwidth = item
         i = _split(places, width[None, None], done)[0]
         j = done - i
@@ -141,7 +141,7 @@ def _slopes(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Ar
     return values, (slopes - values * dwidths) / widths
 
 
-FINEST = 1e-12  # smallest accuracy of the surrogate, with smallest width 2^-41
+FINEST = 1e-12  # least ``accuracy`` of the surrogate error; its smallest width is then 2^-41
 
 
 class SurrogateCE(Result):
@@ -149,8 +149,8 @@ class SurrogateCE(Result):
 
     Attributes:
         value: min over k of ``random`` + 2^-k, [].
-        k: The minimizing k, []; -1 if the minimum is ECE, the limit of ever smaller bins.
-        random: Error of random intervals of width 2^-k, [k].
+        k: The minimizing k, []; -1 if the minimum is unbinned ECE, the limit for width 0.
+        random: Mean binned ECE of random bins of width 2^-k, for each k from 0, [k].
     """
 
     value: Scalar
@@ -173,16 +173,16 @@ def surrogate_interval_ce(
 ) -> SurrogateCE:
     r"""Return the surrogate interval calibration error, the minimum of RintCE(2^-k) + 2^-k.
 
-    RintCE is the binned ECE of bins of one width with a random shift. Continuous in the
-    predictions (1/2-Hoelder).
+    RintCE is the mean binned ECE of bins of one width with a random shift. The result is
+    continuous in the predictions (1/2-Hoelder).
 
     Args:
         predictions: Probabilities of label 1, [n].
         targets: Labels 0 or 1, or means of labels, [n].
         accuracy: Accuracy :math:`\epsilon`, which sets the smallest width by
             :math:`k^* = \lceil \log_2(2/\epsilon) \rceil`, so the value is never below
-            :math:`2^{-k^*} > \epsilon / 4`. None: the population value, with k up to 40 and the
-            limit, ECE; for a distribution with atoms, not for a sample.
+            :math:`2^{-k^*} > \epsilon / 4`. None uses k up to 40 and the limit, unbinned ECE: the
+            value of a whole population with few different predictions, not for a sample.
         weights: Weights of the observations, [n], >= 0.
 
     Returns:
@@ -204,8 +204,8 @@ def surrogate_interval_ce(
 
 
 def smallest_width(accuracy: float | int) -> int:
-    """Return k* with accuracy / 4 < 2^-k* <= accuracy / 2 (Section 6.2). ValueError outside of
-    [1e-12, 2]: for widths below 2^-41 use the limit, ECE."""
+    """Return the integer k* with accuracy / 4 < 2^-k* <= accuracy / 2 (Section 6.2 of the paper).
+    ValueError if the accuracy is not in [1e-12, 2]."""
     if not FINEST <= (accuracy := checks.real(accuracy, "accuracy")) <= 2:
         raise ValueError(f"accuracy: wanted a number from {FINEST} to 2, got {accuracy!r}")
     return math.ceil(math.log2(2 / accuracy) - 1e-9)
@@ -216,7 +216,7 @@ def _surrogate(data: Ordered, k_max: int, limit: bool) -> SurrogateCE:
     widths = 2.0 ** -jnp.arange(k_max + 1, dtype=data.v.dtype)
     random = boxcars(data.v, data.rho, widths)
     k = jnp.argmin(random + widths)
-    value = smallest(random + widths)  # NaN where a residual is
+    value = smallest(random + widths)  # NaN if a residual is NaN
     if limit:
         error = jnp.sum(jnp.abs(atoms(data).rho))
         k, value = jnp.where(error < value, -1, k), at_most(value, error)
@@ -251,7 +251,7 @@ def interval_ce(
 ) -> IntervalCE:
     """Return the minimum of binned ECE + bin width over all partitions of [0, 1] into intervals.
 
-    The width is the mean by mass (Def. 6.1 of the paper). Not continuous in the predictions.
+    The bin width is averaged over observations. The result is not continuous in the predictions.
 
     Args:
         predictions: Probabilities of label 1, [n].
@@ -261,7 +261,7 @@ def interval_ce(
     Returns:
         `IntervalCE`.
 
-    Cost: O(m^2) time and O(m) memory for m different predictions.
+    Cost: O(m^2) time and O(m) memory for m different predictions; under jit m = n.
 
     Source: Blasiok et al. (2023), Def. 6.1.
 
@@ -300,9 +300,9 @@ def _best(data: Ordered) -> IntervalCE:
 def least_partition(
     cost: Callable[[Array], Array], m: int, dtype: DTypeLike
 ) -> tuple[Scalar, Int[Array, " m"]]:
-    """Return the least cost of contiguous groups of m members, and the group of each, from 0.
+    """Return the least total cost of contiguous groups of m members, and each member's group index.
 
-    ``cost(j)`` [m]: that of the group of the members i, .., j, for each i <= j. Cost O(m^2).
+    ``cost(j)`` [m] is the cost of a group of members i, .., j, for each i <= j. Takes O(m^2) time.
     """
     starts = jnp.arange(m)
 
@@ -314,7 +314,7 @@ def least_partition(
     least, begin = jax.lax.scan(extend, jnp.zeros(m + 1, dtype), starts)
 
     def back(start: Array, j: Array) -> tuple[Array, Array]:
-        # ``start``: first member of the group of j, set at the last member of the group
+        # ``start``: first member of the current group; it changes at the last member of a group
         inside = jnp.where(j < start, begin[j], start)
         return inside, j == inside
 

@@ -1,10 +1,10 @@
-r"""Certified bounds of the lower distance from calibration, by a program of fixed shape.
+r"""Compute certified bounds of the lower distance from calibration, with fixed shapes.
 
-The chain program is solved on a grid and quantiles of the predictions, with the mass of each
-prediction split between its two neighbours. This is the program for functions a, b that are linear
-between places (points of the grid). After subtracting the maximum of :math:`(1 - u) a(u) + u b(u)`
-between places, a and b are feasible, so their mean is a lower bound. The masses of calibrated
-predictions at the places define a coupling, whose cost is an upper bound.
+The linear program of `interior_point` is solved at places, a grid joined with quantiles of the
+predictions; the mass of each prediction is split between the two places beside it. Its solutions
+are functions a, b that are linear between places. They are feasible for all u once the maximum of
+:math:`(1 - u) a(u) + u b(u)` is subtracted, so their mean is a lower bound. The masses of
+calibrated predictions at the places define a coupling, whose cost is an upper bound.
 Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
 """
 
@@ -22,8 +22,8 @@ from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, Scalar, Vector
 
 CELLS = 512
-Places = Float[Array, " m"]
-APART = 1e-5  # closer places are merged
+Places = Float[Array, " m"]  # positions u of the program, or values at them
+APART = 1e-5  # places that are closer than this are merged
 
 
 class LowerDistance(NamedTuple):
@@ -32,9 +32,9 @@ class LowerDistance(NamedTuple):
     Attributes:
         low: Certified lower bound, [].
         high: Certified upper bound, [], the cost of a coupling.
-        places: Values u of the program, ascending, [m]; those above 1 are padding.
-        on_zero: Dual function a at the places, linear between, [m].
-        on_one: Dual function b at the places, linear between, [m].
+        places: Positions u of the program, ascending, [m]; those above 1 are padding.
+        on_zero: Dual function a, for label 0, at the places, [m]; it is linear between places.
+        on_one: Dual function b, for label 1, at the places, [m]; it is linear between places.
     """
 
     low: Scalar
@@ -53,19 +53,19 @@ def lower_distance(
 ) -> LowerDistance:
     """Return certified bounds of the lower distance from calibration. Works under jit and vmap.
 
-    The lower distance is the least mean change of the predictions to calibrated ones that are
-    coupled to the data. The bounds are about 1 / (2 cells^2) apart for up to ``cells`` different
-    predictions, and up to 1 / (8 cells) for many more that are spread over [0, 1]. In float32 they
-    are up to 6e-3 apart.
+    The lower distance is the least mean of |u - v| over calibrated predictions u, E[y | u] = u,
+    with any joint distribution with the data (v, y). The two bounds differ by about 1 / (2 cells^2)
+    for up to ``cells`` different predictions, by up to 1 / (8 cells) for many more that are spread
+    over [0, 1], and in float32 by up to 6e-3.
 
     Args:
         predictions: Probabilities of label 1, [n].
         targets: Labels 0 or 1, or means of labels, [n].
         weights: Weights of the observations, [n], >= 0.
-        cells: Number of cells of the grid, and of quantiles of the predictions added to it.
+        cells: Number of cells of the grid, and number of quantiles that are added to it.
 
     Returns:
-        `LowerDistance`. NaN inside jit gives NaN.
+        `LowerDistance`. Under jit, NaN in the data gives bounds that are NaN.
 
     Cost: one sort, and 40 interior-point steps of O(cells).
 
@@ -83,7 +83,7 @@ def lower_distance(
 
 @partial(jax.jit, static_argnames="cells")
 def bounds_of(data: Ordered, cells: int) -> LowerDistance:
-    """Return the bounds of validated data."""
+    """Return the bounds of validated data, by a grid with ``cells`` cells."""
     u = places(data.v, data.w, cells)
     p0, p1 = (shared(u, data.v, x) for x in (data.w * (1 - data.y), data.w * data.y))
     inside = at_most(u, 1)
@@ -92,7 +92,7 @@ def bounds_of(data: Ordered, cells: int) -> LowerDistance:
     i, t = cell(u, data.v)
     dual = (1 - data.y) * between(a, i, t) + data.y * between(b, i, t)
     low = jnp.sum(data.w * dual)
-    # at most the calibrated mass of the labels; the rest is moved to u = y
+    # scale the coupling so that no label exceeds its total mass; the remainder is moved to u = y
     totals = [jnp.sum(x) for x in (data.w * (1 - data.y), data.w * data.y)]
     masses = [(1 - inside) * solution.at, inside * solution.at]
     part = [t / at_least(jnp.sum(x), 1e-30) for t, x in zip(totals, masses, strict=True)]
@@ -101,13 +101,13 @@ def bounds_of(data: Ordered, cells: int) -> LowerDistance:
     for label, (total, mass) in enumerate(zip(totals, masses, strict=True)):
         of_label = data.w * (data.y if label else 1 - data.y)
         high = high + _carried(inside, part * mass, data.v, of_label, label, total)
-    whole = jnp.isfinite(jnp.sum(data.v * data.w * data.y))
-    low, high = (jnp.where(whole, x, jnp.nan) for x in (at_least(low, 0), high))
+    finite = jnp.isfinite(jnp.sum(data.v * data.w * data.y))
+    low, high = (jnp.where(finite, x, jnp.nan) for x in (at_least(low, 0), high))
     return LowerDistance(low, high, u, a, b)
 
 
 def places(v: Vector, w: Vector, cells: int) -> Places:
-    """Return a grid merged with quantiles of ascending v; padding above 1 replaces duplicates."""
+    """Return a grid joined with quantiles of ascending v; padding above 1 replaces duplicates."""
     below = sums(w)
     levels = (jnp.arange(cells, dtype=v.dtype) + 0.5) / cells
     at = jnp.searchsorted(below, levels * below[-1])
@@ -127,13 +127,13 @@ def places(v: Vector, w: Vector, cells: int) -> Places:
 
 
 def cell(u: Places, v: Vector) -> tuple[Array, Array]:
-    """Return the index of the gap that contains each of ascending ``v``, and its position there."""
+    """Return i and t for each ascending v: v is in [u_i, u_{i+1}], at the fraction t of the gap."""
     i = jnp.clip(_ranks(u, v)[0] - 1, 0, u.size - 2)
     return i, (v - u[i]) / (u[i + 1] - u[i])
 
 
 def _ranks(u: Places, v: Vector) -> tuple[Array, Array]:
-    """Return how many ``u`` are <= each ``v`` [n], and how many ``v`` are < each ``u`` [m]; both
+    """Return the number of ``u`` <= each ``v``, [n], and of ``v`` < each ``u``, [m], if both are
     ascending."""
     below = jnp.searchsorted(v, u).astype(jnp.int32)
     counts = jnp.zeros(v.size, jnp.int32).at[below].add(1, mode="drop")
@@ -141,12 +141,12 @@ def _ranks(u: Places, v: Vector) -> tuple[Array, Array]:
 
 
 def between(f: Array, i: Array, t: Array) -> Array:
-    """Interpolate a function on the places linearly."""
+    """Interpolate ``f``, values at the places, linearly at the positions i, t of `cell`."""
     return (1 - t) * f[i] + t * f[i + 1]
 
 
 def shared(u: Places, v: Vector, mass: Vector) -> Places:
-    """Return masses at u: each mass at v is split so that linear functions keep their means."""
+    """Return masses at u: each mass at v is split between the u on either side, mean unchanged."""
     i, t = cell(u, v)
     return jax.ops.segment_sum(mass * (1 - t), i, u.size) + jax.ops.segment_sum(
         mass * t, i + 1, u.size
@@ -154,9 +154,9 @@ def shared(u: Places, v: Vector, mass: Vector) -> Places:
 
 
 def feasible(u: Places, a: Places, b: Places) -> tuple[Places, Places]:
-    """Return a and b lowered by the maximum of (1 - x) a(x) + x b(x) over [0, 1], if positive.
+    """Return a and b, each minus the maximum of (1 - x) a(x) + x b(x) over [0, 1] if positive.
 
-    Between places this function is a parabola: at the fraction t of the gap h,
+    Between places this function of x is a parabola: at x = u_i + t h, h = u_{i+1} - u_i, it is
     c_i + t (c_{i+1} - c_i) + t (1 - t) h (a_{i+1} - a_i - b_{i+1} + b_i).
     """
     inside = at_most(u, 1)
@@ -170,8 +170,8 @@ def feasible(u: Places, a: Places, b: Places) -> tuple[Places, Places]:
 
 
 def _carried(u: Places, target: Places, v: Vector, mass: Vector, end: int, total: Scalar) -> Scalar:
-    """Return the cost of moving ``mass`` at ascending v to ``target`` at ascending u, and the rest
-    to 0 or 1: the integral of the absolute difference of the two distribution functions."""
+    """Return the cost of moving ``mass`` at v, of sum ``total``, to ``target`` at u and the rest to
+    ``end``, 0 or 1: the integral of |difference of distribution functions|; u, v ascending."""
     up_to, below = _ranks(u, v)
     of_v = jnp.arange(v.size, dtype=jnp.int32) + up_to
     of_u = jnp.arange(u.size, dtype=jnp.int32) + below

@@ -1,12 +1,12 @@
-r"""Confidence interval for the distance from calibration in the population of the data.
+r"""Compute a confidence interval of the distance from calibration in the population of the data.
 
 *Low end.* The lower distance is the maximum of E r(v, y) over dual functions r = (a, b)
-(`interior_point`), so the mean of any r is a lower bound. Data are randomly split into fifths; each
-but the first uses the r that is optimal for the earlier ones. Given these, its values are
-independent with mean at most the lower distance: their sum minus that is a supermartingale, and no
-supremum over the data on which r is evaluated is involved. `upper_mean` bounds the mean.
-(The r that is optimal for all other fifths is better but gives no martingale: at 2.5 % its bound
-was above 0 for 6 % of 200 calibrated data sets of 1,000.)
+(`interior_point`), so the mean of any r is a lower bound. Data are randomly split into fifths. On
+each fifth but the first, r is the optimal function for the earlier fifths. Given the earlier
+fifths, the values of r are independent with mean at most the lower distance, so the sum of their
+differences from it is a supermartingale, and r is never chosen by the data on which it is
+evaluated. `upper_mean` bounds the mean. (An r that is optimal for all other fifths is better but
+gives no martingale: at 2.5 % its bound was above 0 for 6 % of 200 calibrated data sets of 1,000.)
 
 *High end.* With groups chosen without labels (`label_free_groups`) the distance is at most
 
@@ -17,8 +17,8 @@ a supremum of means, attained in the population by one s*. H of the data is at l
 and the mean of this fixed function is below its expectation by more than a radius with probability
 alpha. So H of the data plus the radius of *one* mean exceeds H of the population, and no supremum
 of noise is involved. As s* is unknown, the radius is that of s (y - v) with |s| = 1, which has the
-largest variance. It is the largest over four choices of s: 1, -1 and both signs of 1/2 - v. The
-last two give rare labels one sign, as the upper quantile of a mean grows with its third cumulant.
+largest variance. It is the largest over four functions s: 1, -1, the sign of 1/2 - v and its
+negative. The last two give rare labels one sign, since skewness increases an upper quantile.
 Coverage: experiments/distance_intervals.
 """
 
@@ -38,29 +38,29 @@ from jaxcal.engine import LightJit
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.typing import Key, Scalar, Vector
 
-RUNS = 128  # number of runs of predictions that are combined to groups
+RUNS = 128  # number of runs of ascending predictions, from which groups are formed
 
 
 class Groups(NamedTuple):
     """Groups of runs of ascending predictions: ``edges`` [k], the last prediction of each run;
-    ``group`` [k], its group; ``rate`` [k], the group's mean label, NaN for an empty run."""
+    ``group`` [k], the group of each run; ``rate`` [k], the mean label of that group, NaN if empty.
+    """
 
     edges: Float[Array, " k"]
     group: Int[Array, " k"]
     rate: Float[Array, " k"]
 
     def of(self, v: Array) -> Array:
-        """Return the run of any predictions: the first run below all edges, the last run above."""
-        # of several equal edges, the first has the predictions
+        """Return the index of the run of each prediction; those above all edges are in the last."""
+        # if edges are equal, only the first of their runs has predictions
         last = jnp.searchsorted(self.edges, self.edges[-1])
         return jnp.minimum(jnp.searchsorted(self.edges, v), last)
 
 
 def runs(v: Vector, w: Vector) -> Float[Array, " k"]:
-    """Return the last predictions of at most 128 runs of about equal mass, with ties together.
+    """Return the last prediction of each of 128 runs of about equal mass, [128].
 
-    If several quantiles are equal, the edge is repeated.
-    """
+    Equal predictions are in one run; if several quantiles are equal, an edge is repeated."""
     below = sums(w)
     levels = (jnp.arange(RUNS, dtype=v.dtype) + 1) / RUNS
     at = jnp.searchsorted(below, levels * below[-1] * (1 - 1e-9))
@@ -72,18 +72,17 @@ def label_free_groups(data: Ordered) -> Groups:
     r"""Return the contiguous groups of runs with the smallest
     :math:`\sum_j p_j (\tfrac34 Var_j(v) + \tfrac2\pi s_j^2)^{1/2}`, with their mean labels.
 
-    s_j^2 is the variance of the mean label if predictions are calibrated. The root is then about
-    E|v - mean label|, both if v is uniform in a group and if it is constant. Cost: O(n log 128).
+    p_j is the mass of group j and s_j^2 the variance of its mean label under calibration. Then the
+    root is about E|v - mean label|, for uniform and for constant v in a group. Cost: O(n log 128).
 
     Predicting the mean label of each group would be calibrated in the population, so
 
     .. math:: dCE \le \sum_j E|v - \bar y_j| 1(v \in I_j) \le binnedECE + E|v - \bar v_j|
 
-    for every partition. The bound is at most binned ECE plus bin width and needs no optimal
-    partition. With few groups it is dominated by the spread of predictions, with many by the noise
-    of labels. The criterion is its expectation for calibrated predictions, which depends on
-    predictions alone: given these, the partition is fixed. Source: Blasiok et al. (2023), eq. 1 and
-    Lemma 4.7.
+    for every partition, optimal or not. The first bound is at most binned ECE plus bin width. With
+    few groups it is dominated by the spread of predictions, with many by the noise of labels. The
+    criterion is the expectation of this bound for calibrated predictions. It depends on predictions
+    only, so given these the partition is fixed. Source: Blasiok et al. (2023), eq. 1, Lemma 4.7.
     """
     edges = runs(data.v, data.w)
     # as predictions ascend, a run starts after the earlier edges
@@ -117,19 +116,19 @@ def moved(groups: Groups, data: Binary | Ordered) -> Scalar:
     return jnp.sum(data.w * jnp.abs(data.v - groups.rate[groups.of(data.v)]))
 
 
-VALUE_CELLS = 512  # cells of values; the variance within a cell, below 1e-5, is ignored
+VALUE_CELLS = 512  # cells of values x; the variance within a cell, below 1e-5, is ignored
 HALVINGS = 50
-RANGE = (1e-6, 36.0)  # searched values of -log(1 - c)
+RANGE = (1e-6, 36.0)  # range of -log(1 - c) in the bisection
 
 
 def upper_mean(
     x: Vector, w: Vector, alpha: float | Scalar, *, labels: Vector | None = None
 ) -> Scalar:
-    r"""Return the upper bound of E x for x in [-1, 1], with weights ``w`` [n] of sum 1.
+    r"""Return the upper confidence bound of E x, [], for x in [-1, 1] with weights w of sum 1.
 
-    Weighted observations count as ``size`` equally weighted ones, where ``size``, at most
-    1 / sum w^2, gives the variance of the weighted mean. Each x may be the value of several
-    ``labels`` [n], which share its weight equally. Cost: O(n).
+    Weighted observations count as ``size`` equally weighted ones: as many as give the mean the same
+    variance, but at most 1 / sum w^2. Each x may be the value of several ``labels`` [n],
+    which share its weight equally. Cost: O(n).
 
     With observations x_1, .., x_n, the largest possible value x_0, and independent standard
     exponentials G_0, G_1, .., the bound at confidence 1 - alpha is the t with
@@ -162,7 +161,7 @@ def _quantile(x: Vector, count: Vector, alpha: float | Scalar) -> Scalar:
     tiny = jnp.finfo(x.dtype).tiny
 
     def at(log_c: Scalar) -> tuple[Scalar, Scalar]:
-        """Return t, and the probability that the mean is below it."""
+        """Return t for c, and the probability that the weighted mean of x is below t."""
         c = -jnp.expm1(-jnp.exp(log_c))
         tilted = count / at_least(1 - c * x, tiny)
         t = jnp.sum(tilted * x) / jnp.sum(tilted)
@@ -186,12 +185,12 @@ def _quantile(x: Vector, count: Vector, alpha: float | Scalar) -> Scalar:
 
 
 FOLDS = 5
-CELLS = 32  # cells of the dual functions of a fifth
+CELLS = 32  # cells of the grid of the dual functions for each fold
 
 
 class PopulationBounds(NamedTuple):
-    """Interval ``low``, ``high`` []. The high end is ``moved`` [], the mean distance of the data to
-    the mean labels of ``groups``, plus ``radius`` []."""
+    """Interval from ``low`` [] to ``high`` []; ``high`` is ``moved`` + ``radius``, at most 1, and
+    ``moved`` [] is the mean distance of the predictions to the mean labels of ``groups``."""
 
     low: Scalar
     high: Scalar
@@ -212,7 +211,8 @@ def population_bounds(key: Key, data: Ordered, level: float | Scalar) -> Populat
 
 
 def residual_radius(data: Ordered, alpha: float | Scalar) -> Scalar:
-    """Return the bound by which the mean of s (y - v), |s| = 1, may be below its expectation."""
+    """Return the largest difference, over four functions s with |s| = 1, of the upper confidence
+    bound of E s (y - v) and the mean of s (y - v) in the data."""
     residual = data.y - data.v
     sides = jnp.where(data.v < 0.5, 1.0, -1.0).astype(residual.dtype)
     signs = jnp.stack([sides, -sides, jnp.ones_like(sides), -jnp.ones_like(sides)])
@@ -225,7 +225,7 @@ def residual_radius(data: Ordered, alpha: float | Scalar) -> Scalar:
 
 
 def lower_end(key: Key, data: Ordered, alpha: float | Scalar) -> Scalar:
-    """Return the lower bound, >= 0, of the mean of the dual functions from earlier folds."""
+    """Return the lower confidence bound, >= 0, of the mean of dual functions of earlier folds."""
     by_fold = _shares(key, data)
     u = places(data.v, data.w, CELLS)
 
@@ -242,7 +242,7 @@ def lower_end(key: Key, data: Ordered, alpha: float | Scalar) -> Scalar:
     a, b = jax.vmap(solve)(masses(data.w * (1 - data.y)), masses(data.w * data.y))
     i, t = cell(u, data.v)
     dual = jax.vmap(lambda a, b: (1 - data.y) * between(a, i, t) + data.y * between(b, i, t))(a, b)
-    later = jnp.sum(by_fold[1:] * data.w[None]) > 0  # false if n = 1: then r = 0
+    later = jnp.sum(by_fold[1:] * data.w[None]) > 0  # false if all are in one fold: then r = 0
     shares = jnp.where(later, by_fold[1:], by_fold[:1] / (FOLDS - 1))
     dual = jnp.where(later, dual, 0)
     if data.labels is None:
@@ -254,11 +254,11 @@ def lower_end(key: Key, data: Ordered, alpha: float | Scalar) -> Scalar:
 
 
 def _shares(key: Key, data: Ordered) -> Float[Array, "f n"]:
-    """Return the share of the labels of each observation in each of the random folds."""
+    """Return the fraction of the labels of each observation that each random fold contains."""
     if data.labels is None:
         fold = jax.random.randint(key, data.v.shape, 0, FOLDS)
         return jax.nn.one_hot(fold, FOLDS, axis=0, dtype=data.v.dtype)
-    # not seen as a constant, which XLA would sum for a second while it compiles
+    # a barrier hides the constant, which XLA would otherwise sum for a second while it compiles
     equal = jax.lax.optimization_barrier(jnp.full((data.v.size, FOLDS), 1 / FOLDS, data.v.dtype))
     counts = jax.random.multinomial(key, data.labels, equal, dtype=data.v.dtype)
     return counts.T / jnp.where(data.labels > 0, data.labels, 1)[None]

@@ -1,9 +1,8 @@
-r"""Input of every measure: predictions v of P(y = 1), labels y, weights of total 1.
+r"""Check and sort the input of every measure: predictions v of P(y = 1), labels y, weights w.
 
-With :math:`\rho_i = w_i (y_i - v_i)` most measures depend only on the signed measure
-:math:`\sum_i \rho_i \delta_{v_i}`; the others need the mass of both labels at each different
-prediction (`Atoms`). Long arrays are sorted and summed by programs that compile and run fast on a
-CPU.
+Weights have sum 1. With :math:`\rho_i = w_i (y_i - v_i)` most measures depend only on the signed
+measure :math:`\sum_i \rho_i \delta_{v_i}`; the others need the mass of both labels at each
+different prediction (`Atoms`). Sorts and cumulative sums compile and run fast on a CPU.
 """
 
 import math
@@ -19,7 +18,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, Vector
 
-LEAST = 2**14  # fewest numbers for which a compiled program calls NumPy
+LEAST = 2**14  # least length of an array that a compiled program sorts by a call of NumPy
 
 
 def order(x: Float[Array, " n"]) -> Int[Array, " n"]:
@@ -39,7 +38,7 @@ def order(x: Float[Array, " n"]) -> Int[Array, " n"]:
 
 
 def ascending(x: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Return ``x`` [n] sorted, NaN last, without a derivative, three times as fast as `order`."""
+    """Return ``x`` [n] sorted, NaN last, with derivative 0; three times as fast as `order`."""
     x = jax.lax.stop_gradient(x)
     if jax.default_backend() == "cpu":
         if not isinstance(x, Tracer):
@@ -55,16 +54,16 @@ def _sorts(x: ArrayLike) -> Float[np.ndarray, "..."]:
 
 
 def _orders(x: ArrayLike) -> Int[np.ndarray, "..."]:
-    """Return orders of rows by NumPy; callbacks must not call JAX."""
+    """Return the order of each row of x, in its shape, by NumPy: callbacks must not call JAX."""
     x = np.asarray(x)
     rows = x.reshape(-1, x.shape[-1])
     return np.stack([host_order(row) for row in rows]).reshape(x.shape)
 
 
 def host_order(x: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
-    """Return the order of a NumPy array, by its vectorized sort of integers, many times faster than
-    the compiler's sort.
+    """Return the indices that sort ``x`` [n] >= 0, NaN last, by NumPy's fast sort of integers.
 
+    This sort is many times faster than that of compiled programs.
     The bits of nonnegative floats, read as integers, are ordered like the floats. The leading bits
     of a number and its index share a word of 64 bits, and a sort of these words gives the order.
     For float32 all bits fit. For float64 only the first 64 - log2(n) bits that differ within the
@@ -97,10 +96,10 @@ def prefixes(
 ) -> PyTree[Array]:
     """Return inclusive prefixes ``x_0 * .. * x_i`` along the leading axis n of every leaf.
 
-    ``combine(earlier, later)`` must be associative and act on leaves elementwise. With ``reverse``
-    the sequence is read from its end. Cost O(n) calls for single elements, O(sqrt n) steps.
+    ``combine(earlier, later)`` computes ``earlier * later``; it must be associative and act on
+    leaves elementwise. With ``reverse`` the sequence is read from its end.
 
-    The sequence is folded to about sqrt(n) rows; one loop runs over all rows at once, one over
+    The sequence is folded to about sqrt(n) rows. One loop runs over all rows at once, one over
     their totals: about 2 sqrt(n) steps of vectors in a program whose size does not depend on n.
     """
     if reverse:
@@ -113,8 +112,8 @@ def prefixes(
 
     def fold(leaf: Array) -> Array:
         # padding after the last element does not affect earlier prefixes
-        whole = jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (rows * columns - n,))])
-        return whole.reshape(rows, columns).T
+        padded = jnp.concatenate([leaf, jnp.broadcast_to(leaf[-1:], (rows * columns - n,))])
+        return padded.reshape(rows, columns).T
 
     folded = jax.tree.map(fold, elements)
     within = _scan(combine, folded)
@@ -134,7 +133,7 @@ def sums(x: Array) -> Array:
 
 
 def least(x: Array, *, reverse: bool = False) -> Array:
-    """Return cumulative minima."""
+    """Return cumulative minima, from the end if ``reverse``."""
     return prefixes(jnp.minimum, x, reverse=reverse)
 
 
@@ -164,7 +163,7 @@ class Binary(NamedTuple):
 
 
 class Ordered(NamedTuple):
-    """`Binary` data in ascending order of ``v``; ``order`` [n]: index of each observation."""
+    """`Binary` data in ascending order of ``v``; ``order`` [n]: original index of each entry."""
 
     v: Vector
     y: Vector
@@ -174,23 +173,23 @@ class Ordered(NamedTuple):
 
     @property
     def rho(self) -> Vector:
-        """Return residuals w (y - v)."""
+        """Return weighted residuals w (y - v)."""
         return self.w * (self.y - self.v)
 
     @property
     def squares(self) -> Vector:
-        """Return the sum of the squared weights of the labels of each prediction."""
+        """Return, for each entry, the sum of the squared weights of its labels."""
         return squares(self.w, self.labels)
 
     def back(self, values: Array) -> Array:
-        """Return values of the observations in their original order."""
+        """Return ``values`` of the sorted observations in the original order."""
         return jnp.zeros_like(values).at[self.order].set(values, unique_indices=True)
 
 
 class Atoms(NamedTuple):
     """The distribution of (v, y): different ``v`` [m] ascending, masses ``p0`` and ``p1`` [m] of
-    (v, 0) and (v, 1); ``atom`` [n] is the index for each observation. With ties, m = n is padded by
-    atoms without mass at the largest v."""
+    (v, 0) and (v, 1); ``atom`` [n], the index of the atom of each observation, in original order.
+    m = n: with ties, atoms without mass at the largest v are added."""
 
     v: Float[Any, " m"]
     p0: Float[Any, " m"]
@@ -209,16 +208,16 @@ class Atoms(NamedTuple):
 
 
 def squares(w: Array, labels: Array | None) -> Array:
-    """Return sums of squared weights of labels that share the weights ``w`` equally."""
+    """Return, for each w, the sum of squared weights of ``labels`` that share it equally."""
     return w**2 if labels is None else w**2 / jnp.where(labels > 0, labels, 1)
 
 
 def binary(predictions: Any, targets: Any, weights: Any = None, counts: Any = None) -> Binary:
-    """Check predictions, labels and weights; ValueError or TypeError names the argument.
+    """Return checked data with weights of sum 1; ValueError or TypeError names a wrong argument.
 
-    With ``counts`` of labels, ``targets`` are the numbers of labels 1, and ``weights`` those of one
-    label. Values are checked outside of jit only. Inside, a prediction or label that is NaN or
-    outside [0, 1], or a negative weight, makes every residual NaN.
+    With ``counts`` of labels, ``targets`` are numbers of labels 1, and ``weights`` are per label.
+    Values are checked outside of jit only. Under jit, a prediction or label that is NaN or outside
+    [0, 1], or a negative weight, makes every prediction and residual NaN.
     """
     v = checks.floats(predictions, "predictions")
     if v.ndim == 2:
@@ -257,7 +256,7 @@ def _weights(value: Any, v: Array) -> Array:
 
 
 def _grouped(v: Array, targets: Any, weights: Any, counts: Any) -> Binary:
-    """Check grouped data: of ``counts`` labels, ``targets`` are 1. ValueError inside jit."""
+    """Return checked grouped data: ``targets`` of ``counts`` labels are 1. ValueError in jit."""
     if any(isinstance(value, Tracer) for value in (v, targets, weights, counts)):
         raise ValueError("counts: numbers of labels are looked at, which works outside of jit only")
     ones, labels = (
@@ -276,7 +275,7 @@ def _grouped(v: Array, targets: Any, weights: Any, counts: Any) -> Binary:
 
 
 def one_by_one(data: Ordered) -> Ordered:
-    """Convert grouped data to one observation per label, without ``order``. Outside of jit only."""
+    """Return ungrouped data, one entry per label, with a new ``order``. Outside of jit only."""
     if data.labels is None:
         return data
     v, y, w, labels = (np.asarray(x) for x in (data.v, data.y, data.w, data.labels))
@@ -289,7 +288,7 @@ def one_by_one(data: Ordered) -> Ordered:
 
 
 def by_label(data: Ordered) -> Ordered:
-    """Convert grouped data to two observations per prediction: its labels 0, and its labels 1."""
+    """Split each group into two, its labels 0 and its labels 1; return other data unchanged."""
     if data.labels is None:
         return data
     v, order = jnp.repeat(data.v, 2), jnp.repeat(data.order, 2)
@@ -300,7 +299,7 @@ def by_label(data: Ordered) -> Ordered:
 
 
 def ordered(data: Binary) -> Ordered:
-    """Return sorted data for all measures; see `order`."""
+    """Return the data in ascending order of predictions (see `order`)."""
     return _taken(data, order(data.v))
 
 
@@ -311,7 +310,7 @@ def _taken(data: Binary, places: Array) -> Ordered:
 
 
 def atoms(data: Binary | Ordered) -> Atoms:
-    """Return the distribution with ties merged and as many atoms as observations."""
+    """Return the distribution of (v, y) with equal predictions merged, padded to n atoms."""
     return _atoms(data if isinstance(data, Ordered) else ordered(data))
 
 
@@ -331,12 +330,12 @@ def _atoms(data: Ordered) -> Atoms:
 
 
 def merged(data: Binary | Ordered) -> tuple[Binary, Int[np.ndarray, " n"] | None]:
-    """Merge equal predictions: return the distinct ones with mean labels, weights and numbers of
-    labels (or observations), and the index of each observation among them.
+    """Merge equal predictions: return grouped data, one group per distinct prediction, and the
+    index of the group of each observation, [n].
 
-    Measures of (v, y) do not change. The result is padded by predictions without weight to a power
-    of two, so that programs are shared. Outside of jit. Data that are not grouped, and of which
-    less than half tie, are returned unchanged, with None.
+    Measures of (v, y) do not change. Groups without weight pad the result to a power of two, so
+    that compiled programs are shared. Outside of jit only. If more than half of the predictions are
+    distinct and the data are not grouped, return the same data and None.
     """
     values = np.asarray(data.v)
     v, atom = np.unique(values, return_inverse=True)

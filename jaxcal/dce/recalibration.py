@@ -1,4 +1,4 @@
-"""Recalibration by groups: a map of predictions, and their distance from calibration after it."""
+"""Recalibrate predictions by mean labels of groups, and bound the error of the new predictions."""
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,13 @@ class Recalibration(Result):
     """A map of predictions to the mean labels of their groups; call it on new predictions.
 
     Attributes:
-        value: Mean distance by which the map moves the data, [].
+        value: Mean absolute change of the predictions by the map, [].
         groups: Groups of predictions, chosen without labels, and their mean labels.
-        before: The distance of the data, with its interval for the population and its verdict.
+        before: Distance from calibration of the original predictions, with interval and verdict.
         after: Interval of the ECE of the map on new predictions, an upper bound of their distance
-            from calibration. It includes the errors of mean labels only, as all predictions of a
-            group become equal.
-        expected: Expectation of that ECE, [].
+            from calibration. Only the errors of the mean labels contribute, because all predictions
+            of a group become equal.
+        expected: Expectation of the ECE of the map on new predictions, [].
     """
 
     value: Scalar
@@ -105,7 +105,7 @@ def recalibrate(
 
     Returns:
         `Recalibration`, a callable. It warns if the data do not reject calibration
-        (nothing-to-repair), or if the ECE after may exceed the distance before.
+        (nothing-to-repair), or if they do but the error may not decrease (uncertain-repair).
 
     Cost: that of `jaxcal.distance_from_calibration`.
 
@@ -138,10 +138,10 @@ def _apply(groups: Groups, v: Array) -> Array:
 def _error_of_map(
     key: Key, groups: Groups, data: Ordered, level: float | Scalar
 ) -> tuple[Scalar, Scalar, Scalar]:
-    r"""Return an interval of :math:`\sum_j p_j |r_j - r^*_j|`, and its expectation.
+    r"""Return the ends of an interval of :math:`\sum_j p_j |r_j - r^*_j|`, and its expectation.
 
-    Errors of mean labels are normal. The variance of a group includes half a label 0 and half a
-    label 1 of mean weight (Jeffreys), so that it is positive for equal labels.
+    Errors of mean labels are drawn as normal. The variance of a group includes half a label 0 and
+    half a label 1 of mean weight (Jeffreys), so that it is positive if all its labels are equal.
     """
     of = groups.group[groups.of(data.v)]
     weight = jnp.sum(data.w**2)  # mean weight, averaged over observations by weight

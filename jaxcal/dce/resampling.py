@@ -31,18 +31,18 @@ from jaxcal.results import Sentences, too_few
 from jaxcal.typing import Key, Scalar, Vector
 
 Null = Literal["redraw", "signs"]
-BATCH = 2**22  # numbers per step of a loop over draws
+BATCH = 2**22  # numbers per batch of draws, on other devices than a CPU
 CELLS = 8192  # cells of predictions whose labels are drawn together
-FEW = 10  # most observations for which all labels are enumerated
+FEW = 10  # most labels for which `least_p_value` enumerates all values
 
 
 def drawable(data: Ordered, *, equal: bool, null: Null) -> Ordered:
-    """Return the data whose labels are drawn: cells or distinct predictions, if labels have
-    ``equal`` weights and can be drawn together; otherwise single observations."""
+    """Return the data grouped by distinct predictions or cells, which are faster to redraw; the
+    same data if weights are not ``equal``, for "signs", or if groups would save little."""
     if equal and null == "redraw":
         if not isinstance(data.v, Tracer):
             if data.labels is not None and np.any(some := np.asarray(data.labels) > 0):
-                data = Ordered(*(jnp.asarray(np.asarray(x)[some]) for x in data))  # no empty cells
+                data = Ordered(*(jnp.asarray(np.asarray(x)[some]) for x in data))  # no empty groups
             distribution, atom = merged(data)
             if atom is not None and (m := distribution.v.size) <= CELLS:
                 return Ordered(*distribution[:3], jnp.arange(m), distribution.labels)
@@ -64,13 +64,13 @@ def _cells(data: Ordered) -> Ordered:
 
 
 def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
-    """Return the squared Laplace kernel calibration error of sorted residuals, each pair once."""
+    """Return the squared kernel calibration error, [], with the Laplace kernel of bandwidth 1."""
     left, _ = decaying_sums(v, rho, jnp.ones((), v.dtype))
     return jnp.sum(rho * (2 * left - rho))
 
 
 class RandomIntervals(NamedTuple):
-    """Surrogate interval calibration error of sorted residuals, with widths down to 2^-k_max."""
+    """Statistic of (v, rho): surrogate interval calibration error with widths 1, .., 2^-k_max."""
 
     k_max: int
 
@@ -80,8 +80,8 @@ class RandomIntervals(NamedTuple):
 
 
 def suitable_null(null: object, data: Binary) -> Null:
-    """Return the requested null. None selects "redraw" if all labels are 0 or 1, and under jit,
-    where `label_test` checks them; else "signs". ValueError if means would be redrawn."""
+    """Return the requested null. None selects "redraw" for grouped data, labels 0 or 1, and under
+    jit, where `label_test` checks labels; else "signs". ValueError for "redraw" and means."""
     checks.choice(null, "null", (None, "redraw", "signs"))
     if null == "signs":
         return "signs"
@@ -95,7 +95,7 @@ def suitable_null(null: object, data: Binary) -> Null:
 def null_draws(
     key: Key, data: Ordered, *, statistic: Any, n_draws: int, null: Null = "redraw"
 ) -> Float[Array, " b"]:
-    """Return draws of a statistic of (v, residuals) for calibrated predictions."""
+    """Return draws of ``statistic(v, rho)`` with residuals of calibrated predictions."""
     v, y, w, _, labels = data
 
     def one(key: Key) -> Scalar:
@@ -116,8 +116,8 @@ def null_draws(
 
 
 class CalibrationTest(NamedTuple):
-    """``p_value`` [] of "calibrated", ``statistic`` [], ``null_samples`` [b], and the smallest
-    p-value for any labels, [], if it was computed."""
+    """Result of a test: ``statistic`` [], ``p_value`` [], ``null_samples`` [b], and ``least`` [],
+    the smallest p-value that any labels could give; None for more than ten labels."""
 
     statistic: Scalar
     p_value: Scalar
@@ -128,7 +128,7 @@ class CalibrationTest(NamedTuple):
 def label_test(
     key: Key, data: Ordered, *, statistic: Any, equal: bool, n_draws: int, null: Null
 ) -> CalibrationTest:
-    """Test ordered data. The p-value is NaN if means of labels would be redrawn, under jit."""
+    """Test calibration; ``equal``: all weights are equal. The p-value of redrawn means is NaN."""
     drawn = drawable(data, equal=equal, null=null)
     test = resampling_test(key, drawn, statistic=statistic, n_draws=n_draws, null=null)
     p = test.p_value
@@ -141,13 +141,13 @@ def label_test(
 
 
 def number(data: Binary | Ordered) -> int:
-    """Return the number of labels."""
+    """Return the number of labels; without groups that is the number of observations."""
     return data.v.size if data.labels is None else round(float(jnp.sum(data.labels)))
 
 
 @partial(jax.jit, static_argnames=("statistic", "null"))
 def least_p_value(data: Ordered, statistic: Any, null: Null) -> Scalar:
-    """Return the probability of the largest statistic, over all 2^n labels (or signs)."""
+    """Return the probability of the largest statistic, [], among all 2^n labels (or signs)."""
     n = data.v.size
     one = (jnp.arange(2**n)[:, None] >> jnp.arange(n)[None]) % 2 == 1
     if null == "signs":
@@ -163,18 +163,18 @@ def least_p_value(data: Ordered, statistic: Any, null: Null) -> Scalar:
 
 
 def no_verdict(result: Any) -> Sentences:
-    """Return reasons against a verdict on a result with ``statistic``, ``p_value``,
-    ``null_samples``, ``least_p_value``, ``null`` and ``level``."""
-    lost, draws = np.isnan(np.asarray(result.p_value)), result.null_samples.shape[-1]
+    """Return reasons why a result has no verdict, each with whether it applies. ``result`` has the
+    attributes of `CalibrationTest` (``least_p_value`` for least), ``null`` and ``level``."""
+    is_nan, draws = np.isnan(np.asarray(result.p_value)), result.null_samples.shape[-1]
     few = too_few(result.null, lambda _: 1 / (1 + draws), 0, result.level)
     least = 0 if result.least_p_value is None else np.asarray(result.least_p_value)
     return [
         (
             "the p-value is NaN: labels are means, which are not drawn again from the predictions; "
             "under jit say null='signs'",
-            lost & np.isfinite(np.asarray(result.statistic)),
+            is_nan & np.isfinite(np.asarray(result.statistic)),
         ),
-        ("the data hold NaN, or values outside [0, 1]", lost),
+        ("the data hold NaN, or values outside [0, 1]", is_nan),
         (few, bool(few)),
         (
             "no labels of so few observations could be rejected: the least p-value that any could "
@@ -188,18 +188,18 @@ def no_verdict(result: Any) -> Sentences:
 def resampling_test(
     key: Key, data: Ordered, *, statistic: Any, n_draws: int, null: Null
 ) -> CalibrationTest:
-    """Compare a statistic with its draws under calibration; the data count as one draw."""
+    """Compare a statistic with draws under calibration; the statistic itself counts as one draw."""
     value = statistic(data.v, data.rho)
     draws = null_draws(key, data, statistic=statistic, n_draws=n_draws, null=null)
-    # ties must count as equal in spite of different orders of summation
+    # draws that equal the statistic up to rounding must count as equal
     slack = 16 * jnp.finfo(value.dtype).eps * (jnp.abs(value) + jnp.sum(data.squares))
     p = p_value((value - slack)[None], draws[None])[0]
     return CalibrationTest(value, p, draws)
 
 
 def _walk(one: Any, keys: Any, n: int) -> Array:
-    """Loop over draws: on a CPU one at a time, in cache and with a small program; on other devices
-    by ``vmap`` in batches of bounded memory."""
+    """Return ``one(key)`` for every key, [b]: on a CPU one after another, which stays in cache; on
+    other devices by ``vmap`` in batches of bounded memory. ``n``: size of the data of a draw."""
     if jax.default_backend() == "cpu":
         return jax.lax.map(one, keys)
     batch = min(keys.shape[0], max(1, BATCH // n))

@@ -1,10 +1,10 @@
-r"""Smooth and kernel calibration errors: the largest mean residual under a smooth weight.
+r"""Compute smooth and kernel calibration errors: the largest mean residual under a smooth weight.
 
 .. math:: smCE = \max_w \sum_i \rho_i w(v_i),\quad |w| \le 1,\ w\ \text{1-Lipschitz}
           = \min_a TV(a) + \int_0^1 |F - a|\,dt
 
-with F the cumulative residual and a the step functions from 0 to F(1). Half of it is a lower bound
-of the distance from calibration, and twice it an upper bound of the lower distance.
+with F the cumulative residual and a any step function from 0 to F(1). smCE / 2 is a lower bound of
+the distance from calibration, and 2 smCE is an upper bound of the lower distance.
 Source: Blasiok, Gopalan, Hu and Nakkiran (2023), Def. 7.2, Theorems 7.3 and 7.14.
 
 The kernel calibration error has the Laplace kernel:
@@ -33,23 +33,21 @@ from jaxcal.typing import ArrayLike, Scalar, Vector
 def denoise(f: Vector, g: Vector) -> Vector:
     r"""Return the exact L1 total variation denoising a [n] of a step function on [0, 1].
 
-    ``f`` [n] are its values, ``g`` [n] >= 0 the widths of its steps, of sum at most 2 (not
-    checked); the last width counts as 0. Every a_i is exactly 0 or one of the f. Cost: one sort and
-    O(n log n), memory O(n).
-
-    The result a minimizes
+    ``f`` [n] are its values F, ``g`` [n] >= 0 the widths of its steps, whose sum must be at most 2
+    (not checked); the last width counts as 0. Every a_i is exactly 0 or one of the F_i. Cost: one
+    sort and O(n log n), memory O(n). The result a minimizes
 
     .. math:: \sum_i |a_i - a_{i-1}| + \sum_i g_i |F_i - a_i|, \quad a_{-1} = 0,\ a_{n-1} = F_{n-1}.
 
-    Both terms are integrals over levels :math:`\lambda`, with :math:`u_i = 1(a_i > \lambda)`.
-    A detour from the value of u at an end and back costs two jumps and saves at most the widths, 2.
-    So a level has no jump if both ends agree, and one jump otherwise. Hence a is monotone from 0 to
+    Both terms are integrals over levels :math:`\lambda`, with :math:`u_i = 1(a_i > \lambda)`. A
+    jump of u away from its value at an end and back costs 2, and saves at most the widths, 2. So u
+    has no jump if its values at both ends agree, and one otherwise. Hence a is monotone from 0 to
     :math:`F_{n-1}`, its variation is :math:`|F_{n-1}|`, and the rest is the L1 isotonic regression
     of F clipped at both ends.
 
-    A level jumps where a cumulative sum is smallest. All levels are found by bisection of their
-    ranks: each round determines one bit of every :math:`a_i` from a cumulative sum and its running
-    minimum within runs of equal bits. log2(n) rounds of O(n); one sort for the ranks.
+    u jumps where a cumulative sum is smallest. All levels are found by bisection of their ranks:
+    each round determines one bit of the rank of every :math:`a_i` from a cumulative sum and its
+    running minimum within runs of equal bits. There are log2(n) rounds of O(n).
     """
     n = f.size
     sign = jnp.where(f[-1] < 0, -1, 1).astype(f.dtype)
@@ -65,7 +63,7 @@ def denoise(f: Vector, g: Vector) -> Vector:
 def _isotonic(rank: Int[Array, " n"], g: Vector) -> Int[Array, " n"]:
     """Return the nondecreasing ranks a that minimize sum g |1(rank >= q) - 1(a >= q)| for every q.
 
-    Positions are folded to columns, over which loops run together."""
+    The positions are folded to about sqrt(n) columns, which one loop processes together."""
     n = rank.size
     columns = max(1, math.isqrt(n))
     rows = -(-n // columns)
@@ -119,11 +117,11 @@ class SmoothCE(Result):
     """Smooth calibration error with its certificates.
 
     Attributes:
-        value: The error, [], attained by the ``witness``: a certified lower bound.
+        value: Mean residual with the weight ``witness``, []: a certified lower bound of the error.
         upper: Value of the dual certificate, []: an upper bound, equal up to rounding.
-        witness: Weight at each observation, |w| <= 1 and 1-Lipschitz, [n].
-        flow: F - a to the right of each prediction, in the order of the predictions (0 after the
-            last), [n].
+        witness: Weight at each observation, [n], |w| <= 1 and 1-Lipschitz in the prediction.
+        flow: F - a between each prediction and the next, in ascending order of the predictions,
+            [n]; 0 after the last. F is the cumulative residual, a the optimal step function.
     """
 
     value: Scalar
@@ -142,8 +140,8 @@ def smooth_ce(
 ) -> SmoothCE:
     """Return the exact smooth calibration error of predicted probabilities, with its witness.
 
-    The maximum mean of w(v) (y - v) over 1-Lipschitz weights |w| <= 1. Works under jit and vmap;
-    the gradient of ``value`` in all three arguments is that of the envelope theorem.
+    The error is the maximum mean of w(v) (y - v) over 1-Lipschitz weights |w| <= 1. Works under jit
+    and vmap; ``value`` is differentiable in all three arguments (by the envelope theorem).
 
     Args:
         predictions: Probabilities v of label 1, [n].
@@ -151,7 +149,7 @@ def smooth_ce(
         weights: Weights of the observations, [n], >= 0.
 
     Returns:
-        `SmoothCE`. NaN inside jit gives NaN.
+        `SmoothCE`. Under jit, NaN in the data gives NaN.
 
     Cost: O(n log n) time and memory.
 
@@ -173,7 +171,7 @@ def _smooth(data: Ordered) -> SmoothCE:
 
 
 def smooth_of_residuals(v: Vector, rho: Vector) -> SmoothCE:
-    """Return the smooth error of residuals ``rho`` at ascending ``v``, in that order."""
+    """Return the smooth error of residuals ``rho`` at ascending ``v``; arrays keep that order."""
     value, proof = _value(v, rho)
     return SmoothCE(value, *proof)
 
@@ -196,8 +194,8 @@ def _value(v: Vector, rho: Vector) -> tuple[Scalar, tuple[Scalar, Vector, Vector
 
 @_value.defjvp
 def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> PyTree:
-    """Differentiate by the envelope theorem: d/d rho_i is the witness, d/d v_i the change of |flow|
-    across v_i. Certificates are constants."""
+    """Differentiate by the envelope theorem: d/d rho_i is the witness, d/d v_i is |flow| before v_i
+    minus |flow| after it. The other outputs have derivative 0."""
     solution = _value(*primals)
     _, (_, witness, flow) = solution
     size = jnp.abs(flow)
@@ -207,11 +205,11 @@ def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> P
 
 
 def _witness(v: Vector, g: Vector, flow: Vector, jumps: Vector) -> Vector:
-    """Return a weight that is optimal for the certificate: 1 where a rises, -1 where it falls;
-    its slope is -1 where F > a, 1 where F < a, and free where F = a.
+    """Return an optimal weight w at each v: 1 where a rises, -1 where it falls. Its slope is -1
+    where F > a (``flow`` > 0), 1 where F < a, and in [-1, 1] where F = a.
 
-    These are bounds on w and its differences, whose largest and smallest solutions are shortest
-    paths along the line, from either side; their middle is returned."""
+    The largest and the smallest w with these bounds are shortest paths along the line; the result
+    is the mean of both."""
     sign = jnp.where(jnp.any(jumps < 0), -1, 1).astype(v.dtype)
     floor = jnp.where(jumps != 0, 1, -1).astype(v.dtype)
     fixed = -g * jnp.sign(sign * flow)
@@ -238,9 +236,9 @@ class KernelCE(Result):
     Attributes:
         value: Square root of ``squared``, [].
         squared: V-statistic of the square, []; non-negative up to rounding, biased upwards.
-        unbiased: U-statistic of the square, []; may be negative, NaN for one observation.
-        witness: Function of unit norm that attains the error, at each observation, [n]; 0 if the
-            error is 0.
+        unbiased: U-statistic of the square, []; may be negative, and is NaN for one observation.
+        witness: Values at each observation, [n], of the function of unit norm that attains the
+            error; 0 if the error is 0.
     """
 
     value: Scalar
@@ -267,18 +265,18 @@ def _laplace(data: Ordered, bandwidth: Scalar) -> KernelCE:
 
 
 def of_unit_norm(h: Vector, norm: Scalar) -> Vector:
-    """Return a function's values over its norm: 0 if the norm is 0, NaN if it is NaN."""
+    """Return ``h / norm``: 0 if the norm is 0, and NaN if the norm is NaN."""
     return jnp.where(norm > 0, h / jnp.where(norm > 0, norm, 1), 0 * norm)
 
 
 def field(v: Vector, rho: Vector, bandwidth: Scalar) -> Vector:
-    """Return sum over j of rho_j exp(-|v_i - v_j| / bandwidth) for ascending v, in O(n)."""
+    """Return the sums over j of rho_j exp(-|v_i - v_j| / bandwidth), [n], for ascending v; O(n)."""
     left, right = decaying_sums(v, rho, bandwidth)
     return left + right - rho
 
 
 def decaying_sums(v: Vector, rho: Vector, bandwidth: Scalar) -> tuple[Vector, Vector]:
-    """Return sums over j <= i and over j >= i of rho_j exp(-|v_i - v_j| / bandwidth)."""
+    """Return the sums over j <= i, and over j >= i, of rho_j exp(-|v_i - v_j| / bandwidth)."""
     decay = jnp.exp(-jnp.diff(v) / bandwidth)
     none = jnp.zeros(1, v.dtype)
 
@@ -301,9 +299,9 @@ def kernel_ce(
     r"""Return the kernel calibration error (MMCE) with the kernel :math:`e^{-|v - v'| / \ell}`.
 
     With bandwidth 1, as in the paper, the value is at most the square root of the true distance.
-    Other kernels need not make it a consistent measure; a Gaussian one misses rapid changes
-    (Theorem 8.6). Differentiable in all arguments (one-sided where predictions tie); works under
-    jit and vmap.
+    With other kernels it may not be a consistent measure: a Gaussian kernel misses rapid changes
+    (Theorem 8.6). It is differentiable in all arguments (one-sided where predictions tie) and works
+    under jit and vmap.
 
     Args:
         predictions: Probabilities of label 1, [n].

@@ -1,18 +1,18 @@
-r"""A table of any number of binary forecasts: (count, sum of p, sum of y) by cells of p.
+r"""Summarize any number of binary forecasts in a table: count, sum of p and sum of y per cell of p.
 
 A table replaces predictions by the means of their cells, :math:`\bar p_k`. Sums of residuals in
 each cell stay the same, since :math:`\sum (y - p) = \sum (y - \bar p)`; only positions change. In a
 cell from a to b with mean m the mean of :math:`|p - m|` is at most :math:`\delta = 2 (m - a)(b - m)
-/ (b - a)`, its value if all p are a or b. With r the rate of label 1, the mean of :math:`|y - p|`
-is at most :math:`r (1 - a) + (1 - r) b`, so that
+/ (b - a)`, which is attained if all p are a or b. If r is the rate of label 1, the mean of
+:math:`|y - p|` is at most :math:`r (1 - a) + (1 - r) b`, so that
 
 .. math:: E|p - \bar p|\,|y - p| \le \min(\delta \max(b, 1 - a),\ (b - a)(r (1 - a) + (1 - r) b)).
 
-The mean of :math:`\delta` over cells is ``moved``, that of the right side ``moved_residuals``. The
-true and the lower distance are 1-Lipschitz in E|p - \bar p|. The smooth calibration error changes
-by :math:`E[(f(p) - f(\bar p))(y - p)]` for f of slope at most 1, the squared Laplace kernel error
-by twice that times E|y - p| <= 1, and a residual leaves its bin of width w and random shift with
-probability :math:`|p - \bar p| / w`.
+The mean of :math:`\delta` over observations is ``moved``, and the mean of the right side is
+``moved_residuals``. The true and the lower distance change by at most E|p - \bar p|, the smooth
+error by :math:`E[(f(p) - f(\bar p))(y - p)]` for f of slope at most 1, and the squared Laplace
+kernel error by twice that times E|y - p| <= 1. A residual moves to another bin of width w and
+random shift with probability :math:`|p - \bar p| / w`.
 """
 
 from typing import Any, ClassVar
@@ -28,7 +28,7 @@ from jaxcal.results import Result
 from jaxcal.typing import ArrayLike
 
 CELLS = 8192
-ROUNDING = 1e-6  # relative rounding error allowed in sums that others computed
+ROUNDING = 1e-6  # relative rounding error allowed in sums that users pass
 
 
 class Table(Result):
@@ -40,15 +40,15 @@ class Table(Result):
     distance, the lower distance and their intervals by ``moved``; the smooth calibration error by
     R = ``moved_residuals``; the squared Laplace kernel calibration error by 2 R; the smECE of width
     s by .8 R / s; the surrogate interval error by 2 R / w for its least width w (2^-8 by default).
-    A bin whose edges cut cells may gain or lose these cells, and an unbinned ECE becomes that of
-    the cells. Tests are exact for cells of equal predictions, and within .001 in probability
-    otherwise (see `jaxcal.dce.distance_from_calibration`). In practice changes are far smaller, as
+    A bin whose edge cuts a cell includes all of that cell or nothing, and the unbinned ECE is that
+    of the cells. P-values are exact if all predictions in each cell are equal, and otherwise within
+    .001 (see `jaxcal.dce.distance_from_calibration`). Changes are usually far smaller, because
     labels hardly depend on predictions within a cell.
 
     Attributes:
-        counts: Number of observations of each cell, [k].
-        predictions: Sum of their predictions, [k].
-        targets: Sum of their labels, [k].
+        counts: Number of observations in each cell, [k].
+        predictions: Sum of the predictions in each cell, [k].
+        targets: Sum of the labels in each cell, [k].
 
     Example:
         >>> import numpy as np, jaxcal
@@ -78,10 +78,10 @@ class Table(Result):
         Args:
             predictions: Probabilities of label 1, [n]; n may be 0.
             targets: Labels 0 or 1, [n]; means of labels allow measures, but not tests.
-            cells: Number of cells.
+            cells: Number of cells of [0, 1].
 
         Returns:
-            `Table`. Outside of jit.
+            `Table`. Works outside of jit only.
 
         Cost: O(n).
         """
@@ -99,11 +99,11 @@ class Table(Result):
         COUNT(*), SUM(p), SUM(y) .. GROUP BY FLOOR(p * 8192)``.
 
         Args:
-            counts: Numbers of observations of each group, [k], whole.
-            predictions: Sums of their predictions, [k].
-            targets: Sums of their labels, [k].
-            cells: Number of cells. A group may not span several cells; a cell may hold several
-                groups.
+            counts: Number of observations in each group, [k].
+            predictions: Sum of the predictions in each group, [k].
+            targets: Sum of the labels in each group, [k].
+            cells: Number of cells. All predictions of a group must be in one cell, which is not
+                checked; a cell may hold several groups.
 
         Returns:
             `Table`.
@@ -149,7 +149,7 @@ class Table(Result):
 
     @property
     def means(self) -> dict[str, np.ndarray]:
-        """Return arguments of measures: mean ``predictions`` and ``targets`` of cells, and counts
+        """Return arguments for measures: mean ``predictions`` and ``targets`` of cells, and counts
         as ``weights``, [k] each. Cells without observations have the weight 0."""
         some, k = np.maximum(self.counts, 1), self.counts.size
         v = np.where(self.counts > 0, self.predictions / some, (np.arange(k) + 0.5) / k)
@@ -157,8 +157,8 @@ class Table(Result):
 
     @property
     def groups(self) -> dict[str, np.ndarray]:
-        """Return arguments of tests and of `jaxcal.distance_from_calibration`: mean ``predictions``
-        of cells, numbers of labels 1 as ``targets``, and ``counts``, [k] each."""
+        """Return arguments for `jaxcal.distance_from_calibration` and other tests: mean
+        ``predictions`` of cells, numbers of labels 1 as ``targets``, and ``counts``, [k] each."""
         means = self.means
         return {
             "predictions": means["predictions"],
@@ -173,7 +173,7 @@ class Table(Result):
 
     @property
     def moved_residuals(self) -> float:
-        """Upper bound of that mean with weights \\|y - p\\|; at most `moved`."""
+        """Upper bound of the mean of \\|p - mean of its cell\\| \\|y - p\\|; at most `moved`."""
         k, some = self.counts.size, np.maximum(self.counts, 1)
         low, high = np.arange(k) / k, np.arange(1, k + 1) / k
         rate = self.targets / some
@@ -221,13 +221,13 @@ class Table(Result):
 
 
 def _numbers(value: Any, name: str) -> Float[np.ndarray, " n"]:
-    """Return finite numbers in float64; ValueError or TypeError, also inside of jit, names them."""
+    """Return ``value`` as finite float64 numbers [n]; a ValueError or TypeError names it."""
     if isinstance(value, Tracer):
         raise ValueError(f"{name}: a table is made outside of jit, vmap and grad only")
     try:
         values = np.asarray(value)
     except ValueError:
-        values = np.asarray(None)  # rows of different lengths
+        values = np.asarray(None)  # not an array: rows of different lengths
     if values.dtype.kind not in "biuf":
         raise TypeError(f"{name}: wanted numbers, got {checks.say(value)}")
     values = values.astype(float)
@@ -249,7 +249,7 @@ def _unit(value: Any, name: str) -> Float[np.ndarray, " n"]:
 
 
 def _summed(counts: Any, v: np.ndarray, y: np.ndarray, cells: int) -> Table:
-    """Sum groups of ``counts`` observations with mean predictions v and labels y by cells."""
+    """Return the table of groups of ``counts`` observations, of mean prediction v and label y."""
     cell = np.minimum((v * cells).astype(int), cells - 1)
     sums = (np.bincount(cell, counts * x, cells).astype(float) for x in (v, y))
     return Table(np.bincount(cell, counts, cells).astype(int), *sums)

@@ -1,7 +1,7 @@
-"""Arrays that another language or library saved as .npz, checked one by one.
+"""Read the arrays of a test from a .npz file that another language or library saved.
 
-Every fault of a file raises a `BadFile` with one sentence that names the file, the array and what
-was wanted, because the user may not know Python.
+A file with a fault raises `BadFile`: one sentence that names the file, the array and what was
+wanted, because the user may not know Python.
 """
 
 import struct
@@ -41,7 +41,7 @@ class BadFile(Exception):
 
 
 class TestArrays(NamedTuple):
-    """The arrays of a test, all of one float type, with either ``node_scores`` or ``features``.
+    """The arrays of a test, all of one float type; ``node_scores`` or ``features`` is None.
 
     ``targets`` and ``scores`` [n, d]; ``node_scores`` [n, m, d]; ``nodes`` [m, d]; ``features``
     [n, q]. ``notes``: sentences about likely mistakes.
@@ -58,10 +58,10 @@ class TestArrays(NamedTuple):
 
 
 def read(path: Path) -> TestArrays:
-    """Read and check ``path``, in the widest type in the file.
+    """Return the checked arrays of the file ``path``, in the widest float type among them.
 
     Scores may hold NaN or infinity, which the test reports; everything else must be finite. If
-    d = 1 the last axis may be left out. Raises BadFile.
+    d = 1, arrays in the file may lack the last axis. Raises BadFile.
     """
     raw, others = load(path, NAMES)
     arrays = {name: _floats(path, name, array) for name, array in raw.items()}
@@ -86,7 +86,7 @@ def read(path: Path) -> TestArrays:
 
 
 def load(path: Path, names: Iterable[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Return the arrays with these names, and the names of all others. Raises BadFile."""
+    """Return the arrays of a file with these names, and its other names; raises BadFile."""
     names = tuple(names)
     try:
         file = path.open("rb")
@@ -138,7 +138,7 @@ def _floats(path: Path, name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...]) -> TestArrays:
-    """Return every array with its full number of axes; BadFile if lengths disagree."""
+    """Return all arrays with all their axes, and notes on mistakes; BadFile if lengths disagree."""
     targets = arrays["targets"]
     if targets.ndim not in (1, 2) or targets.size == 0:
         raise BadFile(
@@ -172,7 +172,7 @@ def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...])
 def _fitted(
     path: Path, name: str, array: np.ndarray, axes: list[str], lengths: dict[str, int]
 ) -> np.ndarray:
-    """Return the array with these axes; BadFile if a length differs from earlier arrays."""
+    """Return the array with these axes, and add new ``lengths``; BadFile if known ones differ."""
     shape = array.shape
     if array.ndim == len(axes) - 1 and lengths.get(axes[-1], 1) == 1:
         array = array[..., None]

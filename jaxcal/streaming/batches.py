@@ -1,4 +1,4 @@
-"""Batches from arrays on disk or in memory, and the remaining batches of a resumed pass."""
+"""Iterate over batches of arrays, and over the remaining batches of a resumed pass."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,8 +9,8 @@ from jaxcal.read import checks
 
 
 class ShardBatch(tuple):
-    """A batch with the name, size and checksum of its file in ``shard``; its first ``filler`` rows
-    do not count."""
+    """A batch from a file, whose name, size and checksum ``shard`` holds in one text. The first
+    ``filler`` rows are padding and do not count."""
 
     shard: str
     filler: int
@@ -26,11 +26,11 @@ def array_batches(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
     """Yield consecutive batches of arrays with the same leading axis, such as memory-mapped ones.
 
     Args:
-        size: Rows of a batch.
+        size: Number of rows of a batch.
         *arrays: NumPy, memory-mapped or JAX arrays; only one batch of each is read at a time.
 
     Yields:
-        Tuples of slices; the last may be shorter.
+        Tuples with a slice of each array; those of the last batch may be shorter.
 
     Raises:
         ValueError: Leading axes disagree.
@@ -57,19 +57,19 @@ def array_batches(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
 def remaining(
     batches: Iterator[PyTree], n: int, done_shards: tuple[str, ...]
 ) -> Iterator[tuple[int, PyTree, int, tuple[str, ...]]]:
-    """Yield the batches with rows after the first n, which are done.
+    """Yield the batches that contain rows after the first n, which an earlier pass has processed.
 
     Args:
-        batches: All batches, including those that are done.
-        n: Number of rows that are done.
-        done_shards: The shards that these rows came from, as in `ShardBatch.shard`.
+        batches: All batches, including those that are processed.
+        n: Number of rows that are processed.
+        done_shards: The shards of the processed rows, as in `ShardBatch.shard`, in order.
 
     Yields:
         Index of the batch, the batch, the number of its first rows that do not count because they
-        are done or filler, and the shards up to it.
+        are processed or padding, and the shards of all batches so far, this one included.
 
     Raises:
-        ValueError: The first n rows are missing, or come from other shards, which it names.
+        ValueError: The first n rows are missing, or come from other shards, which the error names.
     """
     done, shards, last = n, (), None
     for number, batch in enumerate(batches):

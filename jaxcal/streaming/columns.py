@@ -28,9 +28,9 @@ class Columns(NamedTuple):
     """Names of the columns of a table that are read.
 
     Attributes:
-        arrays: The column of each array of the test, by name of the array.
-        classes: The column of each class, by label, if each class has one. A single column holds
-            the probability of one label.
+        arrays: Name of the column of each array of the test, by the name of the array.
+        classes: Name of the column of each class, by label; empty if classes have no columns. A
+            single column holds the probability of one of two labels.
     """
 
     arrays: dict[str, str]
@@ -49,7 +49,7 @@ def columns_of(names: Sequence[str], chosen: Sequence[str] = ()) -> Columns:
         names: Names of all columns.
         chosen: Texts "KEY=NAME" for the columns to read. A key is "label" or "target", the name of
             an array ("probabilities", "mean", "deviation", "scores", ..), or the label of a class.
-            By default the columns with these names, p0, p1, .. for classes, or p for label 1.
+            By default columns with these names are read, p0, p1, .. for classes, or p for label 1.
 
     Returns:
         `Columns`.
@@ -90,16 +90,15 @@ def _by_name(names: Sequence[str]) -> list[str]:
 
 
 def arrays_of(table: Any, columns: Columns, widths: dict[str, int]) -> tuple[Arrays, np.ndarray]:
-    """Return the arrays of an Arrow table, and which of its rows could be read.
+    """Return the arrays of an Arrow table of n rows, and a mask of the rows that could be read.
 
     Args:
-        table: Arrow table of n rows.
+        table: The Arrow table.
         columns: Columns to read.
-        widths: Length of the lists of each array, set by its first row; new arrays are added.
+        widths: Length of the lists of each array; new arrays are added by their first row.
 
     Returns:
-        Arrays with n rows, and a mask [n]; rows that cannot be read hold NaN or the label -1.
-    """
+        Arrays of n rows by name, and a mask [n]. Unreadable values are NaN, and labels -1."""
     arrays, good = {}, np.ones(len(table), bool)
     for name, column in columns.arrays.items():
         if name == TARGETS and (columns.classes or PROBABILITIES in columns.arrays):
@@ -126,7 +125,8 @@ def _arrow() -> tuple[Any, Any]:
 
 
 def _labels(column: Any, classes: Sequence[str]) -> np.ndarray:
-    """Return the index of each label among the classes, -1 for any other value."""
+    """Return the index of each label among the classes, or -1 if it is unknown. For one class: 1 if
+    the label is that class, else 0, or -1 if it is null or, for classes yes and no, neither."""
     pa, pc = _arrow()
     texts = pc.replace_substring_regex(pc.cast(column, pa.string()), r"\.0$", "")
 
@@ -145,7 +145,7 @@ def _labels(column: Any, classes: Sequence[str]) -> np.ndarray:
 
 
 def _numbers(name: str, column: Any, widths: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers or lists of numbers, and a mask of the rows that hold them."""
+    """Return a column as numbers [n] or lists of numbers [n, k], and a mask of the valid rows."""
     pa, pc = _arrow()
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = column.type
@@ -175,7 +175,7 @@ def _number(text: str | None) -> float | None:
 
 
 def faults(arrays: Arrays, read: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """Return each possible fault of rows, with a mask [n] of the rows that have it."""
+    """Return a description of each possible fault, and a mask [n] of the rows that have it."""
     if PROBABILITIES in arrays:
         p, label = arrays[PROBABILITIES], arrays[TARGETS]
         return [
@@ -198,7 +198,7 @@ def faults(arrays: Arrays, read: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 
 def checked(arrays: Arrays) -> Arrays:
-    """Return the arrays if they are those of a test, of equal length; BadFile otherwise."""
+    """Return the same arrays; BadFile if they are not those of a test, of equal length."""
     if TARGETS not in arrays or set(arrays) - {TARGETS} not in FORMS:
         forms = "; ".join(", ".join(f"'{name}'" for name in sorted(form)) for form in FORMS)
         raise BadFile(
@@ -218,13 +218,13 @@ def checked(arrays: Arrays) -> Arrays:
 
 
 def log_normal(parameters: tuple[Array, Array], y: Array) -> Array:
-    """Return the log density of independent normals (means, deviations), up to its constant."""
+    """Return the log density at y, up to a constant, of normals (means, standard deviations)."""
     mean, deviation = parameters
     return -jnp.sum(((y - mean) / deviation) ** 2 / 2 + jnp.log(deviation))
 
 
 def batch_of(arrays: Arrays) -> tuple[Any, ...]:
-    """Return predictions and targets, and the array 'features' if there is one."""
+    """Return the batch for `StreamedTest.update`: predictions, targets and, if any, 'features'."""
     targets = arrays[TARGETS]
     if PROBABILITIES in arrays:
         return arrays[PROBABILITIES], targets

@@ -1,21 +1,21 @@
-r"""`jaxcal.compare` in units of probability, as sums over batches.
+r"""Compute `jaxcal.compare` in units of probability from sums over batches.
 
-With features g = (1, x) of the predictions and residuals d, the regression needs the sums of
-:math:`g g^\top` and :math:`g d^\top`, and its draws need the same sums of `BLOCKS` groups of rows.
-The numbers of the rows determine the random group of each row (one row of each run of 1,024 per
-group) and its random residuals, so draws do not depend on the order of the rows or on their split
-among workers. `jaxcal.streaming.rows` defines x and d.
+`jaxcal.streaming.rows` defines features x of the predictions and residuals d. With g = (1, x), the
+regression of d on x needs the sums of :math:`g g^\top` and :math:`g d^\top`, and its draws need
+these sums for each of `BLOCKS` = 1,024 groups of rows. Each group has one row of every 1,024
+consecutive rows. The number of a row determines its random group and its random residuals, so draws
+do not depend on the order of the rows or on their split among workers.
 
-Only the leverages in the leave-one-out factors :math:`1 / (1 - h_i)` would need a second pass.
-They are replaced by their mean r / n, so that
+Only the leverages :math:`h_i` in the leave-one-out factors :math:`1 / (1 - h_i)` would need a
+second pass. In these factors they are replaced by their mean r / n, so that
 
 .. math:: U = \frac{\|\sum_i F_i d_i^\top\|^2 - \sum_i h_i \|d_i\|^2}{2 (n - r)},
 
-with the basis F, its rank r, and exact leverages in the second sum. For equal leverages this is the
-value of the computation in memory. For even Dirichlet predictions of 30 classes the two differed by
-at most .12 standard errors at n = 1,024, .05 at 4,096 and .013 at 65,536; for 2 and 10 classes by a
-quarter of that; if six predictions far from all others decide the regression, by up to .26
-(`experiments/compare/leverages.py`).
+with the basis F of rank r, and exact leverages in the second sum. For equal leverages this is the
+value that `jaxcal.compare` computes in memory. For uniform Dirichlet predictions of 30 classes the
+two differed by at most .12 standard errors at n = 1,024, .05 at 4,096 and .013 at 65,536; for 2 and
+10 classes by a quarter of that; if six predictions far from all others decide the regression, by up
+to .26 (`experiments/compare/leverages.py`).
 """
 
 from functools import partial
@@ -39,13 +39,13 @@ from jaxcal.typing import ArrayLike, Key, Models, Scalar
 
 
 class ComparisonSums(eqx.Module):
-    """The fit of a comparison to a first sample; implements `jaxcal.streaming.state.Sums`.
+    """A comparison fitted to a first sample; implements `jaxcal.streaming.state.Sums`.
 
     Attributes:
         key: Random key of groups, labels and draws.
-        kind: Reads a batch into features and residuals.
+        kind: Computes features and residuals of a batch.
         names: Names of the models.
-        n_draws: Draws of the test.
+        n_draws: Number of draws of the test.
     """
 
     key: Key
@@ -55,7 +55,7 @@ class ComparisonSums(eqx.Module):
 
     @classmethod
     def of(cls, key: Key, models: Models, targets: ArrayLike, n_draws: int) -> "ComparisonSums":
-        """Fit to checked predictions of a first sample."""
+        """Return the comparison fitted to checked predictions of a first sample."""
         if are_classes(named(models)[1]):
             kind, names = ClassRows.of(models, targets)
         else:
@@ -123,10 +123,10 @@ class Sums(NamedTuple):
     """Sums of M models over n rows.
 
     Attributes:
-        groups: For each group, sums of products of features g with g, residuals d, random and
-            added residuals, and of the squared norm of d.
+        groups: For each group, sums of the products of g with g, residuals d, random residuals,
+            added residuals and the squared norm of d, in t = s + 3 p + 1 columns.
         sizes: Sum of the squared norm of d times g g^T.
-        lost: Number of rows that are not finite.
+        lost: Number of rows with values that are not finite.
     """
 
     groups: Float[Array, "M b s t"]
@@ -144,8 +144,8 @@ def _errors(
     rank: int,
     n_draws: int,
 ) -> Error:
-    """Return the error of each model. ``added``: mean squared norm of added residuals, and their
-    variance along the direction of most errors."""
+    """Return the errors of all models, with a leading axis. ``added``: mean squared norm of added
+    residuals, and their variance along the direction of most errors."""
     return jax.vmap(lambda of: _error(keys, of, n, added, rank, n_draws))(sums)
 
 
@@ -157,15 +157,15 @@ def _error(
     rank: int,
     n_draws: int,
 ) -> Error:
-    """Return the error of one model, as `jaxcal.ckce.probability.by_regression` does, with each
-    leverage replaced by the mean leverage."""
+    """Return the error of one model, as `jaxcal.ckce.probability.by_regression` does, but with the
+    mean leverage in all leave-one-out factors. Arguments are as in `_errors`."""
     s = sums.sizes.shape[0]
     p = (sums.groups.shape[2] - s - 1) // 3
     parts = jnp.split(sums.groups, (s, s + p, s + 2 * p, s + 3 * p), axis=2)
     products, residuals, drawn, added, squares = parts
-    whole = jnp.sum(products, axis=0)
-    mean = whole[0, 1:] / n
-    covariance = whole[1:, 1:] / n - mean[:, None] * mean[None]
+    gram = jnp.sum(products, axis=0)
+    mean = gram[0, 1:] / n
+    covariance = gram[1:, 1:] / n - mean[:, None] * mean[None]
     of = Basis.of(n, mean, covariance, rank, float(jnp.finfo(jnp.float32).eps))
     columns = jnp.zeros((s, rank)).at[0, 0].set(of.constant)
     columns = columns.at[0, 1:].set(-of.mean @ of.directions).at[1:, 1:].set(of.directions)

@@ -1,7 +1,7 @@
-"""Tests from sums over batches, in time linear in n.
+"""Compute tests from sums over batches, in time linear in the number n of observations.
 
-Random features take n p^2 multiplications and p^2 numbers; `jaxcal.calibration_test` takes
-k (b + k) numbers for k entries and b draws.
+Tests with p random features take n p^2 multiplications and store p^2 numbers. The calibration test
+stores k (b + k) numbers for k entries and b draws.
 """
 
 import math
@@ -37,15 +37,15 @@ class StreamResult(JudgedResult):
     """Outcome of a streamed test.
 
     Attributes:
-        estimate: Unbiased estimate of the squared discrepancy of the features.
-        standard_error: Standard error of the estimate for a clearly miscalibrated model.
+        estimate: Unbiased estimate of the squared discrepancy that the random features define.
+        standard_error: Standard error of the estimate; valid for clearly miscalibrated models.
         p_value: P-value from the limit distribution (eigenvalues of the covariance).
-        p_value_error: Standard error of the p-value, as n observations estimate the eigenvalues.
+        p_value_error: Standard error of the p-value due to the estimation of the eigenvalues.
         n: Number of observations.
         n_first: Size of the first sample, to which units, bandwidths and nodes were fitted.
         bandwidths: Bandwidths by name, in the units of the test.
         test: Name of the test.
-        route: Description of the random features.
+        route: Description of the random features, as in the report.
         fault: Why there is no verdict; "" if there is one.
         level: Level of the test.
     """
@@ -83,10 +83,10 @@ SUMS = ("sums", "products", "trace", "fourth", "lost")
 
 
 class LinearFit(eqx.Module):
-    """The fit to a first sample (units, bandwidths, nodes, frequencies); implements
-    `jaxcal.streaming.state.Sums`.
+    """A fitted test with random features; implements `jaxcal.streaming.state.Sums`.
 
-    ``prepared``: the fit. ``kind``: name of the test. ``size``: length p of the vectors summed.
+    ``prepared`` holds units, bandwidths, nodes and frequencies; ``kind`` is "kccsd", "kcsd" or
+    "skce"; ``size`` is the length p of the feature vector z of an observation.
     """
 
     key: Key
@@ -98,7 +98,7 @@ class LinearFit(eqx.Module):
     def of(
         cls, key: Key, predictions: PredictionsLike, ys: Array, spec: Specification, kind: str
     ) -> "LinearFit":
-        """Fit to checked observations."""
+        """Return the test fitted to checked observations, with the name ``kind``."""
         prepared, size = _fitted(key, predictions, ys, spec)
         return cls(key, prepared, kind, size.size)
 
@@ -107,7 +107,7 @@ class LinearFit(eqx.Module):
         return False
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Return empty sums of z, z z^T, |z|^2 and |z|^4, and no least numbers."""
+        """Return zero sums of z, z z^T, |z|^2, |z|^4 and the lost values, and no minima."""
         p = self.size
         shapes = (p,), (p, p), (), (), ()
         return {name: np.zeros(shape) for name, shape in zip(SUMS, shapes, strict=True)}, {}
@@ -120,7 +120,7 @@ class LinearFit(eqx.Module):
             ys = checks.targets(targets, least=1)
             predictions = checks.predictions(predictions, ys)
         vectors = checks.rows(inputs[0], ys.shape[0], "inputs") if inputs else None
-        # each batch has independent draws, wherever it comes in the stream
+        # draws are determined by the targets of the batch, not by its position in the stream
         key = jax.random.fold_in(self.key, zlib.crc32(np.asarray(ys).tobytes()))
         sums = _batch_sums(key, self.prepared, predictions, ys, vectors, jnp.asarray(done))
         return ys.shape[0], dict(zip(SUMS, sums, strict=True)), {}
@@ -213,17 +213,17 @@ class StreamedCalibration(JudgedResult):
 
     Attributes:
         statistic: Log evidence against calibration.
-        p_value: P-value from random signs.
+        p_value: P-value from random signs; NaN if it cannot be computed.
         null_samples: Draws of the statistic with random signs, [b].
         parts: The named alternatives, each with its p-value.
         n: Number of observations.
         n_first: Size of the first sample, to which units and features were fitted.
         table: Shift and spread of each coordinate, on average and along each feature; None for
             few observations.
-        counts: Numbers of observations: "impossible" (density 0 at the target), "lost" (density
-            or score not finite), "nonfinite" (target), "ended" (the density ends near the target,
-            which no density of the first sample did). "constant": columns of inputs that are
-            constant in the first sample, and not used.
+        counts: Numbers of observations whose density is 0 at the target ("impossible"), whose
+            density or score ("lost") or target ("nonfinite") is not finite, or whose density ends
+            near the target although none in the first sample did ("ended"); and the number of
+            inputs that are constant in the first sample, and so not used ("constant").
         level: Level of the test.
     """
 
@@ -241,7 +241,7 @@ class StreamedCalibration(JudgedResult):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Counts of possible problems, by the codes of warnings."""
+        """Counts of possible problems, by the codes of their warnings."""
         return {
             "impossible-targets": self.counts["impossible"],
             "nonfinite-scores": self.counts["lost"],
@@ -280,7 +280,7 @@ class StreamedCalibration(JudgedResult):
 
 
 class EntriesStream(eqx.Module):
-    """The fit to a first sample; implements `jaxcal.streaming.state.Sums`."""
+    """A calibration test fitted to a first sample; implements `jaxcal.streaming.state.Sums`."""
 
     fit: EntriesFit
 
@@ -294,7 +294,7 @@ class EntriesStream(eqx.Module):
         n_draws: int,
         names: Sequence[str] | None,
     ) -> "EntriesStream":
-        """Fit to these observations."""
+        """Return the test fitted to these observations."""
         checked, columns = observed(predictions, ys, inputs)
         called = table_names(names, ys, inputs, columns)
         return cls(EntriesFit.of(key, checked, ys, columns, n_draws, called))

@@ -1,7 +1,7 @@
-r"""Features and residuals of the rows of a streamed comparison, and their groups.
+r"""Compute features and residuals of the rows of a streamed comparison, and their random groups.
 
-`ClassRows` reads class probabilities and `RankRows` other predictions. `Dealt` assigns rows to
-groups by their numbers.
+`ClassRows` reads class probabilities, and `RankRows` other predictions. `Dealt` assigns rows to
+groups by their row numbers.
 """
 
 from typing import Any, NamedTuple
@@ -27,16 +27,16 @@ from jaxcal.typing import ArrayLike, Contents, Key, Models, Points
 
 
 class Rows(NamedTuple):
-    """n rows of one model.
+    """Features, residuals and other quantities of n rows for one model.
 
     Attributes:
         x: Features of the predictions, [n, s].
         d: Residuals, [n, p].
         drawn: Random residuals of a calibrated model, [n, p].
-        added: Residuals of uniform targets, [n, p].
-        moments: Quantities whose means the result reports, [t, n, q].
-        scores: Scores of the model's skill, [c, n].
-        lost: Whether the row is not finite, [n].
+        added: Residuals of uniformly drawn targets, [n, p].
+        moments: Quantities from whose means `told` computes the report, [t, n, q].
+        scores: Scores that measure the model's skill, [c, n].
+        lost: 1 for rows with values that are not finite, else 0, [n].
     """
 
     x: Float[np.ndarray, "n s"]
@@ -49,16 +49,16 @@ class Rows(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Numbers of columns of `Rows`, and sizes of added residuals.
+    """Numbers of columns of `Rows`, and moments of its added residuals.
 
     Attributes:
-        features: Columns of x.
-        residuals: Columns of d.
-        moments: Shape of the moments of one row.
+        features: Number of columns of x.
+        residuals: Number of columns of d.
+        moments: Shape of the moments of one row, (t, q).
         scores: Number of scores.
         added: Mean squared norm of added residuals.
-        along: Their variance along the direction of most errors.
-        uniforms: Uniform random numbers of each row.
+        along: Variance of added residuals along the direction of most errors.
+        uniforms: Number of uniform random numbers that each row needs.
     """
 
     features: int
@@ -74,11 +74,11 @@ class Dealt(NamedTuple):
     """Random assignment of numbered rows to groups.
 
     Attributes:
-        first: Number of the first row.
-        places: Index of the row that each of k runs assigns to each group, [k, BLOCKS].
-        real: Whether the batch has that row, [k, BLOCKS].
+        first: Number of the first row of the batch.
+        places: Index in the batch of the row of each group, for k runs of row numbers, [k, BLOCKS].
+        real: 1 if the batch has that row, else 0, [k, BLOCKS].
         uniforms: Uniform random numbers of each row, [n, u].
-        new: 1 for rows that count, 0 for others, [n].
+        new: 1 for rows that count, 0 for rows that were counted before, [n].
     """
 
     first: int
@@ -89,8 +89,8 @@ class Dealt(NamedTuple):
 
     @classmethod
     def of(cls, words: np.ndarray, first: int, n: int, done: int, count: int) -> "Dealt":
-        """Assign n rows, numbered from ``first``, to groups, and draw ``count`` uniform numbers for
-        each, with the bits of a random key."""
+        """Assign n rows with numbers from ``first`` to groups, and draw ``count`` uniform numbers
+        per row. ``words``: bits of a random key. ``done``: number of first rows not to count."""
         start = first // BLOCKS * BLOCKS
         runs = range(start // BLOCKS, -(-(first + n) // BLOCKS))
         places, uniforms = np.zeros((len(runs), BLOCKS), int), np.zeros((len(runs), BLOCKS, count))
@@ -98,14 +98,14 @@ class Dealt(NamedTuple):
             random = np.random.default_rng([*words.tolist(), run])
             places[k] = k * BLOCKS + start - first + random.permutation(BLOCKS)
             uniforms[k] = random.random((BLOCKS, count))
-        there = (places >= 0) & (places < n)
-        mine = slice(first - start, first - start + n)
+        real = (places >= 0) & (places < n)
+        of_batch = slice(first - start, first - start + n)
         new = (np.arange(n) >= done).astype(float)
-        numbers = uniforms.reshape(-1, count)[mine]
-        return cls(first, np.clip(places, 0, n - 1), there, numbers, new)
+        numbers = uniforms.reshape(-1, count)[of_batch]
+        return cls(first, np.clip(places, 0, n - 1), real, numbers, new)
 
     def sums(self, of: Rows) -> dict[str, np.ndarray]:
-        """Return the sums of one model over the new rows."""
+        """Return the sums of one model over the rows that count, by name (`ComparisonSums`)."""
         n, new = len(of.x), self.new
         g = np.concatenate([np.ones((n, 1)), of.x], axis=1) * new[:, None]
         square = np.sum(of.d**2, axis=1, keepdims=True)
@@ -121,17 +121,17 @@ class Dealt(NamedTuple):
     def products(
         self, left: Float[np.ndarray, "n s"], right: Float[np.ndarray, "n t"]
     ) -> Float[np.ndarray, "b s t"]:
-        """Return the sums of products over the rows of each group."""
+        """Return, for each group, the sum of the outer products of left and right over its rows."""
         of_group = (left[self.places] * self.real[:, :, None]).transpose(1, 2, 0)
         return of_group @ right[self.places].transpose(1, 0, 2)
 
 
 class ClassRows(eqx.Module):
-    """Class probabilities, and their residuals: one-hot targets minus probabilities.
+    """Reads class probabilities; residuals are one-hot targets minus probabilities.
 
     Attributes:
-        directions: For more than `COMPONENTS` classes, the leading components of each model's
-            first predictions, on which residuals are regressed, [M, m, s]; else None.
+        directions: For more than `COMPONENTS` classes, the leading components of the first sample
+            of predictions of each model, on which residuals are regressed, [M, m, s]; else None.
         m: Number of classes.
     """
 
@@ -140,7 +140,7 @@ class ClassRows(eqx.Module):
 
     @classmethod
     def of(cls, models: Models, targets: ArrayLike) -> tuple["ClassRows", tuple[str, ...]]:
-        """Fit to checked predictions of a first sample; also return the names of the models."""
+        """Return the reader fitted to a first sample of predictions, and the names of models."""
         names, stack = stacked(models)
         _, n, m = stack.shape
         checks.labels(targets, n, m)
@@ -157,7 +157,7 @@ class ClassRows(eqx.Module):
 
     @property
     def sizes(self) -> Sizes:
-        """Return the numbers of columns."""
+        """Return the sizes of `Rows`."""
         m = self.m
         features = m if self.directions is None else self.directions.shape[2]
         return Sizes(features, m, (4, m), 2, 1 - 1 / m, 1 / m, 2)
@@ -178,7 +178,7 @@ class ClassRows(eqx.Module):
     def of_model(
         self, k: int, q: Float[np.ndarray, "n m"], labels: Int[np.ndarray, " n"], dealt: Dealt
     ) -> Rows:
-        """Return the rows of the k-th model."""
+        """Return the `Rows` of the k-th model from its probabilities q of a batch."""
         m, one_hot = self.m, np.eye(self.m)
         of_class = np.sum(dealt.uniforms[:, :1] > np.cumsum(q, axis=1)[:, :-1], axis=1)
         y = one_hot[labels]
@@ -195,8 +195,8 @@ class ClassRows(eqx.Module):
         )
 
     def told(self, moments: Float[Array, "M 4 m"], skill: Float[Array, "M 3"]) -> Contents:
-        """Return fields of a `Comparison` from means over all rows. ``skill``: squared norms of
-        residuals, then scores."""
+        """Return fields of a `Comparison`, by name, from means over all rows of ``moments`` and of
+        ``skill``: the squared norm of the residuals, then the scores."""
         eps = float(jnp.finfo(jnp.float32).eps)
 
         def one(of: Float[Array, "4 m"]) -> Says:
@@ -208,13 +208,13 @@ class ClassRows(eqx.Module):
 
 
 class RankRows(eqx.Module):
-    """Any other predictions, with residuals of the ranks of targets at ten levels
+    """Reads other predictions; residuals are those of the ranks of targets at ten levels
     (`jaxcal.ckce.probability`), in the units of a first sample.
 
     Attributes:
-        key: Random key of points near the predictions, by the numbers of rows.
-        units: Units of the first targets.
-        scalings: For each model, the standardization of claimed centres and log scales.
+        key: Random key that, with the number of a row, draws points near its prediction.
+        units: Units from the targets of the first sample.
+        scalings: For each model, standardizations of the centres and log scales of predictions.
         event: Shape of one target.
     """
 
@@ -225,7 +225,7 @@ class RankRows(eqx.Module):
 
     @classmethod
     def of(cls, key: Key, models: Models, targets: ArrayLike) -> tuple["RankRows", tuple[str, ...]]:
-        """Fit to checked predictions of a first sample; also return the names of the models."""
+        """Return the reader fitted to a first sample of predictions, and the names of models."""
         names, each = named(models)
         checked, ys, lags = probability.ready(names, each, targets)
         for name, lag in zip(names, lags, strict=True):
@@ -241,7 +241,7 @@ class RankRows(eqx.Module):
 
     @property
     def sizes(self) -> Sizes:
-        """Return the numbers of columns."""
+        """Return the sizes of `Rows`."""
         d, levels = len(self.units.center), probability.LEVELS
         size = 2 * float(np.mean(levels * (1 - levels)))
         return Sizes(2 * d, len(levels) * d, (2, d), 1, size, 2 / (np.pi**2 * d), 1 + d)
@@ -263,7 +263,7 @@ class RankRows(eqx.Module):
         return names, checked, ys
 
     def of_model(self, k: int, predictions: PyTree, ys: Array, dealt: Dealt) -> Rows:
-        """Return the rows of the k-th model."""
+        """Return the `Rows` of the k-th model from its predictions for a batch."""
         numbers = _numbers(dealt.first, len(ys))
         claims, d, shares, finite = _told(self.key, self.units, predictions, ys, numbers)
         x = [scale(claim) for scale, claim in zip(self.scalings[k], claims, strict=True)]
@@ -303,8 +303,8 @@ def _numbers(first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 def _told(
     key: Key, units: Units, predictions: PyTree, ys: Array, numbers: tuple[Array, Array]
 ) -> tuple[tuple[Points, Points], Float[Array, "n p"], Float[Array, "2 n d"], Bool[Array, " n"]]:
-    """Return claimed centres and log scales, residuals of the ranks of the targets, whether targets
-    are in the central interval and below the median, and whether rows are finite."""
+    """Return centres and log scales of predictions; residuals of the ranks of targets; indicators
+    (extrapolated) of the central interval and of being below the median; and finite rows."""
     raw = ys.reshape(len(ys), -1)
     standardized = Standardized(predictions, units, ys.shape[1:])
     near = seen(row_keys(key, numbers), standardized, units.points(raw), ys)

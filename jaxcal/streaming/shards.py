@@ -1,4 +1,4 @@
-"""Batches of one test from the files of a folder or a bucket."""
+"""Read the batches of a test from the files of a folder or a bucket."""
 
 import zlib
 from collections.abc import Iterator, Sequence
@@ -26,30 +26,30 @@ from jaxcal.streaming.columns import (
 )
 
 TABLES, KINDS = ("parquet", "csv"), ("parquet", "csv", "npz", "npy")
-SAMPLED = 32  # largest number of shards from which a first sample is drawn
+SAMPLED = 32  # with at least this many shards, a first sample is drawn from 32 to 63 of them
 Batch = tuple[Any, ...]  # as `StreamedTest.update` takes them
 
 
 class Shards:
     """Read shards of one kind, in the order of their names, as batches for `StreamedTest.run`.
 
-    Pyarrow reads Parquet and CSV files (also .csv.gz), NumPy .npz and .npy. Subfolders are read
-    too; one with a name like ``day=1/`` adds a column ``day``. A batch never spans two shards.
-    States record the name, size and checksum of each shard, so that a resumed pass refuses others;
-    for the checksum each shard is read a second time. Filler rows, which do not count, extend the
-    last batch of a shard to one of a few lengths, because each length is compiled. After a pass
-    ``left_out`` is the number of rows left out, and ``fault`` names the first of them.
+    A shard is a file, or several .npy files. Pyarrow reads Parquet and CSV files (also .csv.gz),
+    NumPy .npz and .npy. Subfolders are read too; one named like ``day=1/`` adds a column ``day``. A
+    batch never spans two shards. States record the name, size and checksum of each shard, so that a
+    resumed pass refuses other shards; the checksum takes a second read of each shard. Padding rows,
+    which do not count, extend the last batch of a shard to one of a few lengths, as each length is
+    compiled. After a pass ``left_out`` is the number of rows left out; ``fault`` names the first.
 
     Args:
         path: A folder, a file, or (for Parquet and CSV) a URI of ``pyarrow.fs``: s3://, gs://,
             hdfs://, file://. A shard in .npy files has one file per array, with a common prefix:
             ``a-targets.npy``, ``a-probabilities.npy``.
-        size: Rows of a batch.
+        size: Number of rows of a batch.
         columns: Texts "KEY=NAME" for the columns of a table: "label=outcome", "0=p_alive",
             "1=p_dead", or "target=y", "mean=mu", "deviation=sigma". By default columns with the
             names of arrays (targets with probabilities, scores and features, or mean and
             deviation), p0, p1, .. for classes, or p for label 1 of two.
-        share: (i, N) to read the i-th of N shares of the shards, i from 1.
+        share: (i, N) to read only the i-th of N shares of the shards, with i from 1 to N.
         skip_bad: Leave out and count unusable rows. By default the first one raises an error.
 
     Raises:
@@ -100,7 +100,7 @@ class Shards:
             self._rows = [self._count(path) for path in self.mine]
 
     def __length_hint__(self) -> int:
-        """Number of batches, for a progress bar, if it is known before the pass."""
+        """Return the number of batches, for a progress bar; 0 if it is unknown before the pass."""
         rows = self._rows if self.kind == "parquet" else []
         return sum(-(-n // self.size) for n in rows)
 
@@ -110,7 +110,7 @@ class Shards:
         return [self._name(path) for path in self.paths]
 
     def first_row(self) -> int:
-        """Number of the first row of this share: the rows of the shards before it."""
+        """Return the row number of the first row of this share: the number of rows before it."""
         return sum(self._count(path) for path in self.paths[: self._before])
 
     def __iter__(self) -> Iterator[Batch]:
@@ -136,7 +136,7 @@ class Shards:
                 raise BadFile(f"{path}: changed while it was read")
 
     def sample(self, rows: int, seed: int = 0) -> Arrays:
-        """Return about ``rows`` rows, drawn from up to 32 shards of all shares."""
+        """Return arrays of about ``rows`` rows, drawn from at most 63 of all shards."""
         step = max(len(self.paths) // SAMPLED, 1)
         chosen, random, parts = self.paths[::step], np.random.default_rng(seed), []
         counts = (self.left_out, self.fault)
@@ -171,7 +171,7 @@ class Shards:
             yield {name: array[good] for name, array in arrays.items()}
 
     def _read(self, path: str, want: int, random: np.random.Generator | None) -> Iterator[Any]:
-        """Yield arrays of a shard, a mask of readable rows, and the row numbers of draws."""
+        """Yield arrays of a shard, a mask of readable rows, and the drawn row numbers or None."""
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
 
         def drawn(n: int) -> np.ndarray | None:
@@ -202,7 +202,7 @@ class Shards:
         yield arrays, np.ones(len(arrays[TARGETS]), bool), rows
 
     def _like_first(self, path: str, arrays: Arrays) -> Arrays:
-        """Return the arrays in the float type of the first shard; BadFile if shapes differ."""
+        """Return the arrays in the float type of the first shard read; BadFile if shapes differ."""
         form = {name: (array.shape[1:], array.dtype.kind) for name, array in arrays.items()}
         if not self._form:
             kind = np.result_type(*(a for a in arrays.values() if a.dtype.kind == "f"))
@@ -217,7 +217,7 @@ class Shards:
         return {k: a.astype(kind) if a.dtype.kind == "f" else a for k, a in arrays.items()}
 
     def _cut(self, parts: Iterator[Arrays]) -> Iterator[Arrays]:
-        """Yield the same rows in parts of ``size`` rows; the last part may have fewer."""
+        """Yield the rows of ``parts`` in parts of ``size`` rows; the last may have fewer."""
         waiting: list[Arrays] = []
         n = 0
         for part in parts:
@@ -225,15 +225,15 @@ class Shards:
             n += len(part[TARGETS])
             if n >= self.size:
                 joined = _joined(waiting)
-                whole = n - n % self.size
-                for start in range(0, whole, self.size):
+                stop = n - n % self.size
+                for start in range(0, stop, self.size):
                     yield {k: a[start : start + self.size] for k, a in joined.items()}
-                waiting, n = [{k: a[whole:] for k, a in joined.items()}], n % self.size
+                waiting, n = [{k: a[stop:] for k, a in joined.items()}], n % self.size
         if n:
             yield _joined(waiting)
 
     def _dataset(self, path: str, columns: Sequence[str]) -> Any:
-        """Return a shard as a pyarrow dataset; text columns stay texts."""
+        """Return a shard as a pyarrow dataset, with all columns of a CSV file as texts."""
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
         import pyarrow.csv as pc  # pyright: ignore[reportMissingImports]
         import pyarrow.dataset as ds  # pyright: ignore[reportMissingImports]
@@ -259,7 +259,7 @@ class Shards:
         return data
 
     def _ragged(self, path: str, row: Any) -> str:
-        """Handle a line of a CSV file with more or fewer entries than there are names."""
+        """Count and skip a line of a CSV file with more or fewer entries than there are columns."""
         self.left_out += 1
         said = f"{path}: line '{row.text[:60]}' has {row.actual_columns} entries"
         self.fault = self.fault or said
@@ -276,7 +276,7 @@ class Shards:
         return path.removeprefix(self._base).lstrip("/") or path.rpartition("/")[2]
 
     def _line(self, path: str) -> str:
-        """Return the name, size and checksum of a shard, which identify its content."""
+        """Return the name, size and checksum of a shard as one text."""
         checksum, n = 0, 0
         files = map(str, _npy_files(path).values()) if self.kind == "npy" else [path]
         for file in files:
@@ -291,7 +291,7 @@ class Shards:
 
 
 def _listed(path: str) -> tuple[Any, str, str, list[str]]:
-    """Return the file system, the folder in it, and the kind and paths of the shards."""
+    """Return the file system, the path in it, and the kind and sorted paths of the shards."""
     try:
         import pyarrow as pa  # pyright: ignore[reportMissingImports]
         from pyarrow import fs  # pyright: ignore[reportMissingImports]
@@ -312,20 +312,20 @@ def _listed(path: str) -> tuple[Any, str, str, list[str]]:
         raise BadFile(f"{path}: cannot be opened ({str(error).splitlines()[0]})") from None
     files = sorted(each.path for each in inside if each.is_file)
     kinds = {kind: [file for file in files if _is(file, kind)] for kind in KINDS}
-    there = [kind for kind, files in kinds.items() if files]
-    if len(there) != 1:
+    present = [kind for kind, files in kinds.items() if files]
+    if len(present) != 1:
         raise BadFile(
             f"{path}: wanted shards of one kind, .parquet, .csv, .npz or .npy, got "
-            f"{' and '.join(f'.{kind}' for kind in there) or 'none'}"
+            f"{' and '.join(f'.{kind}' for kind in present) or 'none'}"
         )
-    paths = kinds[there[0]]
-    if there == ["npy"] and not (
+    paths = kinds[present[0]]
+    if present == ["npy"] and not (
         paths := [file for file in paths if file.endswith(f"{TARGETS}.npy")]
     ):
         raise BadFile(f"{path}: no .npy file whose name ends in '{TARGETS}'")
-    if there[0] not in TABLES and "://" in path:
-        raise BadFile(f"{path}: .{there[0]} files are read from local folders only")
-    return system, base, there[0], paths
+    if present[0] not in TABLES and "://" in path:
+        raise BadFile(f"{path}: .{present[0]} files are read from local folders only")
+    return system, base, present[0], paths
 
 
 def _is(file: str, kind: str) -> bool:
@@ -334,7 +334,7 @@ def _is(file: str, kind: str) -> bool:
 
 
 def _npy_files(targets: str) -> dict[str, Path]:
-    """Return the arrays whose file names have the prefix of this file of targets."""
+    """Return the files of arrays, by name, that share the prefix of the file ``targets``."""
     before = targets.removesuffix(f"{TARGETS}.npy")
     files = {name: Path(f"{before}{name}.npy") for name in ARRAYS}
     return {name: file for name, file in files.items() if file.exists()}

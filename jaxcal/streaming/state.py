@@ -1,4 +1,4 @@
-"""Sums and counts of a pass over batches: merged, saved, restored, and added up over processes."""
+"""Merge, save, restore and add up over processes the sums of a pass over batches."""
 
 import itertools
 import sys
@@ -21,15 +21,15 @@ from jaxcal.dce.table import Table
 from jaxcal.results import Result, replacing
 from jaxcal.typing import Contents
 
-LATE = 30.0  # seconds between two lines that name the missing processes
-_numbers = itertools.count()  # numbers the calls of `gathered`, alike in all processes
+LATE = 30.0  # seconds between two printed lines that name the missing processes
+_numbers = itertools.count()  # numbers the calls of `gathered`, the same in all processes
 
 
 def same_test(fingerprint: int) -> None:
     """Raise ValueError if the processes have fitted different tests.
 
     The first call connects the processes, for which JAX allows 30 seconds; once connected, they
-    wait for each other without limit. Does nothing if there is only one process.
+    wait for each other without a time limit. Does nothing if there is only one process.
     """
     if jax.process_count() > 1:
         fingerprints = gathered(np.array([fingerprint], np.uint32))
@@ -41,9 +41,9 @@ def same_test(fingerprint: int) -> None:
 
 
 def gathered(values: np.ndarray) -> np.ndarray:
-    """Return the arrays [k] of all processes, [processes, k], exact in every type.
+    """Return the arrays [k] of all processes, [processes, k], without a conversion of their type.
 
-    While waiting, a line on stderr names the missing processes every `LATE` seconds.
+    While it waits, it prints the missing processes to stderr every `LATE` seconds.
 
     Raises:
         RuntimeError: A process, which it names, has ended or did not connect in time.
@@ -77,7 +77,7 @@ def _say_who_is_late(folder: str, came: threading.Event) -> None:
 
 
 def _missing(folder: str) -> str:
-    """Return the processes missing in a call of `gathered`: "process 1 of 0 .. 3", or ""."""
+    """Return the processes that a call of `gathered` waits for: "process 1 of 0 .. 3", or ""."""
     count = jax.process_count()
     try:
         here = _store().key_value_dir_get(f"{folder}/")
@@ -92,24 +92,24 @@ def _store() -> Any:
     return distributed.global_state.client
 
 
-Span = tuple[int, int]  # row numbers from the first to below the second
+Span = tuple[int, int]  # the row numbers start, .., stop - 1
 PARTS = ("sums", "least", "fitted_to")  # dicts in a state
 MOST_SPANS = 1000  # most separate spans of row numbers in a state
 
 
 @dataclass(frozen=True)
 class StreamState:
-    """Sums over the observations so far, in float64 on the host.
+    """Sums over the observations processed so far, in float64 on the host.
 
     States of different observations can be merged in any order, with equal sums up to rounding.
 
     Attributes:
         fingerprint: Identifies the fitted test; states of different tests do not add up.
-        n: Number of observations so far, which a resumed pass skips.
-        shards: Name, size and checksum of each of their shards, in order; empty if batches did
-            not come from files.
-        rows: Spans [start, stop) of their row numbers, if these were passed or draws depend on
-            them.
+        n: Number of observations in the sums, which a resumed pass skips.
+        shards: Name, size and checksum of each shard of the observations, in order; empty if they
+            did not come from files, and in the result of `over_processes`.
+        rows: Spans [start, stop) of the row numbers of the observations; empty if no draws depend
+            on row numbers and none were passed.
         sums: Sums by name.
         least: Minima by name.
         fitted_to: Arrays that the test was fitted to, by name, if the state stores them.
@@ -163,10 +163,10 @@ class StreamState:
         )
 
     def missing(self, rows: int) -> str:
-        """Return rows of 0 .. rows - 1 that are missing: "100 to 199, 400 to 499", or "".
+        """Return the row numbers that are missing, as "100 to 199, 400 to 499", or "".
 
         Args:
-            rows: Number of all rows.
+            rows: Number of all rows, which are numbered from 0.
 
         Example:
             >>> from jaxcal.streaming import StreamState
@@ -186,12 +186,12 @@ class StreamState:
 
         Every process calls it on the state of its share of the observations, at any time:
         `StreamedTest` connected the processes when it was fitted. Every 30 seconds a line on stderr
-        names the missing ones. If one has ended, the others raise an error at once, so that no sum
-        lacks a share. Then leave the program by ``os._exit``, as `experiments/processes` does: a
-        normal exit of JAX waits for all processes and prints long errors if one is gone.
+        names the missing processes. If one has ended, the others raise an error at once, so that no
+        sum lacks a share. Then leave the program by ``os._exit``, as `experiments/processes` does:
+        a normal exit of JAX waits for all processes and prints long errors if one has ended.
 
         Returns:
-            The sum; this state itself if there is only one process.
+            The sum, without ``shards``; this state itself if there is only one process.
 
         Raises:
             ValueError: The processes have fitted different tests, or hold the same rows.
@@ -224,7 +224,7 @@ class StreamState:
         return StreamState(self.fingerprint, n, (), spans, sums, least, self.fitted_to, left_out)
 
     def save(self, path: Path | str) -> None:
-        """Write a .npz file, which replaces an existing one only when complete."""
+        """Write the state to a .npz file; an existing file is replaced only when it is complete."""
         arrays: Contents = {"fingerprint": self.fingerprint, "n": self.n, "left_out": self.left_out}
         arrays["shards"] = np.array(self.shards, dtype=str)
         arrays["rows"] = np.array(self.rows, dtype=np.int64).reshape(-1, 2)
@@ -235,7 +235,7 @@ class StreamState:
 
     @classmethod
     def load(cls, path: Path | str) -> "StreamState":
-        """Read a file that `save` wrote; ValueError names any other file."""
+        """Return the state from a file that `save` wrote; ValueError for any other file."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
@@ -289,7 +289,7 @@ def _joined(spans: list[Span]) -> tuple[Span, ...]:
 
 @runtime_checkable
 class Sums(Protocol):
-    """Protocol of the fit of a streamed test, which defines the sums over batches."""
+    """Protocol of a fitted test that is computed from sums over batches."""
 
     @property
     def numbered(self) -> bool:
@@ -297,16 +297,16 @@ class Sums(Protocol):
         ...
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Return sums and minima before the first batch."""
+        """Return the sums and the minima before the first batch, both by name."""
         ...
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
-        """Return the number of rows of a batch, and its sums and minima without its first ``done``
-        rows; ``first`` is the number of its first row."""
+        """Return the number of rows of a batch, and the sums and minima of its rows after the first
+        ``done``. ``first`` is the row number of the first row of the batch."""
         ...
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
-        """Return the result from sums over at least two observations."""
+        """Return the result of the test ``name`` from sums over two or more observations."""
         ...
 
 
@@ -314,7 +314,7 @@ Start = tuple[dict[str, np.ndarray], dict[str, float]]
 
 
 class RankCounts(eqx.Module):
-    """Counts of the ranks of targets among the draws of their predictions, for `Coverage`."""
+    """Counts the ranks of targets among ``draws`` draws per prediction, for `Coverage`."""
 
     draws: int = eqx.field(static=True)
 
@@ -339,7 +339,7 @@ class RankCounts(eqx.Module):
 
 
 class TableSums(eqx.Module):
-    """Sums of a `Table`."""
+    """Sums of counts, predictions and labels in each of ``cells`` cells, for a `Table`."""
 
     cells: int = eqx.field(static=True)
 

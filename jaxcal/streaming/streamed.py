@@ -1,4 +1,4 @@
-"""A test fitted to a first sample, then one pass over batches of any iterator."""
+"""Fit a test to a first sample, then compute it in one pass over batches of any iterator."""
 
 import zlib
 from collections.abc import Iterable, Sequence
@@ -37,20 +37,20 @@ class StreamedTest(eqx.Module):
     Units, bandwidths, nodes and frequencies are fitted to the first sample, which may be part of
     the stream. The statistic of all batches is that of one linear-time test with random features,
     up to rounding, for any order and sizes of the batches. P-values are those of its limit
-    distribution, as by `nulls.Eigenvalues`, even if `jaxcal.skce_test` would redraw targets
+    distribution, as with `nulls.Eigenvalues`, even where `jaxcal.skce_test` would redraw targets
     (`nulls.Redrawn`): the expected number of each rare class or count in the stream should be ten
-    or more. Memory: one batch of n rows and p features, and p^2 numbers.
+    or more. The memory is that of one batch of n rows and p features, and of p^2 numbers.
 
-    `jaxcal.calibration_test` streams without random features, as its statistic consists of sums.
-    The number of a row determines its random signs and points. Rows are numbered from 0; if several
-    workers add to one test, each passes the number of its first row as ``first``, so that neither
-    order nor shares change a draw. Repeated row numbers are refused.
+    `jaxcal.calibration_test` needs no random features, because its statistic consists of sums. The
+    number of a row determines its random signs and points. Rows are numbered from 0. If several
+    workers add to one test, each passes the number of its first row as ``first``, so that draws do
+    not depend on the order of the rows or on the worker. Repeated row numbers are refused.
 
     Construct it by `calibration`, `kccsd`, `kcsd`, `skce`, `comparison`, `coverage` or `table`, in
     every process of `jax.distributed` if there are several.
 
     Attributes:
-        fit: The fit to the first sample, which defines the sums.
+        fit: The test fitted to the first sample, which defines the sums.
         n_first: Size of the first sample.
         name: Name of the test.
         fingerprint: Identifies the fit; states of different tests do not add up.
@@ -85,12 +85,12 @@ class StreamedTest(eqx.Module):
         names: Sequence[str] | None = None,
         n_draws: int = 500,
     ) -> "StreamedTest":
-        """Return `jaxcal.calibration_test` fitted to a first sample.
+        """Return `jaxcal.calibration_test` as a streamed test, fitted to a first sample.
 
         Args:
             key: Random key: typed, legacy or an integer seed.
-            predictions: Log densities of the first sample, as in `jaxcal.calibration_test`. Draws
-                from numpyro distributions depend on the batch, not on row numbers.
+            predictions: Log densities of the first sample, as in `jaxcal.calibration_test`. For
+                numpyro distributions, draws depend on the batch instead of the row numbers.
             targets: Targets of the first sample.
             inputs: Inputs of the first sample, or None; with inputs, batches are triples.
             names: Names of the d coordinates of a target; by default 0, 1, ...
@@ -150,7 +150,7 @@ class StreamedTest(eqx.Module):
     ) -> "StreamedTest":
         """Return the SKCE test fitted to a first sample; options as in `jaxcal.skce_test`."""
         predictions, ys, spec = mean_specification(predictions, targets, **options)
-        # later counts may exceed those of the first sample, so averages use draws
+        # later targets that are counts may exceed those of the first sample, so averages use draws
         drawn = MeanResidual(options.get("n_draws"))
         spec = eqx.tree_at(lambda chosen: chosen.residual, spec, drawn)
         return cls._fit(key, predictions, ys, spec, features, "SKCE test", "skce")
@@ -160,24 +160,24 @@ class StreamedTest(eqx.Module):
     def comparison(
         cls, key: KeyLike, models: Models, targets: ArrayLike, *, n_draws: int = 999
     ) -> "StreamedTest":
-        """Return `jaxcal.compare` in units of probability, approximately.
+        """Return `jaxcal.compare` in units of probability as a streamed test, an approximation.
 
         Batches are pairs (models by the same names, targets); the result is a `Comparison` and
-        needs 1,024 observations or more. All observations share one leave-one-out factor:
+        needs 1,024 observations or more. All observations have the same leave-one-out factor:
         `jaxcal.streaming.comparison` states the error of this approximation. Points drawn from
-        distributions, and ties of draws, depend on the batch, not on row numbers.
+        distributions, and the ranks of tied draws, depend on the batch instead of the row numbers.
 
         Args:
             key: Random key: typed, legacy or an integer seed.
-            models: Predictions of the first sample, as in `jaxcal.compare`. It determines names,
-                classes and, for more than 30 classes, the components that are compared; for other
-                predictions than class probabilities it determines the units.
+            models: Predictions of the first sample, as in `jaxcal.compare`. They determine the
+                names, the classes and, for more than 30 classes, the components that are compared;
+                for predictions other than class probabilities they determine the units.
             targets: Targets of the first sample: classes, or values [n] or [n, d].
             n_draws: Number of draws of the test.
 
-        Cost: for a batch of n rows and each model, n m^2 multiplications for m classes, and else
-        that of `jaxcal.compare`. The sums take 32 m^2 kB a model for up to 30 classes, and else
-        about 500 d^2 kB for d coordinates.
+        Cost: for a batch of n rows and each model, n m^2 multiplications for m classes; for other
+        predictions that of `jaxcal.compare`. The sums of a model take 32 m^2 kB for m <= 30
+        classes, and about 500 d^2 kB for predictions of targets with d coordinates.
         """
         n_draws = checks.integer(n_draws, "n_draws")
         sums = ComparisonSums.of(checks.key(key), models, targets, n_draws)
@@ -186,10 +186,10 @@ class StreamedTest(eqx.Module):
 
     @classmethod
     def coverage(cls, n_draws: int) -> "StreamedTest":
-        """Return `jaxcal.coverage.coverage` with ``n_draws`` draws per prediction; no first sample
-        is needed. Batches are triples of predictions, targets and draws; the result is a
-        `Coverage`. Where many draws have the density of the target, several workers pass
-        ``first``, since a row's number decides where it is placed among them.
+        """Return `jaxcal.coverage.coverage` with ``n_draws`` draws per prediction as a stream; no
+        first sample is needed. Batches are triples of predictions, targets and draws; the result is
+        a `Coverage`. If draws may have exactly the density of the target, several workers should
+        pass ``first``, since the row number determines the rank of the target among equal draws.
         """
         n_draws = checks.integer(n_draws, "n_draws")
         return cls.of_sums(RankCounts(n_draws), 0, f"coverage, {n_draws} draws")
@@ -198,8 +198,8 @@ class StreamedTest(eqx.Module):
     def table(cls, cells: int = CELLS) -> "StreamedTest":
         """Return a stream for `jaxcal.dce.Table`, which needs no first sample.
 
-        Batches are pairs of probabilities [n] or [n, 2] and labels 0 or 1. For three or more
-        classes, [n, m], the table holds the probability of the most probable class and whether it
+        Batches are pairs of probabilities [n] or [n, 2] and labels 0 or 1. With probabilities of
+        three or more classes, [n, m], the table has the largest probability and whether its class
         is right. The result is a `Table`, from which `jaxcal.dce` computes measures and tests.
         """
         cells = checks.integer(cells, "cells")
@@ -223,7 +223,7 @@ class StreamedTest(eqx.Module):
 
     @classmethod
     def of_sums(cls, fit: Sums, n_first: int, name: str) -> "StreamedTest":
-        """Return the test with these sums, fitted to ``n_first`` observations."""
+        """Return the streamed test for ``fit``, a test fitted to ``n_first`` observations."""
         leaves = [_plain(leaf) for leaf in jax.tree.leaves(fit)]
         fingerprint = zlib.crc32(b"".join(leaf.tobytes() for leaf in leaves) + name.encode())
         same_test(fingerprint)  # connects the processes while all of them run
@@ -234,12 +234,12 @@ class StreamedTest(eqx.Module):
         return StreamState(self.fingerprint, 0, (), (), *self.fit.zeros())
 
     def update(self, state: StreamState, *batch: PyTree, first: int | None = None) -> StreamState:
-        """Return the state with one more batch: predictions, targets and, if any, inputs.
+        """Return the state after one more batch: predictions, targets and, if any, inputs.
 
         Args:
             state: A state from `empty`, `update` or `StreamState.load`; it is not modified.
-            batch: As in the test of the same name: arrays or tensors with a leading axis of any
-                length. Batches of one length share one program.
+            batch: Arguments as for the fit: arrays or tensors with a leading axis of any length.
+                Batches of equal length share one compiled program.
             first: Number of the first row of the batch; by default the next number. Pass it if
                 states of several workers are merged: row numbers must be distinct, and repeated
                 ones are refused.
@@ -256,7 +256,7 @@ class StreamedTest(eqx.Module):
     def _update(
         self, state: StreamState, batch: PyTree, done: int, first: int | None = None
     ) -> StreamState:
-        """Return `update` of the batch without its first ``done`` rows."""
+        """Return the state with the rows of the batch after its first ``done`` rows."""
         numbered = self.fit.numbered or first is not None
         first = _next(state) - done if first is None else first
         n, sums, least = self.fit.of_batch(batch, first, done)
@@ -275,16 +275,16 @@ class StreamedTest(eqx.Module):
         every: int = 100,
         progress: bool = False,
     ) -> StreamState:
-        """Add all batches of an iterator, in one pass.
+        """Return the state after all batches of an iterator, in one pass.
 
         Args:
             batches: Tuples as in `update`, for example from a PyTorch loader.
             state: State of an interrupted pass, whose n rows are skipped. Pass the same rows again
                 in the same order, in batches of any size; shards must have the same name, size and
                 checksum.
-            first: Number of the first row of all batches, as in `update`.
+            first: Number of the first row of the first batch, as in `update`.
             checkpoint: File to which the state is written during the pass and at its end. If it
-                exists, the pass resumes from it.
+                exists, the pass resumes from it, and ``state`` is ignored.
             every: Number of batches between two writes of the file.
             progress: Show a bar on stderr if the pass takes more than a few seconds.
 
@@ -328,13 +328,13 @@ class StreamedTest(eqx.Module):
         Args:
             state: The state after some or all batches.
             level: Level of the test.
-            rows: Number of all rows, numbered from 0, if known: an error names missing ones, such
-                as those of a lost worker.
+            rows: Number of all rows, numbered from 0, if known: an error then names missing rows,
+                such as those of a lost worker.
 
         Returns:
-            `jaxcal.streaming.linear.StreamResult`, with an estimate, or of a calibration test
-            `jaxcal.streaming.linear.StreamedCalibration`, a `Comparison`, a `Coverage` or a
-            `jaxcal.dce.Table`.
+            `jaxcal.streaming.linear.StreamedCalibration` by `calibration`, a `Comparison` by
+            `comparison`, a `Coverage` by `coverage`, a `jaxcal.dce.Table` by `table`, and else
+            `jaxcal.streaming.linear.StreamResult`, which has an estimate.
 
         Raises:
             ValueError: There are fewer than 2 observations, rows are missing (they are named), or
@@ -349,12 +349,12 @@ class StreamedTest(eqx.Module):
 
 
 def _number(value: object, name: str, least: int = 0) -> int:
-    """Check that a value is a row number, of 64 bits."""
+    """Return ``value`` if it is an integer from ``least`` to 2^62; an error names the argument."""
     return checks.integer(value, name, least=least, most=2**62)
 
 
 def _next(state: StreamState) -> int:
-    """Return the number after all rows of a state."""
+    """Return the number of the row after the last row of a state."""
     return state.rows[-1][1] if state.rows else state.n
 
 
