@@ -31,8 +31,8 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet", *JSON)
 def checked(
     path: Path, *, seed: int, level: float, dependent: bool, columns: Sequence[str] = ()
 ) -> CheckReport:
-    """Check the content of a file in its floating-point type; BadFile if it is unusable. The report
-    records the file and how its columns were read."""
+    """Return the `jaxcal.check` of a file, computed in the float type of its arrays. The report
+    records the file and how its columns were read. BadFile if the file is unusable."""
     predictions, targets, features, notes = read(path, columns)
     wide = any(leaf.dtype == "float64" for leaf in jax.tree.leaves(predictions))
     with jax.enable_x64(wide):
@@ -50,11 +50,11 @@ def checked(
 
 
 def read(path: Path, columns: Sequence[str] = ()) -> Read:
-    """Return predictions, targets, the features of predictions if there are no scores at nodes, and
-    how the columns were read.
+    """Return predictions, targets, features that describe scored predictions (None unless the file
+    has them instead of scores at nodes), and a text on how the columns were read.
 
-    ``columns``, or else the names of the columns, determine which columns of a table are read
-    (`tables.classes_of`); they are listed on standard error. BadFile names an unusable file."""
+    ``columns``, or else the names of the columns, determine what is read from a table
+    (`tables.classes_of`); notes go to standard error. BadFile names an unusable file."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])
     if kind not in TABLES:
@@ -120,8 +120,8 @@ def _parquet(path: Path) -> list[tables.Column]:
 
 
 def _csv(text: str, kind: str) -> list[tables.Column]:
-    """Return the columns of a text. Except in .tsv files, the most frequent separator in the line
-    of names separates columns; if it is a semicolon, commas may be decimal points."""
+    """Return the columns of a CSV or TSV text. The separator is a tab in .tsv files, else the most
+    frequent of , ; tab | in the line of names; with semicolons, commas may be decimal points."""
     sign = "\t" if kind == ".tsv" else max(",;\t|", key=text.partition("\n")[0].count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign)
     names, *lines = [line for line in reader if line] or [[]]
@@ -169,7 +169,7 @@ def _json(text: str) -> list[tables.Column]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; ValueError if it repeats a name (only the last would be kept)."""
+    """Return a JSON object as a dict; Unreadable if a name repeats, as a dict keeps only one."""
     if len(entries := dict(pairs)) < len(pairs):
         raise tables.Unreadable(f"a name is repeated in {', '.join(name for name, _ in pairs)}")
     return entries
