@@ -77,11 +77,11 @@ def _arrays(path: Path) -> Read:
             f"holds {contents}"
         )
     if kinds == ["scores"]:
-        whole = arrays_file.read(path)
-        for note in whole.notes:
+        scored = arrays_file.read(path)
+        for note in scored.notes:
             print(f"{path}: {note}", file=sys.stderr)
-        scores = Scores(whole.scores, whole.node_scores, whole.nodes)
-        return scores, whole.targets, whole.features, "; ".join(whole.notes)
+        scores = Scores(scored.scores, scored.node_scores, scored.nodes)
+        return scores, scored.targets, scored.features, "; ".join(scored.notes)
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
             raise BadFile(f"{path}: '{name}' is {array.dtype}; wanted numbers")
@@ -143,29 +143,29 @@ def _json(text: str) -> list[tables.Column]:
     """Return the columns of JSON as pandas writes it: a list of rows, one row per line, or an
     object of columns."""
     try:
-        whole = json.loads(text, object_pairs_hook=_once)
+        table = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError:
         lines = (line for line in text.splitlines() if line.strip())
-        whole = [json.loads(line, object_pairs_hook=_once) for line in lines]
-    if isinstance(whole, dict) and "data" in whole:
-        names, whole = whole.get("columns"), whole["data"]
-        whole = whole if names is None else [dict(zip(names, row, strict=True)) for row in whole]
-    if isinstance(whole, dict) and all(isinstance(each, dict) for each in whole.values()):
-        if len({tuple(each) for each in whole.values()}) > 1:
+        table = [json.loads(line, object_pairs_hook=_once) for line in lines]
+    if isinstance(table, dict) and "data" in table:
+        names, table = table.get("columns"), table["data"]
+        table = table if names is None else [dict(zip(names, row, strict=True)) for row in table]
+    if isinstance(table, dict) and all(isinstance(each, dict) for each in table.values()):
+        if len({tuple(each) for each in table.values()}) > 1:
             raise tables.Unreadable("its rows or columns do not all have the same entries")
-        if any(map(tables.is_label, whole)):
-            whole = {name: list(each.values()) for name, each in whole.items()}
+        if any(map(tables.is_label, table)):
+            table = {name: list(each.values()) for name, each in table.items()}
         else:
-            whole = list(whole.values())
-    if isinstance(whole, list) and whole and all(isinstance(row, dict) for row in whole):
-        if len({tuple(row) for row in whole}) > 1:
+            table = list(table.values())
+    if isinstance(table, list) and table and all(isinstance(row, dict) for row in table):
+        if len({tuple(row) for row in table}) > 1:
             raise tables.Unreadable("its rows do not all hold the same names")
-        whole = {name: [row[name] for row in whole] for name in whole[0]}
-    if not isinstance(whole, dict) or not all(isinstance(x, list) for x in whole.values()):
+        table = {name: [row[name] for row in table] for name in table[0]}
+    if not isinstance(table, dict) or not all(isinstance(x, list) for x in table.values()):
         raise tables.Unreadable("wanted a list of rows with names, or an object of columns")
-    if len({len(column) for column in whole.values()}) > 1:
+    if len({len(column) for column in table.values()}) > 1:
         raise tables.Unreadable("its columns are of different lengths")
-    return list(whole.items())
+    return list(table.items())
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

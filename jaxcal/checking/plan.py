@@ -128,8 +128,8 @@ POSTERIOR = Question(
 
 
 class Plan(NamedTuple):
-    """The tests and estimates for some predictions, and ``why`` these. ``kind`` names those
-    predictions in words; ``repair`` is the call that repairs them, or ""; ``unit``: of its gain."""
+    """The tests and estimates for some predictions, and ``why`` these. ``kind``: the predictions in
+    words. ``repair``: the call that repairs them, or "". ``unit``: the unit of the gain by it."""
 
     kind: str
     why: str
@@ -277,7 +277,7 @@ def check_inputs(chosen: Plan) -> None:
 
 
 def by_features(chosen: Plan, features: ArrayLike) -> Plan:
-    """Return the plan for scores, with where `kccsd_test` compares them by ``features`` [n, q]."""
+    """Return the plan for scores, where `kccsd_test` compares them by ``features`` [n, q]."""
 
     def ask(key: Key, asked: Asked) -> Result:
         options = {"null": asked.null, "level": asked.level, "divergence": Vectors(features)}

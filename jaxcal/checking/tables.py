@@ -167,7 +167,7 @@ def _labels(name: str, entries: np.ndarray) -> list[str]:
 def _chosen(
     columns: list[Column], chosen: Sequence[str]
 ) -> tuple[Column, list[Column], list[Column], list[str]]:
-    """Return the columns that the caller chose: labels, probabilities, and []; and the classes."""
+    """Return what the caller chose: label column, probability columns, [], and class names."""
     by_class = {}
     for text in chosen:
         key, equals, name = text.partition("=")
@@ -187,7 +187,7 @@ def _chosen(
 def _roles(
     columns: list[Column],
 ) -> tuple[Column, list[Column], list[Column], list[str]]:
-    """Return the columns of labels, probabilities and predicted classes, by their names, and []."""
+    """Return, by names: label column, probability columns, columns of predicted classes, and []."""
     labels = [column for column in columns if is_label(column[0])]
     rest = [column for column in columns if all(column is not label for label in labels)]
     rest = [column for column in rest if not _identifies(*column)]
@@ -209,24 +209,23 @@ def _roles(
 
 
 def _identifies(name: str, entries: np.ndarray) -> bool:
-    """Return whether a column numbers or names the rows. Unreadable if such a column repeats an
-    entry, as rows with the same identifier may be dependent."""
+    """Return whether a column numbers or names the rows; Unreadable if it does so with repeats."""
     words = _tokens(name)
     named = not words or not IDENTIFIES.isdisjoint(words)
     distinct = len(np.unique(entries)) == len(entries)
     if entries.dtype.kind != "f":
         numbers = any(re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", entry, re.I) for entry in entries)
-        whole = named or not numbers
+        no_fractions = named or not numbers
     else:
-        whole = bool(np.all(entries == np.round(entries)))
+        no_fractions = bool(np.all(entries == np.round(entries)))
         steps = np.arange(len(entries)) + entries[0]
         named = named or bool(entries[0] in (0, 1) and np.array_equal(entries, steps))
-    if named and whole and not distinct:
+    if named and no_fractions and not distinct:
         raise Unreadable(
             f"'{name}' repeats its entries, so rows may be dependent, which the test does not "
             f"allow; if they are independent, {REMEDY}"
         )
-    return whole and distinct and (named or entries.dtype.kind != "f")
+    return no_fractions and distinct and (named or entries.dtype.kind != "f")
 
 
 def _must_be_numbers(columns: list[Column]) -> None:
@@ -266,7 +265,7 @@ def _classes(
 ) -> tuple[list[int], dict[str, int]]:
     """Return the indices of columns in the order of classes, and the place of each label in it."""
     readings = [chosen] if chosen else _readings(names)
-    whole = all(re.fullmatch(r"\d+", label) for label in seen)
+    all_numbers = all(re.fullmatch(r"\d+", label) for label in seen)
     for keys in readings:
         if len(set(keys)) == len(keys) and set(seen) <= set(keys):
             return _ordered(keys, {label: label for label in seen})
@@ -275,7 +274,7 @@ def _classes(
         if sorted(truths) == ["0", "1"] and set(seen) <= set(TRUTH):
             return _ordered(truths, {label: TRUTH[label] for label in seen})
     for keys in readings:
-        if chosen or not whole or not all(key.isdecimal() for key in keys):
+        if chosen or not all_numbers or not all(key.isdecimal() for key in keys):
             continue
         places, labels = sorted(int(key) for key in keys), [int(label) for label in seen]
         first = int(min(labels) >= 1 and max(labels) == len(keys))  # classes 0.. or 1..
@@ -301,10 +300,11 @@ def _readings(names: list[str]) -> list[list[str]]:
         [" ".join(each[start : len(each) - end]) for each in words]
         for start, end in ((0, 0), (head, 0), (0, tail), (head, tail))
     ]
-    first, whole = names[0], [" ".join(each) for each in words]
+    first, texts = names[0], [" ".join(each) for each in words]
     repeats = all(name in (first, f"{first}.{k}") for k, name in enumerate(names))
-    # pandas adds .k to repeated names; encoders number classes by alphabet, except sometimes two
-    alphabet = len(names) > 2 and whole == sorted(set(whole))
+    # (pandas adds .1, .2, .. to a repeated name)
+    # encoders number classes alphabetically; of two classes, the second may also be label 0
+    alphabet = len(names) > 2 and texts == sorted(set(texts))
     if not re.search(r"\d", first if repeats else "".join(names)) and (repeats or alphabet):
         cut.append([str(k) for k in range(len(names))])
     return [keys for keys in cut if all(keys)]

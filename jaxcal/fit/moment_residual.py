@@ -16,7 +16,7 @@ from jaxcal.read.scores import each_density, is_distribution, signs_reversed, st
 from jaxcal.statistics.weighted import Inner, WeightedFeatures
 from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, PredictionsLike
 
-CHANCE = 0.002  # values of one sign are no evidence if calibration may give them more often
+CHANCE = 0.002  # values of one sign are no evidence if their null probability may be larger
 SKEWED = 0.05  # limit of squared skewness over n
 LOOKS = 8  # random displacements of each target
 

@@ -332,7 +332,7 @@ def statistic(
 
 
 def range_over_iqr(ys: Points) -> Scalar:
-    """Return the ratio of range to interquartile range, [], of the coordinate with the largest.
+    """Return the largest ratio of range to interquartile range over the coordinates, [].
 
     Where the middle half of the targets is constant, the middle 3/4, 7/8, .. is used instead."""
     n = ys.shape[0]

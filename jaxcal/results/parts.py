@@ -78,9 +78,9 @@ class Coordinates(NamedTuple):
         contributions: Contributions of the observations to each part, [d, n].
         marginal_mean: Shift of each coordinate, in its claimed standard deviation: (claimed -
             actual mean) / claimed deviation, positive if predictions are too high. If means are not
-            known, it is the mean of :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}`; other than
-            for Gaussian predictions, dependence on another coordinate beyond correlation affects
-            that, so limits are NaN. None if :math:`\Sigma_p` cannot be computed.
+            known, it is the mean of :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}`. For
+            predictions that are not Gaussian, dependence on another coordinate beyond correlation
+            affects this mean, so limits are NaN. None if :math:`\Sigma_p` cannot be computed.
         marginal_spread: Logarithm of claimed over actual standard deviation of each coordinate,
             negative if predictions are too narrow. NaN unless they are Gaussian.
         correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..;

@@ -59,7 +59,7 @@ def in_words(result: Any) -> str:
 
 
 def no_verdict(result: Any) -> list[tuple[str, Any]]:
-    """Return reasons against a verdict, with whether each applies; the first such is reported."""
+    """Return reasons against a verdict and whether each applies; the first that does is used."""
     digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
     above = {"far-targets": digits, "coarse-logs": 0.25, "small-residuals": LOST}
     notes = result.notes | {"overflow": np.isnan(np.asarray(result.p_value))}
