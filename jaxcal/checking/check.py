@@ -35,7 +35,7 @@ class CheckReport(JudgedResult):
     Attributes:
         tests: Results of the k tests.
         p_values: P-values of the tests, [k].
-        p_adjusted: P-values after Holm's correction, [k]; NaN if a test has none.
+        p_adjusted: P-values after Holm's correction, [k]; NaN for a test without a p-value.
         p_value: P-value of "calibrated" from all tests, []; NaN if no test has one.
         estimates: Estimates of the size of an error, which do not affect the verdict.
         kind: Kind of the predictions, in words.
@@ -45,7 +45,7 @@ class CheckReport(JudgedResult):
         n: Number of observations.
         level: Level of the verdict.
         dependent: Whether the tests allow for dependence between observations.
-        repair: The call that repairs such predictions, or "".
+        repair: The Python call that repairs such predictions, or "".
         unit: Unit of the gain by the repair.
         gain: The repair, if it was computed for this report, or None.
     """
@@ -81,7 +81,7 @@ class CheckReport(JudgedResult):
         return _page(self)
 
     def _no_verdict(self) -> Sentences:
-        """Return reasons for no verdict: a test has none, and no other test rejects."""
+        """Return the reason of each test without a verdict; it applies if no other test rejects."""
         told = [np.asarray(_reason(test)) == "" for test in self.tests]
         adjusted = np.asarray(self.p_adjusted)
         decided = np.zeros(self.batch_shape, bool)
@@ -160,7 +160,7 @@ def _filled(text: str, indent: int) -> list[str]:
 
 
 def _p_value(result: Any) -> Any:
-    """Return the p-value of a result; for coverage, that of uniform ranks."""
+    """Return the p-value of a result; for `coverage`, the p-value of "ranks are uniform"."""
     return jnp.asarray(result.p_value if hasattr(result, "p_value") else result.p_uniform)
 
 
@@ -200,7 +200,7 @@ def _page(report: CheckReport) -> str:
 
 
 def _warnings(report: Any) -> list[str]:
-    """Return the warnings of all results as HTML."""
+    """Return the warnings of all results as HTML elements; [] if there are none."""
     texts = [text for one in (*report.tests, *report.estimates) for text in one.warnings()]
     return [_tag("h2", "Before you rely on it"), _list(texts)] if texts else []
 
@@ -223,7 +223,7 @@ def _actions(report: CheckReport) -> list[str]:
 
 
 def _sources(report: Any) -> list[list[str]]:
-    """Return versions and the recorded call, of the check or of its first test."""
+    """Return rows [name, value]: versions, and the call of the check or of its first test."""
     recorded = dict((report if report.provenance["function"] else report.tests[0]).provenance)
     recorded |= recorded.pop("options") or {}
     return [[name, str(value)] for name, value in recorded.items()]
@@ -267,9 +267,9 @@ def check(
     """Check predictions by suitable tests; report the reasons, the verdict and its limits.
 
     The tests depend on the kind of predictions. Log densities: `calibration_test`. Scores:
-    `kccsd_test`. Distributions: `calibration_test` and `skce_test`. Class probabilities:
-    `skce_test`, with the size of the `calibration_error`. Probabilities of one of two classes:
-    `distance_from_calibration`. Draws: `skce_test` and ranks. Simulated pairs of a posterior:
+    `kccsd_test`. Distributions and draws: `calibration_test` and `skce_test`. Class probabilities:
+    `skce_test`, and an estimate of the `calibration_error`. Probabilities of one of two classes:
+    `distance_from_calibration`. `LogDensities`: `coverage`. Simulated pairs of a posterior:
     `sbi.check_posterior`. P-values of several tests are adjusted by Holm's method: a calibrated
     model is rejected with probability at most ``level``.
 
@@ -286,9 +286,9 @@ def check(
         dependent: Whether observations are in temporal order and may be dependent.
 
     Returns:
-        `CheckReport`, which prints a report; ``to_html(path)`` writes it with figures. The last
-        line is the gain by `jaxcal.repair`, for three or more classes, or the call that computes
-        it.
+        `CheckReport`, which prints a report; ``to_html(path)`` writes it with figures. If such
+        predictions can be repaired, the last line is the gain by `jaxcal.repair` (for three or more
+        classes) or the call that computes it.
 
     Raises:
         ValueError: Shapes or values are wrong; the message names the argument.
@@ -323,7 +323,7 @@ def carried_out(
     level: float,
     dependent: bool,
 ) -> CheckReport:
-    """Run the tests of a plan and, outside of jit and vmap, its estimates."""
+    """Run the tests of a plan and, outside of jit and vmap, its estimates; return the report."""
     null = DependentWild() if dependent else HadamardWild()
     traced = any(
         isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, chosen.predictions, targets))
@@ -334,10 +334,10 @@ def carried_out(
     answers = [question.ask(one, asked) for one, question in zip(keys, questions, strict=True)]
     k, n = len(chosen.tests), _count(chosen.predictions, targets)
     gain: Any = None
-    # for classes a repair costs less than the tests; for densities compiling it takes 20 s
+    # for classes a repair costs less than the tests; for densities it takes 20 s to compile
     if chosen.kind == CLASS_PROBABILITIES and chosen.repair and not traced and n >= LEAST_PAIRS:
-        own_key = jax.random.fold_in(key, len(questions))
-        gain = repair(own_key, asked.predictions, asked.targets, level=level)
+        repair_key = jax.random.fold_in(key, len(questions))
+        gain = repair(repair_key, asked.predictions, asked.targets, level=level)
     return CheckReport.of(
         kind=chosen.kind,
         why=chosen.why,

@@ -31,8 +31,8 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet", *JSON)
 def checked(
     path: Path, *, seed: int, level: float, dependent: bool, columns: Sequence[str] = ()
 ) -> CheckReport:
-    """Check the content of a file in its floating-point type; BadFile if it is unusable. The report
-    records the file and how its columns were read."""
+    """Return the `jaxcal.check` of a file, computed in the float type of its arrays. The report
+    records the file and how its columns were read. BadFile if the file is unusable."""
     predictions, targets, features, notes = read(path, columns)
     wide = any(leaf.dtype == "float64" for leaf in jax.tree.leaves(predictions))
     with jax.enable_x64(wide):
@@ -50,11 +50,11 @@ def checked(
 
 
 def read(path: Path, columns: Sequence[str] = ()) -> Read:
-    """Return predictions, targets, the features of predictions if there are no scores at nodes, and
-    how the columns were read.
+    """Return predictions, targets, features that describe scored predictions (None unless the file
+    has them instead of scores at nodes), and a text on how the columns were read.
 
-    ``columns``, or else the names of the columns, determine which columns of a table are read
-    (`tables.classes_of`); they are listed on standard error. BadFile names an unusable file."""
+    ``columns``, or else the names of the columns, determine what is read from a table
+    (`tables.classes_of`); notes go to standard error. BadFile names an unusable file."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])
     if kind not in TABLES:
@@ -77,11 +77,11 @@ def _arrays(path: Path) -> Read:
             f"holds {contents}"
         )
     if kinds == ["scores"]:
-        whole = arrays_file.read(path)
-        for note in whole.notes:
+        scored = arrays_file.read(path)
+        for note in scored.notes:
             print(f"{path}: {note}", file=sys.stderr)
-        scores = Scores(whole.scores, whole.node_scores, whole.nodes)
-        return scores, whole.targets, whole.features, "; ".join(whole.notes)
+        scores = Scores(scored.scores, scored.node_scores, scored.nodes)
+        return scores, scored.targets, scored.features, "; ".join(scored.notes)
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
             raise BadFile(f"{path}: '{name}' is {array.dtype}; wanted numbers")
@@ -120,8 +120,8 @@ def _parquet(path: Path) -> list[tables.Column]:
 
 
 def _csv(text: str, kind: str) -> list[tables.Column]:
-    """Return the columns of a text. Except in .tsv files, the most frequent separator in the line
-    of names separates columns; if it is a semicolon, commas may be decimal points."""
+    """Return the columns of a CSV or TSV text. The separator is a tab in .tsv files, else the most
+    frequent of , ; tab | in the line of names; with semicolons, commas may be decimal points."""
     sign = "\t" if kind == ".tsv" else max(",;\t|", key=text.partition("\n")[0].count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign)
     names, *lines = [line for line in reader if line] or [[]]
@@ -143,33 +143,33 @@ def _json(text: str) -> list[tables.Column]:
     """Return the columns of JSON as pandas writes it: a list of rows, one row per line, or an
     object of columns."""
     try:
-        whole = json.loads(text, object_pairs_hook=_once)
+        table = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError:
         lines = (line for line in text.splitlines() if line.strip())
-        whole = [json.loads(line, object_pairs_hook=_once) for line in lines]
-    if isinstance(whole, dict) and "data" in whole:
-        names, whole = whole.get("columns"), whole["data"]
-        whole = whole if names is None else [dict(zip(names, row, strict=True)) for row in whole]
-    if isinstance(whole, dict) and all(isinstance(each, dict) for each in whole.values()):
-        if len({tuple(each) for each in whole.values()}) > 1:
+        table = [json.loads(line, object_pairs_hook=_once) for line in lines]
+    if isinstance(table, dict) and "data" in table:
+        names, table = table.get("columns"), table["data"]
+        table = table if names is None else [dict(zip(names, row, strict=True)) for row in table]
+    if isinstance(table, dict) and all(isinstance(each, dict) for each in table.values()):
+        if len({tuple(each) for each in table.values()}) > 1:
             raise tables.Unreadable("its rows or columns do not all have the same entries")
-        if any(map(tables.is_label, whole)):
-            whole = {name: list(each.values()) for name, each in whole.items()}
+        if any(map(tables.is_label, table)):
+            table = {name: list(each.values()) for name, each in table.items()}
         else:
-            whole = list(whole.values())
-    if isinstance(whole, list) and whole and all(isinstance(row, dict) for row in whole):
-        if len({tuple(row) for row in whole}) > 1:
+            table = list(table.values())
+    if isinstance(table, list) and table and all(isinstance(row, dict) for row in table):
+        if len({tuple(row) for row in table}) > 1:
             raise tables.Unreadable("its rows do not all hold the same names")
-        whole = {name: [row[name] for row in whole] for name in whole[0]}
-    if not isinstance(whole, dict) or not all(isinstance(x, list) for x in whole.values()):
+        table = {name: [row[name] for row in table] for name in table[0]}
+    if not isinstance(table, dict) or not all(isinstance(x, list) for x in table.values()):
         raise tables.Unreadable("wanted a list of rows with names, or an object of columns")
-    if len({len(column) for column in whole.values()}) > 1:
+    if len({len(column) for column in table.values()}) > 1:
         raise tables.Unreadable("its columns are of different lengths")
-    return list(whole.items())
+    return list(table.items())
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; ValueError if it repeats a name (only the last would be kept)."""
+    """Return a JSON object as a dict; Unreadable if a name repeats, as a dict keeps only one."""
     if len(entries := dict(pairs)) < len(pairs):
         raise tables.Unreadable(f"a name is repeated in {', '.join(name for name, _ in pairs)}")
     return entries

@@ -128,8 +128,8 @@ POSTERIOR = Question(
 
 
 class Plan(NamedTuple):
-    """The kind of predictions in words, the tests and their reasons, and the predictions in the
-    form that the tests accept; the call that repairs them, if any, and the unit of its gain."""
+    """The tests and estimates for some predictions, and ``why`` these. ``kind``: the predictions in
+    words. ``repair``: the call that repairs them, or "". ``unit``: the unit of the gain by it."""
 
     kind: str
     why: str
@@ -196,9 +196,9 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
 
 
 def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
-    """Return the plan for distributions and arrays; integer targets mean classes."""
+    """Return the plan for distributions and arrays; arrays with integer targets are classes."""
     observed = checks.array(targets, "targets")
-    whole = any(jnp.issubdtype(observed.dtype, kind) for kind in (jnp.integer, jnp.bool_))
+    integers = any(jnp.issubdtype(observed.dtype, kind) for kind in (jnp.integer, jnp.bool_))
     if is_distribution(predictions):
         closed = distribution_of(predictions)
         if isinstance(closed, Classes):
@@ -213,7 +213,7 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
             "" if states_an_end(predictions) else REPAIR,
         )
     array = checks.floats(predictions, "predictions")
-    if whole:
+    if integers:
         return _classes(predictions)
     if array.ndim == observed.ndim + 1:
         return _draws(Draws(array))
@@ -244,15 +244,15 @@ def _draws(predictions: Draws) -> Plan:
 def _classes(probabilities: Any) -> Plan:
     rows = checks.probabilities(probabilities, binary=True)
     if rows.shape[1] == 2:
-        # two columns that sum to 1 count as one; inside of jit the sum is not checked
-        whole = jnp.abs(jnp.sum(rows, axis=1) - 1) < 1e-3
+        # only the second column is used; NaN where the two do not sum to 1, as jit cannot raise
+        is_sum_one = jnp.abs(jnp.sum(rows, axis=1) - 1) < 1e-3
         return Plan(
             "probabilities of one of two classes",
             "distance_from_calibration tests two classes and says how far the probabilities are "
             "from calibrated ones",
             (DISTANCE,),
             (),
-            jnp.where(whole, rows[:, 1], jnp.nan),
+            jnp.where(is_sum_one, rows[:, 1], jnp.nan),
             REPAIR,
             ENERGY,
         )
@@ -277,7 +277,7 @@ def check_inputs(chosen: Plan) -> None:
 
 
 def by_features(chosen: Plan, features: ArrayLike) -> Plan:
-    """Return the plan for scores with vectors [n, q] that describe the predictions."""
+    """Return the plan for scores, where `kccsd_test` compares them by ``features`` [n, q]."""
 
     def ask(key: Key, asked: Asked) -> Result:
         options = {"null": asked.null, "level": asked.level, "divergence": Vectors(features)}
@@ -287,7 +287,7 @@ def by_features(chosen: Plan, features: ArrayLike) -> Plan:
 
 
 def _for_series(chosen: Plan) -> Plan:
-    """Return the plan without tests and estimates that assume independent observations."""
+    """Return the plan with only tests that allow for dependence; ValueError if there are none."""
     if chosen.tests == (DISTANCE,):
         chosen = chosen._replace(
             tests=(CLASSES,), why="skce_test allows for dependence between observations"

@@ -42,7 +42,7 @@ FEATURES = 100  # random features of kernel tests
 
 
 class DistanceSums(TableSums):
-    """Sums of the table of probabilities of label 1; the result tests their calibration."""
+    """Sums of a table of probabilities of label 1; the result is `distance_from_calibration`."""
 
     key: Key
 
@@ -55,7 +55,7 @@ class DistanceSums(TableSums):
 
 
 class ReliabilitySums(TableSums):
-    """Sums of the table of confidences in the likeliest class; the result is their reliability."""
+    """Sums of a table of confidences in the likeliest class; the result is their reliability."""
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
         """Return the reliability of all observations."""
@@ -66,12 +66,12 @@ class CheckSums(eqx.Module):
     """Sums of all tests and estimates of a plan; implements `jaxcal.streaming.state.Sums`.
 
     Attributes:
-        parts: The sums of each test or estimate, by name.
-        tests: Names of the tests among them.
-        with_inputs: Names of those that take inputs.
+        parts: The streamed test or estimate of each name.
+        tests: The names in ``parts`` that are tests.
+        with_inputs: The names in ``parts`` whose batches include inputs.
         kind: Kind of the predictions, in words.
         why: Reasons for these tests.
-        sight: Errors that each can detect, in words.
+        sight: For each name in ``parts``, the errors that it can detect.
     """
 
     parts: dict[str, StreamedTest]
@@ -152,9 +152,9 @@ def streamed_check(
     """Run `jaxcal.check` in one pass over batches, for data that do not fit into memory.
 
     The tests are those of `jaxcal.check` whose statistics are sums over observations. Kernel tests
-    use random features. A `jaxcal.dce.Table` sums probabilities of one of two classes, for
-    `distance_from_calibration`, or those of the most probable of more classes, for its
-    reliability. Ranks among draws and the gain by a repair need all observations and are left out.
+    use random features. Probabilities of one of two classes are summed in a `jaxcal.dce.Table`, for
+    `distance_from_calibration`. With more classes such a table gives the reliability of the largest
+    probability. Ranks among draws and the gain by a repair need all observations and are omitted.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -172,7 +172,7 @@ def streamed_check(
         ValueError: Shapes or values are wrong; the message names the argument.
         TypeError: No test in one pass accepts such predictions.
 
-    Cost: for each batch of n rows that of its tests: n p^2 for p features, n for tables.
+    Cost of a batch of n rows: n p^2 for each test with p features, n for tables.
 
     Example:
         >>> import jaxcal, numpy as np
@@ -227,7 +227,7 @@ def _by_means(key: Key, sample: tuple[Any, ...], features: RandomFeatures) -> St
 
 
 def _of_table(sums: TableSums, sample: tuple[Any, ...]) -> StreamedTest:
-    sums.of_batch(sample, 0, 0)  # its checks
+    sums.of_batch(sample, 0, 0)  # validates the sample
     return StreamedTest.of_sums(sums, 0, f"table, {CELLS} cells")
 
 
@@ -242,7 +242,7 @@ STREAMED: dict[Question, Callable[..., StreamedTest]] = {
 
 
 class Passed(NamedTuple):
-    """The report of a pass, and the number of rows that it left out."""
+    """The report of a pass over shards, and the number of unusable rows that it left out."""
 
     report: CheckReport
     left_out: int
@@ -260,7 +260,7 @@ def run(
     """Check shards in one pass, after a fit to rows that are drawn from all shards.
 
     Args:
-        shards: All shards, or one of several shares.
+        shards: All shards, or one of several shares of them.
         seed: Random seed of the sample and the fit.
         level: Level of the test.
         rows: Approximate size of the first sample.
@@ -269,7 +269,7 @@ def run(
             If it exists, the pass resumes from it at the next row, with batches of any size.
 
     Returns:
-        `Passed`, computed in the type of the first shard.
+        `Passed`, computed in float64 if the first sample has it, else in float32.
 
     Raises:
         BadFile: A shard or the state, which is named, is unusable, or the state holds other shards.
@@ -296,8 +296,8 @@ def merged(paths: Sequence[Path], *, level: float) -> Passed:
     """Return the report on all rows of the states that `run` wrote, one per share.
 
     Raises:
-        BadFile: A file, which is named, is not such a state; two states are of different tests or
-            hold the same rows; or a shard is in none of them.
+        BadFile: A file (it is named) is not such a state; two states are of different tests or hold
+            the same rows; or a shard is in none of the states.
     """
     states = [_loaded(path) for path in paths]
     fitted_to, total = states[0].fitted_to, states[0]
@@ -338,7 +338,7 @@ def _loaded(path: Path) -> StreamState:
 
 
 def _test(fitted_to: Arrays) -> StreamedTest:
-    """Return the check fitted to a first sample."""
+    """Return the `streamed_check` fitted to a first sample."""
     seed = int(fitted_to["seed"])
     features = RandomFeatures(seed, int(fitted_to["n_features"]))
     predictions, targets, *rest = batch_of(

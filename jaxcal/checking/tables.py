@@ -26,7 +26,7 @@ PREDICTED = _words(
 IDENTIFIES = _words("id|ids|index|idx|key|row|rowid|rownames|uid|uuid|guid|unnamed")
 POSITIVE, NEGATIVE = _words("1|true|t|yes|y|positive|pos"), _words("0|-1|false|f|no|n|negative|neg")
 TRUTH = dict.fromkeys(POSITIVE, "1") | dict.fromkeys(NEGATIVE, "0")
-# a single column with such a name does not, or not clearly, hold the probability of label 1
+# a single column with one of these words in its name may not hold the probability of label 1
 OTHERS = _words(
     "not|non|without|conf|confidence|max|maximum|top|weight|weights|fold|split|group|logit|logits|"
     "log|odds|loss|error|std|sigma|variance|percent|threshold"
@@ -41,12 +41,12 @@ Column = tuple[str, Any]  # name, and entries: floats or texts
 
 
 class Unreadable(ValueError):
-    """One sentence about a table that cannot be used."""
+    """Error that a table cannot be used; the message is one sentence."""
 
 
 class Table(NamedTuple):
-    """Class ``probabilities`` [n, m], or those of label 1 [n] from a single column; integer
-    ``labels`` [n]; ``notes``, sentences on how each column was read."""
+    """``probabilities`` of classes [n, m], or of label 1 [n] if there is a single column; integer
+    ``labels`` [n]; ``notes``, sentences on how the columns were read."""
 
     probabilities: np.ndarray
     labels: np.ndarray
@@ -54,7 +54,7 @@ class Table(NamedTuple):
 
 
 def classes_of(columns: Sequence[Column], chosen: Sequence[str] = ()) -> Table:
-    """Find the class probabilities and labels of a table.
+    """Return the class probabilities and labels of a table.
 
     Args:
         columns: Name and n entries of each column: texts, numbers, booleans, lists of m numbers
@@ -107,8 +107,8 @@ def is_label(name: str) -> bool:
 
 
 def _flat(columns: Sequence[Column]) -> list[Column]:
-    """Return columns of texts or floats: lists are spread over columns; repeated columns, and
-    columns without name and entries, are left out."""
+    """Return columns of texts or floats. A column of lists or dicts becomes several columns. Exact
+    repeats, and columns with neither a name nor entries, are left out."""
     flat: list[Column] = []
     for name, values in columns:
         name = str(name).strip()
@@ -131,7 +131,7 @@ def _flat(columns: Sequence[Column]) -> list[Column]:
 
 
 def _entries(values: Any) -> np.ndarray:
-    """Return floats if all entries are numbers or booleans, else texts; NaN or "" if missing."""
+    """Return floats if all entries are numbers or booleans, else texts; missing: NaN or ""."""
     array = np.asarray(values)
     if array.dtype.kind == "f":
         return array
@@ -150,7 +150,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _labels(name: str, entries: np.ndarray) -> list[str]:
-    """Return labels as texts, to be matched with names of classes."""
+    """Return labels as texts, to be matched with names of classes; Unreadable if one is missing."""
     if entries.dtype.kind == "f":
         if bad := int(np.sum(~np.isfinite(entries))):
             raise Unreadable(f"the column '{name}' holds {bad} values that are not finite")
@@ -167,7 +167,7 @@ def _labels(name: str, entries: np.ndarray) -> list[str]:
 def _chosen(
     columns: list[Column], chosen: Sequence[str]
 ) -> tuple[Column, list[Column], list[Column], list[str]]:
-    """Return the label, the columns of probabilities, and their classes, as named by the caller."""
+    """Return what the caller chose: label column, probability columns, [], and class names."""
     by_class = {}
     for text in chosen:
         key, equals, name = text.partition("=")
@@ -187,7 +187,7 @@ def _chosen(
 def _roles(
     columns: list[Column],
 ) -> tuple[Column, list[Column], list[Column], list[str]]:
-    """Return label, columns of probabilities and columns of predicted classes, by their names."""
+    """Return, by names: label column, probability columns, columns of predicted classes, and []."""
     labels = [column for column in columns if is_label(column[0])]
     rest = [column for column in columns if all(column is not label for label in labels)]
     rest = [column for column in rest if not _identifies(*column)]
@@ -209,24 +209,23 @@ def _roles(
 
 
 def _identifies(name: str, entries: np.ndarray) -> bool:
-    """Return whether a column numbers or names the rows. Unreadable if such a column repeats
-    entries, as observations that belong together are not independent."""
+    """Return whether a column numbers or names the rows; Unreadable if it does so with repeats."""
     words = _tokens(name)
     named = not words or not IDENTIFIES.isdisjoint(words)
     distinct = len(np.unique(entries)) == len(entries)
     if entries.dtype.kind != "f":
         numbers = any(re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", entry, re.I) for entry in entries)
-        whole = named or not numbers
+        no_fractions = named or not numbers
     else:
-        whole = bool(np.all(entries == np.round(entries)))
+        no_fractions = bool(np.all(entries == np.round(entries)))
         steps = np.arange(len(entries)) + entries[0]
         named = named or bool(entries[0] in (0, 1) and np.array_equal(entries, steps))
-    if named and whole and not distinct:
+    if named and no_fractions and not distinct:
         raise Unreadable(
             f"'{name}' repeats its entries, so rows may be dependent, which the test does not "
             f"allow; if they are independent, {REMEDY}"
         )
-    return whole and distinct and (named or entries.dtype.kind != "f")
+    return no_fractions and distinct and (named or entries.dtype.kind != "f")
 
 
 def _must_be_numbers(columns: list[Column]) -> None:
@@ -240,7 +239,7 @@ def _must_be_numbers(columns: list[Column]) -> None:
 def _one_column(
     names: list[str], seen: list[str], chosen: list[str]
 ) -> tuple[list[int], dict[str, int]]:
-    """Return the order of a single column, and index 1 for the label whose probability it holds."""
+    """Return [0], and for each label in ``seen`` 1 if the column has its probability, else 0."""
     words, truths = _tokens(names[0]), {TRUTH.get(label) for label in seen}
     if chosen:
         stated = [label for label in seen if label == chosen[0]]
@@ -264,9 +263,9 @@ def _one_column(
 def _classes(
     names: list[str], seen: list[str], chosen: list[str]
 ) -> tuple[list[int], dict[str, int]]:
-    """Return the columns in the order of their classes, and the index of each label in it."""
+    """Return the indices of columns in the order of classes, and the place of each label in it."""
     readings = [chosen] if chosen else _readings(names)
-    whole = all(re.fullmatch(r"\d+", label) for label in seen)
+    all_numbers = all(re.fullmatch(r"\d+", label) for label in seen)
     for keys in readings:
         if len(set(keys)) == len(keys) and set(seen) <= set(keys):
             return _ordered(keys, {label: label for label in seen})
@@ -275,7 +274,7 @@ def _classes(
         if sorted(truths) == ["0", "1"] and set(seen) <= set(TRUTH):
             return _ordered(truths, {label: TRUTH[label] for label in seen})
     for keys in readings:
-        if chosen or not whole or not all(key.isdecimal() for key in keys):
+        if chosen or not all_numbers or not all(key.isdecimal() for key in keys):
             continue
         places, labels = sorted(int(key) for key in keys), [int(label) for label in seen]
         first = int(min(labels) >= 1 and max(labels) == len(keys))  # classes 0.. or 1..
@@ -294,24 +293,25 @@ def _classes(
 
 
 def _readings(names: list[str]) -> list[list[str]]:
-    """Return possible classes of the columns: their names without common words at either end."""
+    """Return lists of possible classes: the names of columns without words common to all."""
     words = [_tokens(name) for name in names]
     head, tail = _alike(words), _alike([each[::-1] for each in words])
     cut = [
         [" ".join(each[start : len(each) - end]) for each in words]
         for start, end in ((0, 0), (head, 0), (0, tail), (head, tail))
     ]
-    first, whole = names[0], [" ".join(each) for each in words]
-    repeats = all(name in (first, f"{first}.{k}") for k, name in enumerate(names))  # as of pandas
-    # encoders number classes alphabetically; with two, the second may also be label 0
-    alphabet = len(names) > 2 and whole == sorted(set(whole))
+    first, texts = names[0], [" ".join(each) for each in words]
+    repeats = all(name in (first, f"{first}.{k}") for k, name in enumerate(names))
+    # (pandas adds .1, .2, .. to a repeated name)
+    # encoders number classes alphabetically; of two classes, the second may also be label 0
+    alphabet = len(names) > 2 and texts == sorted(set(texts))
     if not re.search(r"\d", first if repeats else "".join(names)) and (repeats or alphabet):
         cut.append([str(k) for k in range(len(names))])
     return [keys for keys in cut if all(keys)]
 
 
 def _alike(lists: list[list[str]]) -> int:
-    """Return the length of the common beginning of all lists."""
+    """Return the number of entries at the beginning that all lists share."""
     entries = zip(*lists, strict=False)
     return next((k for k, each in enumerate(entries) if len(set(each)) > 1), min(map(len, lists)))
 
@@ -325,7 +325,7 @@ def _ordered(keys: list[str], key_of: dict[str, str]) -> tuple[list[int], dict[s
 
 
 def _probabilities(columns: list[Column]) -> tuple[np.ndarray, list[str]]:
-    """Return values [n, m] whose rows sum to 1; rounded rows are divided by their sums."""
+    """Return values [n, m] whose rows sum to 1, and a note if rounded rows were rescaled."""
     values = np.stack([entries for _, entries in columns], axis=1)
     m = values.shape[1]
     if np.any((values < 0) | (values > 1 + 1e-6)):

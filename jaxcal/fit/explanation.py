@@ -65,7 +65,7 @@ def explain(result: TestResult) -> None:
 def steps(
     spec: Specification, fitted: Fitted, featured: Featured, predictions: Any, targets: Array
 ) -> tuple[str, ...]:
-    """Return one line for each of the `STEPS` of a fit."""
+    """Return the text of each of the `STEPS` of a fit, in their order."""
     classes, n = isinstance(predictions, Classes), targets.shape[0]
     d = targets.size // n
     nodes = fitted.frame.nodes if isinstance(fitted.frame, Frame) else None
@@ -94,7 +94,7 @@ def steps(
 
 
 def _residual(spec: Specification) -> str:
-    """Return the factor of the statistic that depends on the targets."""
+    """Return the formula of the factor of h_ij that depends on the targets."""
     match spec.residual:
         case SteinResidual():
             factor = "[l s_i's_j + s_i'grad_j l + s_j'grad_i l + tr grad_i grad_j' l]"

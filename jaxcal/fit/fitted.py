@@ -30,8 +30,8 @@ class Embedding(eqx.Module):
     """A distance between predictions, fitted to data, with the normalization of its vectors.
 
     Vectors are centered at ``offset`` and divided by ``size``, a power of two, so that their
-    squares neither lose digits nor overflow. ``units`` are those of vectors that users pass
-    (`Vectors`).
+    squares neither lose digits nor overflow; None if not needed. ``units`` are those of vectors
+    that users pass (`Vectors`), None for other distances.
     """
 
     divergence: DivergenceLike
@@ -52,8 +52,8 @@ class Embedding(eqx.Module):
     ) -> tuple["Embedding", Features]:
         """Return the distance fitted to these predictions, and their features.
 
-        ``unitless``: whether all bandwidths of the kernel are unset, so that the vectors may be
-        rescaled.
+        ``standardize``: whether to rescale vectors of `Vectors`. ``unitless``: whether all
+        bandwidths of the kernel are unset, so that features may be divided by a common number.
         """
         units = None
         if isinstance(divergence, Vectors):
@@ -105,11 +105,11 @@ def _size(vectors: Array, offset: Array) -> Array:
 
 
 class Fitted(eqx.Module):
-    """A test statistic whose data-dependent choices are all made.
+    """A test statistic whose units, nodes and bandwidths have been set from data.
 
     ``pairwise`` is the statistic with its bandwidths; `features` computes its inputs from the
-    observations of the fit, from others, or from a second sample. ``bandwidths`` holds, by name,
-    those that a heuristic chose; ``notes`` describe the data of the fit (`jaxcal.results.notes`).
+    observations of the fit or from others. ``bandwidths`` holds, by name, those that the median
+    heuristic chose; ``notes`` describe the data of the fit (`jaxcal.results.notes`).
     """
 
     frame: Frame | ClassFrame
@@ -131,8 +131,8 @@ class Fitted(eqx.Module):
     ) -> Featured:
         """Return features of n predictions and targets, in the units and at the nodes of the fit.
 
-        ``keys`` [2] are for residuals and for the distance, where these draw. ``vectors`` [n, q]
-        are what the distance compares, if the user passes them.
+        ``keys`` [2]: one for random draws of the residuals, one for those of the distance.
+        ``vectors`` [n, q]: what the distance compares if the test was fitted with `Vectors`.
         """
         self._check_nodes(predictions)
         view = self.frame.view(predictions, targets, scores=self.residual.needs_scores)

@@ -16,8 +16,8 @@ from jaxcal.read.scores import each_density, is_distribution, signs_reversed, st
 from jaxcal.statistics.weighted import Inner, WeightedFeatures
 from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, PredictionsLike
 
-CHANCE = 0.002  # a one-sided sample at least this likely by chance is no evidence
-SKEWED = 0.05  # squared skewness over n
+CHANCE = 0.002  # values of one sign are no evidence if their null probability may be larger
+SKEWED = 0.05  # limit of squared skewness over n
 LOOKS = 8  # random displacements of each target
 
 
@@ -33,7 +33,7 @@ class MomentResidual(eqx.Module):
         return bool(_asks(self.moment, "marginal"))
 
     def needs_nodes(self, predictions: Standardized) -> bool:
-        return bool(_asks(self.moment, "whole_space"))  # to look for a boundary
+        return bool(_asks(self.moment, "whole_space"))  # to look for edges of densities
 
     def node_key(self, key: Key) -> Key:
         return key
@@ -59,9 +59,9 @@ class MomentResidual(eqx.Module):
         centers, scales = common if each is None else each
         logs = each_density(densities, lambda log_density, y: log_density(y), targets)
         finite = jnp.all(jnp.isfinite(ys), axis=1)
-        # a target of density 0 is reported as its own error: no moment measures it
+        # a target of density 0 is reported by a note of its own: no moment measures it
         impossible = finite & (logs == -jnp.inf)
-        # unless a parameter is not finite: then there is no density
+        # with a parameter that is not finite there is no density: a note on scores reports it
         lost = finite & (
             jnp.isnan(logs) | (logs == jnp.inf) | (impossible & (not_finite(densities) > 0))
         )
@@ -121,11 +121,11 @@ def _one_sided(
     scale: Float[Array, "d d"],
     *at: Any,
 ) -> Bool[Array, ""]:
-    r"""Return whether all values lie on one side of 0, as they may by chance.
+    r"""Return whether all values lie on one side of 0 and this may well be chance.
 
     Let u be the values projected on their sum, all above 0, and -b the least value a prediction
     can give. Mean 0 implies :math:`P(u \geq u_i) \leq b / (b + u_i)`; the probability of all n is
-    at most the product. b is estimated from targets displaced by normal noise of their deviation.
+    at most the product. b is estimated by adding normal noise of ``scale`` to targets.
     """
     along = values @ jnp.sum(values, axis=0)
 
@@ -142,8 +142,8 @@ def _one_sided(
 
 
 def _on_the_short_side(values: Float[Array, "n q"]) -> Bool[Array, ""]:
-    """Whether values are so skewed, and their sum on the other side, that random signs reject too
-    often: a squared skewness above n / 20. Of symmetric values .02 of rejections look so."""
+    """Return whether random signs reject too often: values have a squared skewness above n / 20,
+    and their sum has the opposite sign. With symmetric values, 2 % of rejections look so."""
     along = values @ jnp.sum(values, axis=0)
     about = along - jnp.mean(along)
     variance = jnp.mean(about**2)
@@ -155,8 +155,8 @@ Place = tuple[Float[Array, "#n d"], Float[Array, "#n d d"]]
 
 
 def _units(view: View, predictions: Standardized) -> tuple[Place, Place | None]:
-    """Return centre and scale, in the units of the raw targets: common ones, and those of each
-    prediction where it is whitened."""
+    """Return two pairs (centre, scale) in the units of raw targets: one common to all predictions,
+    and those of each prediction, or None without whitening."""
     units, whitening = predictions.units, view.whitening
     about = units.units if isinstance(units, OwnUnits) else units
     common = about.center[None], jnp.diag(about.scale)[None]
@@ -166,9 +166,9 @@ def _units(view: View, predictions: Standardized) -> tuple[Place, Place | None]:
 
 
 def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
-    """Return a root of each prediction's claimed covariance, in the units of the test.
-
-    Where there are too few nodes, that of the common matrix; without one, that of all targets."""
+    """Return a root of each prediction's claimed covariance in the units of the test. With too few
+    nodes, one common matrix comes from the scores at targets if n >= 2 d. The identity replaces
+    what is not available or not finite."""
     n, d = view.ys.shape
     eye = jnp.eye(d, dtype=view.ys.dtype)[None]
     nodes, values = (None, None) if view.at_nodes is None else view.at_nodes
@@ -183,7 +183,7 @@ def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
 
 
 def _bounded(key: Key, predictions: Any, view: View, lost: Bool[Array, " n"]) -> Bool[Array, ""]:
-    """Return whether a density ends: its distribution says so, or it is 0 at a point tried."""
+    """Return whether any density has an edge: it declares one, or it is 0 at a point tried."""
     assert view.targets is not None
     if is_distribution(predictions) and states_an_end(predictions):
         return jnp.ones((), bool)

@@ -28,7 +28,7 @@ from jaxcal.whitening.contract import Whitener, checked
 
 
 class Options(TypedDict, total=False):
-    """Options by name that every test and estimate over pairs accepts; see `kccsd_test`."""
+    """Keyword arguments of every test and estimate over pairs; see `kccsd_test`."""
 
     divergence: DivergenceLike
     prediction_kernel: KernelLike
@@ -39,7 +39,7 @@ class Options(TypedDict, total=False):
 
 
 class SteinOptions(Options, total=False):
-    """Options by name that every Stein test and estimate accepts."""
+    """Keyword arguments of every Stein test and estimate."""
 
     precondition: Precondition
     whiten: Whitener | None
@@ -58,7 +58,7 @@ def stein_specification(
     coordinates: bool = False,
     whiten: Whitener | None = None,
 ) -> Specification:
-    """Return the validated options; ValueError or TypeError name a bad argument."""
+    """Return the options as a `Specification`; ValueError or TypeError names a bad argument."""
     standardize = checks.flag(standardize, "standardize")
     coordinates = checks.flag(coordinates, "coordinates")
     target_kernel = vector_kernel(target_kernel, ys)
@@ -102,7 +102,7 @@ def stein_specification(
 
 
 def vector_kernel(kernel: KernelLike, ys: Array) -> KernelLike:
-    """Return the kernel on vector targets; raise an error that names it otherwise."""
+    """Return the target kernel, or raise an error if it does not fit vectors like the targets."""
     kernel = points.as_kernel(kernel, "target_kernel")
     of_vectors(kernel, "target_kernel")
     for lengths in points.lengths(kernel):
@@ -139,7 +139,7 @@ def checked_base_measure(value: Any, ys: Array) -> BaseMeasure | None:
 
 
 def with_random_features(spec: Specification, features: PyTree) -> Specification:
-    """Return the specification with random features instead of its kernels; else TypeError."""
+    """Return the specification with random features; TypeError unless `RandomFeatures`."""
     if not isinstance(features, RandomFeatures):
         raise TypeError(
             f"features: wanted jaxcal.RandomFeatures(key, 100) or None, got {checks.say(features)}"

@@ -29,9 +29,9 @@ LOOKS = 32  # redrawn data sets from which rare targets are estimated
 def redraw(key: Key, predictions: Any, targets: Array) -> tuple[PredictionsLike, Array]:
     """Return predictions and targets drawn from them, in the shape and type of ``targets``.
 
-    With m `jaxcal.Draws`, a target is exchanged with one of them or kept, each with probability
-    1 / (m + 1): under calibration it is one more independent draw. TypeError if predictions
-    cannot be sampled.
+    Of m `jaxcal.Draws` of a prediction, the target is exchanged with one, or stays, each with
+    probability 1 / (m + 1), as under calibration it is one more independent draw. Other predictions
+    are returned unchanged. TypeError if they cannot be sampled.
     """
     n = targets.shape[0]
     if isinstance(predictions, Classes):
@@ -56,7 +56,7 @@ def redraw(key: Key, predictions: Any, targets: Array) -> tuple[PredictionsLike,
 
 
 def _classes(key: Key, probabilities: Float[Array, "n m"]) -> Array:
-    """Draw one class per row, by inversion."""
+    """Draw one class per row, [n], by inversion."""
     below = jnp.cumsum(probabilities, axis=1)
     u = jax.random.uniform(key, (below.shape[0],), below.dtype) * below[:, -1]
     return jnp.sum(below[:, :-1] <= u[:, None], axis=1)
@@ -80,9 +80,9 @@ def refitted(
     targets: Array,
     kept: Bool[Array, " n"] | None = None,
 ) -> tuple[Fitted, Featured]:
-    """Refit to redrawn targets: recompute units and bandwidths that depend on targets.
+    """Redraw targets, and return the test refitted to them with its features.
 
-    ``keys``: those of the first fit; ``kept``: which observations are not redrawn.
+    ``keys``: those of the first fit, ``fitted``; ``kept``: which observations are not redrawn.
     """
     again, ys = redraw(key, predictions, targets)
     if kept is not None:
@@ -104,7 +104,7 @@ def refitted(
 def as_forms(
     pairwise: Pairwise, features: Features, keys: Array
 ) -> tuple[Weighted, WeightedFeatures, Float[Array, "n bk"]] | None:
-    r"""Return sums over pairs of redrawn classes as forms of the kernel on predictions alone.
+    r"""Write sums over pairs, for redrawn classes, as quadratic forms of the prediction kernel.
 
     With a root R of the Gram matrix of the m classes, :math:`\langle \xi_i, \xi_j \rangle =
     \langle R (e_{y_i} - p_i), R (e_{y_j} - p_j) \rangle`. Residuals sum to 0, so k = m - 1
@@ -145,8 +145,8 @@ def rare_targets(
     is small. For events of probabilities :math:`q_i` near 0 the relative variance of V under the
     predictions is :math:`1 / \sum_i q_i`, the inverse of the expected number of events; hence the
     bound 1 / `RARE` for all cases. V comes from class probabilities, or from `LOOKS` redrawn data
-    sets. None if the statistic is no kernel residual, for normal and Laplace distributions, which
-    have no rare values, and for draws, of which there are too few.
+    sets. None for normal and Laplace distributions, which have no rare values; for draws, of which
+    there are too few; for distributions without a sampler; and for tests without kernel means.
     """
     prepared, featured = fitted
     if isinstance(predictions, Draws) or isinstance(
@@ -167,7 +167,7 @@ def rare_targets(
 
 
 def _of_classes(p: Float[Array, "n m"], matrix: Array | None) -> tuple[Array, Array]:
-    """Return mean and variance of V; Gram matrix [m, m], or one per observation, [n, m, m]."""
+    """Return mean and variance of V. ``matrix``: Gram matrices [m, m] or [n, m, m], or None."""
     gram = jnp.eye(p.shape[1], dtype=p.dtype) if matrix is None else matrix.astype(p.dtype)
     gram = gram.reshape(-1, *gram.shape[-2:])
     average = (p[:, None] @ gram)[:, 0]
@@ -185,7 +185,7 @@ def _of_looks(
     predictions: Any,
     targets: Array,
 ) -> tuple[Array, Array]:
-    """Return the mean of V in closed form, and the mean squared deviation of draws from it."""
+    """Return the mean of V in closed form and, from redrawn targets, the variance of V."""
     frame, means = prepared.frame, statistic.means
     observed = featured.features.residual
     assert isinstance(frame, Frame)
@@ -207,12 +207,12 @@ def _of_looks(
 
 
 def kernel_residual(pairwise: Pairwise) -> KernelResidual | None:
-    """Return the statistic of a test with kernel means over all pairs; None for other tests."""
+    """Return the kernel residual of a test over all pairs with kernel means; else None."""
     if isinstance(pairwise, Weighted) and isinstance(pairwise.statistic, KernelResidual):
         return pairwise.statistic
     return None
 
 
 def _matrix(kernel: KernelLike) -> Array | None:
-    """Return the Gram matrix of the classes; None for the identity."""
+    """Return the Gram matrix of the classes, [m, m]; None for the identity."""
     return kernel.matrix if isinstance(kernel, ClassGram) else None

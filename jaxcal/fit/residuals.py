@@ -46,10 +46,10 @@ from jaxcal.whitening.contract import Whitener, Whitening
 class View(NamedTuple):
     """n predictions and their targets in the units of the test.
 
-    ``ys``: targets [n, d] relative to the frame's origin, or classes [n]. ``predictions`` are in
-    the same units; ``about_origin`` are also relative to the origin, so that a common offset costs
-    no digits. ``scores`` [n, d] are those at the targets. ``whitening``, if not None, maps both to
-    the units of each prediction, which are then those of ``about_origin``.
+    ``ys``: targets [n, d] relative to the frame's origin, or classes [n]; ``scores`` [n, d]: scores
+    at these. ``predictions`` are in the units of the test; ``about_origin`` are also relative to
+    the origin, so that a common offset costs no digits. ``whitening``, if not None, maps ``ys`` and
+    ``scores`` to units of each prediction; ``about_origin`` then has these. ``targets`` are raw.
     """
 
     ys: Array
@@ -80,7 +80,7 @@ class View(NamedTuple):
 
 
 class Frame(eqx.Module):
-    """Units [d], centre [d] of the raw targets, nodes [m, d], and the whitening of predictions."""
+    """``units`` of the test; ``origin``: centre [d] of raw targets; ``nodes`` [m, d], if needed."""
 
     units: Units
     origin: Point
@@ -88,7 +88,7 @@ class Frame(eqx.Module):
     whitener: Whitener | None = None
 
     def standardized(self, predictions: PredictionsLike, event: tuple[int, ...]) -> Standardized:
-        """Return predictions over targets of this shape, in the units of the test."""
+        """Return predictions over targets of shape ``event`` in the units of the test."""
         return Standardized(predictions, self.units, event)
 
     def view(self, predictions: Any, targets: Array, *, scores: bool) -> View:
@@ -113,7 +113,7 @@ class Frame(eqx.Module):
         return self._whitened(view._replace(scores=values, at_nodes=at_nodes))
 
     def _whitened(self, view: View) -> View:
-        """Return the view with centres relative to the origin, like the targets, and scales."""
+        """Add the whitening to a view, with centres relative to the origin, like the targets."""
         if self.whitener is None:
             return view
         at_nodes = view.at_nodes
@@ -133,19 +133,19 @@ class Frame(eqx.Module):
 
 
 class ClassFrame(eqx.Module):
-    """Classes have no units, no origin and no nodes."""
+    """Frame for predictions of classes, which have no units, origin or nodes."""
 
     def view(self, predictions: Classes, targets: Array, *, scores: bool) -> View:
-        """Return probabilities, for distances between predictions, and class distributions."""
+        """Return a `View` of labels and predictions; ``predictions`` of it are probabilities."""
         assert not scores
         return View(jnp.asarray(targets), predictions.probabilities, predictions)
 
 
-LANDMARKS = 8  # targets at which kernel residuals are evaluated as series
+LANDMARKS = 8  # number of targets at which `errors` evaluates kernel residuals
 
 
 def noted(view: View, scores: PyTree, described: PyTree) -> dict[str, Array]:
-    """Return the notes that all residuals share: on scores and on features of predictions."""
+    """Return notes on scores, on features of predictions (``described``), and on whitening."""
     notes = {"nonfinite-scores": not_finite(scores), "nonfinite-predictions": not_finite(described)}
     whitening = view.whitening
     if whitening is not None:
@@ -164,14 +164,14 @@ class Claimed(NamedTuple):
 
 
 class Featured(NamedTuple):
-    """Features of n observations for the engine, and notes, as in `jaxcal.results.notes`."""
+    """Features of n observations for the pairwise statistic, and `jaxcal.results.notes`."""
 
     features: PyTree
     notes: dict[str, Array]
     claimed: Claimed | None = None
     means: KernelMeans | None = None
-    excluded: Bool[Array, ""] | None = None  # of a moment: whether the densities lack what it needs
-    scores: Points | None = None  # of Stein tests, in the units in which they compare
+    excluded: Bool[Array, ""] | None = None  # whether densities lack what a moment needs
+    scores: Points | None = None  # of Stein tests, in units of the target kernel
 
 
 @runtime_checkable
@@ -191,7 +191,7 @@ class Residual(Protocol):
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike, /
     ) -> tuple[PyTree, PyTree]:
-        """Return the predictions for the distance between them, and those for the residuals."""
+        """Return the predictions used by the distance, and those used by the residuals."""
         ...
 
     def features(
@@ -205,13 +205,13 @@ class Residual(Protocol):
     ) -> Featured: ...
 
     def statistic(self, featured: Featured, target_kernel: KernelLike, /) -> Pairwise:
-        """Return the inner product of the residuals of two targets."""
+        """Return the function that computes the inner product of two residuals."""
         ...
 
 
 def errors(featured: Featured, predictions: Any, targets: Array) -> Float[Array, "n q"]:
-    """Return series with conditional mean 0 under calibration: scores, moments, targets minus
-    means, or classes minus probabilities; without known means, kernel residuals at landmarks."""
+    """Return series with conditional mean 0 under calibration: scores, moments, classes minus
+    probabilities, targets minus means or, without finite means, kernel residuals at landmarks."""
     if featured.means is None:
         return series_of(featured.features)
     observed = featured.features.residual
@@ -304,7 +304,7 @@ class SteinResidual(eqx.Module):
 
 
 def _abrupt(key: Key, view: View) -> Bool[Array, ""]:
-    """Return whether a known density is cut off at a nonzero value."""
+    """Return whether a density is cut off at a nonzero value; False without log densities."""
     if view.targets is None or not climbable(view.predictions):
         return jnp.zeros((), bool)
     return edges(key, view.predictions.predictions, view.targets).abrupt
@@ -313,7 +313,7 @@ def _abrupt(key: Key, view: View) -> Bool[Array, ""]:
 class MeanResidual(eqx.Module):
     """Residuals from kernel means, in closed form or from draws: SKCE and UCME.
 
-    ``n_counts``: over how many counts to sum, set where values are concrete."""
+    ``n_draws``, ``n_counts``: as in `kernel_means`; ``n_counts`` is set outside of jit."""
 
     n_draws: int | None = eqx.field(default=None, static=True)
     n_counts: int | None = eqx.field(default=None, static=True)
@@ -329,12 +329,12 @@ class MeanResidual(eqx.Module):
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike
     ) -> tuple[PyTree, PyTree]:
-        """Split the draws: if the weight of a pair used the same draws as the residuals of its
-        predictions, the error would have one sign under calibration."""
+        """Return one half of the draws for the distance, the other for residuals: with the same
+        draws in both the statistic would be biased. Other predictions are not divided."""
         standardized, about = view.predictions, view.about_origin
         draws = standardized.predictions if isinstance(standardized, Standardized) else None
         alone = isinstance(divergence, Vectors) or isinstance(kernel, Constant)
-        # the first half may provide centre and scale of each prediction
+        # a whitening takes centre and scale of each prediction from the first half
         if not isinstance(draws, Draws) or (alone and view.whitening is None):
             return standardized, about
         half = draws.samples.shape[1] // 2

@@ -1,4 +1,4 @@
-"""The choices that define a test, and fitting them to data.
+"""The choices that define a test, and their fit to data.
 
 Data are first divided by the spread of the targets, so results do not depend on their unit;
 the median heuristic then chooses bandwidths in these units. With random features the statistic is
@@ -45,8 +45,8 @@ from jaxcal.whitening.contract import Whitener
 class RandomFeatures(eqx.Module):
     """Option ``features`` of the tests: random features of the joint kernel, for linear time.
 
-    The product of the kernels on predictions and targets is replaced by ``n_features`` random
-    waves of both, and the matrix H of all pairs by a product of n x p and p x n matrices:
+    The product of the kernels on predictions and targets is replaced by ``n_features`` cosines and
+    sines of random frequencies, and the matrix H of all pairs by a product n x p times p x n:
     p = n_features d for a Stein test with targets [d], p = n_features for `skce_test`. The level
     holds for every number of features; power approaches that of all pairs as the number grows
     (measured in `experiments/linear`).
@@ -94,7 +94,7 @@ class RandomFeatures(eqx.Module):
         features: WeightedFeatures,
         target_kernel: KernelLike = Constant(),
     ) -> FiniteRank:
-        """Return a kernel on predictions times a statistic of the targets as random features.
+        """Approximate a kernel on predictions times a statistic of targets by random features.
 
         Args:
             weighted: A `jaxcal.statistics.weighted.Weighted` whose statistic has a method
@@ -104,8 +104,8 @@ class RandomFeatures(eqx.Module):
             target_kernel: Kernel on targets, with its bandwidth, for a statistic with waves.
 
         Returns:
-            The finite-rank statistic, with the same features; its mean over keys is the statistic
-            of all pairs.
+            The `FiniteRank` statistic, which takes the same ``features``; its mean over keys is
+            the statistic of all pairs.
         """
         if not isinstance(weighted, Weighted):
             raise TypeError(
@@ -145,11 +145,11 @@ def _vectors(
     )
 
 
-Keys = _Key[Array, "2"]  # one for nodes and residuals, one for features of the predictions
+Keys = _Key[Array, "2"]  # a key for nodes and residuals, a key for features of predictions
 
 
 class Specification(eqx.Module):
-    """The choices of a test of a mean over pairs; `fit` sets those that are None.
+    """The choices of a test of a mean over pairs; `fit` sets unset nodes and bandwidths.
 
     Only static fields change the compiled program.
     """
@@ -164,13 +164,13 @@ class Specification(eqx.Module):
     n_nodes: int = eqx.field(default=10, static=True)
     standardize: bool = eqx.field(default=True, static=True)
     whiten: Whitener | None = None
-    random_features: RandomFeatures | None = None  # used instead of all pairs
+    random_features: RandomFeatures | None = None  # None: sums over all pairs
 
     def fit(self, keys: Keys, predictions: Any, targets: Array) -> tuple[Fitted, Featured]:
         """Return the test fitted to data, and the features of these data.
 
-        Sets units, nodes, scores, features, bandwidths and statistic. Traced once per shape, and
-        differentiable in all of these.
+        Sets units, nodes, scores, features, bandwidths and statistic. It is traced once per shape,
+        and derivatives of results include those through all of these.
         """
         check_rows(self.divergence, targets.shape[0])
         frame = nodes(self, keys[0], units(self, predictions, targets), predictions, targets)
@@ -203,7 +203,7 @@ class Specification(eqx.Module):
 
 
 def units(spec: Specification, predictions: Any, targets: Array) -> Frame | ClassFrame:
-    """Return the units [d] of the test from the targets, as a frame without nodes."""
+    """Return a frame with the units of the test, from the targets, and without nodes."""
     if isinstance(predictions, Classes):
         return ClassFrame()
     ys = targets.reshape(targets.shape[0], -1)
@@ -215,7 +215,7 @@ def units(spec: Specification, predictions: Any, targets: Array) -> Frame | Clas
 def nodes(
     spec: Specification, key: Key, frame: Frame | ClassFrame, predictions: Any, targets: Array
 ) -> Frame | ClassFrame:
-    """Return the frame with nodes [m, d] in its units, if the test needs scores at nodes."""
+    """Return the frame, with nodes [m, d] in its units if the test needs scores at nodes."""
     if isinstance(frame, ClassFrame):
         return frame
     standardized = frame.standardized(predictions, targets.shape[1:])
@@ -251,8 +251,8 @@ def scores(
 
 
 class Chosen(NamedTuple):
-    """A kernel with its bandwidth, the heuristic bandwidths by name, and whether all compared
-    points are identical."""
+    """A kernel with its bandwidth; ``bandwidths`` by name that the heuristic chose, {} if the user
+    set them; ``identical``, whether all compared points are identical, []."""
 
     kernel: KernelLike
     bandwidths: dict[str, Scalar]
@@ -266,8 +266,8 @@ def bandwidth(
     features: Features,
     size: Array | None = None,
 ) -> Chosen:
-    """Return the kernel with unset bandwidths from the median heuristic; ``size`` is the unit of
-    the features."""
+    """Set unset bandwidths of a kernel by the median heuristic. ``size``: unit of the features, by
+    which bandwidths are multiplied for the report; ``name``: name of the bandwidth there."""
     value, identical = median_heuristic(divergence, features)
     used = {name: value if size is None else value * size} if points.needs_bandwidth(kernel) else {}
     return Chosen(points.with_bandwidth(kernel, value), used, identical)
@@ -276,7 +276,7 @@ def bandwidth(
 def target_bandwidth(
     spec: Specification, view: View, predictions: Any, targets: Array
 ) -> tuple[Chosen, dict[str, Array]]:
-    """Return the target kernel with its bandwidth and notes on targets; neither for classes."""
+    """Return the target kernel with its bandwidth (as it is for classes), and notes on targets."""
     if isinstance(predictions, Classes):
         nothing = jnp.zeros((), bool)
         notes = {"constant-coordinates": jnp.asarray(0), "far-targets": jnp.asarray(0.0)}
@@ -299,8 +299,8 @@ def target_bandwidth(
 def features(
     spec: Specification, key: Key, view: View, target_kernel: KernelLike
 ) -> tuple[Embedding, Features, PyTree]:
-    """Return the fitted divergence, the predictions' features for it, and the predictions for the
-    residuals."""
+    """Return the distance fitted to the predictions, their features for it, and the predictions
+    that residuals use."""
     divergence: Any = spec.divergence
     if hasattr(divergence, "with_target_kernel"):
         divergence = divergence.with_target_kernel(target_kernel)
@@ -332,9 +332,9 @@ def statistic(
 
 
 def range_over_iqr(ys: Points) -> Scalar:
-    """Return the largest range over interquartile range of the coordinates; robust to outliers.
+    """Return the largest ratio of range to interquartile range over the coordinates, [].
 
-    Where the middle half is constant, the middle 3/4, 7/8, .. is used."""
+    Where the middle half of the targets is constant, the middle 3/4, 7/8, .. is used instead."""
     n = ys.shape[0]
     ordered = in_order(jax.lax.stop_gradient(ys).T)
     outside = np.unique(n // 2 ** np.arange(2, n.bit_length() + 1))

@@ -36,8 +36,8 @@ __all__ += ["rows", "say", "targets", "tolerance", "unit"]
 
 
 def nodes(value: object, d: int, *, least: int = 1) -> int:
-    """Return how many nodes to draw: by default enough to estimate covariances of predictions in
-    ``d`` dimensions from their scores, and to check whether scores are linear."""
+    """Return the number of nodes to draw. The default, for None, is enough to estimate covariances
+    of predictions in ``d`` dimensions from scores, and to check whether scores are linear."""
     return max(10, 2 * d + 2) if value is None else integer(value, "n_nodes", least=least)
 
 
@@ -47,7 +47,7 @@ def null(value: object) -> None:
 
 
 def location_null(value: object) -> None:
-    """Raise TypeError, which says what is missing, unless the value is a null at locations."""
+    """Raise TypeError, which says what is missing, unless the value is a null of `ucme_test`."""
     _offers(value, "judge least enough least_p_value", "Signs() of jaxcal.ucme")
 
 
@@ -69,21 +69,21 @@ def _module(value: object, name: str) -> None:
 
 
 def devices(value: object, name: str = "mesh") -> Mesh | None:
-    """Return devices that share the work, or None."""
+    """Return the mesh of devices that share the work, or None; TypeError for anything else."""
     if value is not None and not isinstance(value, Mesh):
         raise TypeError(f"{name}: wanted None or a jax.sharding.Mesh, got {say(value)}")
     return value
 
 
 def tolerance(value: object, default: float) -> float:
-    """Return a relative tolerance in [0, 1), or the default for None."""
+    """Return a relative tolerance in [0, 1), or the default if the value is None."""
     if value is not None and real(value, "tolerance") == 0:
         return 0.0
     return default if value is None else real(value, "tolerance", above=0, below=1)
 
 
 def level(value: object) -> float:
-    """Return the level of a test in (0, 1/2); larger values are probably meant as confidence."""
+    """Return the level of a test in (0, 1/2); larger numbers are probably confidence levels."""
     probability = real(value, "level")
     if not 0 < probability < 0.5:
         raise ValueError(
@@ -94,13 +94,13 @@ def level(value: object) -> float:
 
 
 def instance(value: object, kind: type, name: str) -> None:
-    """Raise TypeError unless the value is an instance of a class of this library."""
+    """Raise TypeError unless the value is an instance of ``kind``."""
     if not isinstance(value, kind):
         raise TypeError(f"{name}: wanted a {kind.__name__}, got {say(value)}")
 
 
 def names(value: object, d: int, of: str = "parameter") -> tuple[str, ...] | None:
-    """Return d names, or None."""
+    """Return a tuple of d names, or None for None; ValueError for another number."""
     if value is None:
         return None
     if isinstance(value, str | type | Set) or not isinstance(value, Iterable):
@@ -156,7 +156,7 @@ def targets(value: object, *, least: int = 2) -> Array:
 
 
 def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
-    """Return predictions with one row per target; their arrays become JAX arrays."""
+    """Return predictions, other than `Draws`, that match the targets, or raise an error."""
     of_jax(value, name)
     n = ys.shape[0]
     if isinstance(value, type):
@@ -217,7 +217,7 @@ def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
 
 
 def _of_the_density(value: object, ys: Array, name: str, error: Exception) -> Exception:
-    """Return an error in the user's own density or scores as an error of this argument."""
+    """Return the error to raise for ``error``, which the user's density or scores raised."""
     kind = ValueError if isinstance(error, ValueError) else TypeError
     said = str(error)
     if said.startswith("predictions: "):
@@ -256,13 +256,13 @@ def _scores(value: Scores, ys: Array) -> Scores:
 
 
 def features(value: object, name: str) -> Array:
-    """Return numbers as floats, and booleans as 0 and 1."""
+    """Return an array of numbers or booleans as floats; booleans become 0 and 1."""
     values = array(value, name)
     return floats(values.astype(np.int32) if values.dtype == bool else values, name)
 
 
 def rows(value: object, n: int, name: str) -> Array:
-    """Return vectors [n, q], or [n] for one number each; booleans are 0 and 1."""
+    """Return n vectors, [n, q], from rows of any shape; [n] becomes [n, 1], booleans 0 and 1."""
     vectors = features(value, name)
     if vectors.size == 0 or vectors.shape[:1] != (n,):
         raise ValueError(f"{name}: wanted n={n} rows, one per target, got shape {vectors.shape}")
@@ -270,7 +270,7 @@ def rows(value: object, n: int, name: str) -> Array:
 
 
 def probabilities(value: Any, name: str = "predictions", *, binary: bool = False) -> Array:
-    """Return class probabilities [n, m], each row >= 0 with sum 1 up to rounding, or ValueError.
+    """Return class probabilities [n, m]; ValueError unless rows are >= 0 with sum 1 up to rounding.
 
     Accepts a numpyro ``Categorical`` and, with ``binary``, n probabilities of class 1. Columns of a
     data frame named 0, .., m - 1 are put into this order. Values are checked outside of jit only.
@@ -328,7 +328,7 @@ def _categorical(value: Any, name: str) -> Array:
 
 
 def unit(value: object, name: str, wanted: str = "probabilities") -> Array:
-    """Return numbers in [0, 1], shape [n] with n >= 1; those above 1 by rounding become 1.
+    """Return numbers in [0, 1], [n], n >= 1, or raise ValueError; 1 plus rounding becomes 1.
 
     Values are checked outside of jit only.
     """

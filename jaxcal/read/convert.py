@@ -27,8 +27,8 @@ def key(value: object, name: str = "key") -> Key:
 
     Seeds from 0 to 2**32 - 1 give ``jax.random.key(seed)``; the 32-bit words of a larger or
     negative one (two's complement) are folded in successively, so that no seed is truncated and
-    none depends on the float type. A traced seed has the words of its type. TypeError for anything
-    else, ValueError for a batch of keys.
+    none depends on the float type. A traced seed is passed to ``jax.random.key``. TypeError for
+    anything else, ValueError for a batch of keys.
     """
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return _seeded(int(value))
@@ -75,7 +75,7 @@ def flag(value: object, name: str) -> bool:
 
 
 def choice(value: object, name: str, among: tuple[str | None, ...]) -> Any:
-    """Return the value if it is among the allowed strings (or None), or raise ValueError."""
+    """Return the value if it is one of ``among``, or raise ValueError."""
     if not (value is None or isinstance(value, str)) or value not in among:
         *words, last = map(repr, among)
         raise ValueError(f"{name}: wanted {', '.join(words)} or {last}, got {SHORT.repr(value)}")
@@ -97,7 +97,7 @@ def returned(value: object, name: str, of: str) -> Array:
 
 
 def integer(value: Any, name: str, *, least: int = 1, most: int = MOST) -> int:
-    """Return a Python integer from a Python, NumPy or JAX one, or ValueError; not from True."""
+    """Return a Python, NumPy or JAX integer (no boolean) as an int; ValueError for others."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
@@ -176,7 +176,7 @@ def floats(value: Any, name: str) -> Array:
 
 
 def numbers(value: object, name: str) -> Array:
-    """Return classes, counts and booleans unchanged; other numbers as `floats`."""
+    """Return integers and booleans as an array of their type; other numbers as `floats`."""
     entries = array(value, name)
     whole = jnp.issubdtype(entries.dtype, jnp.integer) or entries.dtype == bool
     return jnp.asarray(entries) if whole else floats(entries, name)
@@ -209,17 +209,17 @@ def array(value: object, name: str) -> jax.Array | np.ndarray:
 
 
 def _tensor(value: Any, name: str) -> np.ndarray:
-    whole = value.detach().cpu()
+    tensor = value.detach().cpu()
     if "bfloat16" in str(value.dtype):
         raise TypeError(f"{name}: bfloat16 keeps about three digits; convert with .float()")
     try:
-        return np.asarray(whole.resolve_conj().resolve_neg().numpy())
+        return np.asarray(tensor.resolve_conj().resolve_neg().numpy())
     except (TypeError, RuntimeError, AttributeError) as error:
         raise TypeError(f"{name}: this tensor is no dense array of numbers ({error})") from None
 
 
 def _complete(value: Any, name: str) -> None:
-    """Raise ValueError if entries are masked or missing, as no number can replace them."""
+    """Raise ValueError if entries are masked or missing; no number is put in their place."""
     if isinstance(value, np.ma.MaskedArray):
         masked = int(np.ma.count_masked(value))
         kind, size = "masked", value.size
@@ -282,7 +282,7 @@ def _no_numbers(name: str, what: str, *, strings: bool) -> TypeError:
 
 
 def _entries(value: object, name: str) -> Any:
-    """Return a list with converted entries: NumPy would read masked entries as numbers."""
+    """Return a list with its arrays converted: NumPy would take masked entries for numbers."""
     if not isinstance(value, list | tuple) or all(isinstance(x, int | float) for x in value):
         return value
     plain = [x.as_py() if hasattr(x, "as_py") else x for x in value]  # Arrow scalars
@@ -298,8 +298,8 @@ def _named_columns(value: Any) -> list[Any]:
 
 
 def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the names of q inputs: those of the columns of a data frame, or "input 0", ..;
-    ValueError if some are those of the ``fitted`` inputs, but not all in their places."""
+    """Return the names of q inputs: column names of a data frame, or else "input 0", ..
+    ValueError if columns have names of ``fitted`` inputs that are not the first, in their order."""
     names = tuple(_named_columns(value))
     if set(names) & set(fitted) and names[: len(fitted)] != fitted:
         raise ValueError(f"inputs: wanted the columns {fitted} of the fit, got {names}")
@@ -308,8 +308,8 @@ def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, 
 
 
 def class_columns(value: Any, name: str) -> list[int] | None:
-    """Return the column of each class in a data frame or table whose column names are numbers; None
-    if no name is a number."""
+    """Return the index of the column of each class 0, 1, .. in a data frame or table whose column
+    names are numbers; None if no name is a number."""
     words = [str(word) for word in _named_columns(value)]
     words = [{"False": "0", "True": "1"}.get(word, word) for word in words]
     words = [re.sub(r"\.0$", "", word) for word in words]

@@ -1,4 +1,4 @@
-"""Distributions of predictions as arrays, from objects of any library, for closed forms.
+"""Closed forms of predictions, as named tuples of arrays, from distributions of any library.
 
 Every leaf has a leading axis n; points are vectors [d]. To add a distribution, register a function
 with the decorator `distribution`. It is found by the name of the distribution's class, so that no
@@ -19,7 +19,7 @@ from jaxcal.typing import Distribution, PredictionsLike
 
 
 class Normals(NamedTuple):
-    """``mean`` [n, d]; ``cov``: variances [n, d] of independent coordinates, or [n, d, d]."""
+    """``mean`` [n, d]; ``cov``: covariances [n, d, d], or variances [n, d] if independent."""
 
     mean: Float[Array, "*n d"]
     cov: Float[Array, "*nd d"]
@@ -33,7 +33,7 @@ class Laplaces(NamedTuple):
 
 
 class Mixtures(NamedTuple):
-    """``weights`` [n, k] and the distribution of the k components, leaves [n, k, ...]."""
+    """``weights`` [n, k]; ``parts``: closed form of the k components, with leaves [n, k, ...]."""
 
     weights: Float[Array, "n k"]
     parts: PyTree
@@ -52,7 +52,7 @@ class Particles(NamedTuple):
 
 
 class Stratified(Particles):
-    """``points`` [n, m, 1] in two independent halves, each with one point per m/2-th quantile."""
+    """``points`` [n, m, 1]: two independent halves, with one point per stratum of mass 2 / m."""
 
 
 class Nodes(NamedTuple):
@@ -63,14 +63,14 @@ class Nodes(NamedTuple):
 
 
 class Lattice(NamedTuple):
-    """``points`` [m, d] common to all predictions, and their probabilities ``weights`` [n, m]."""
+    """``points`` [m, d] common to all predictions; ``weights`` [n, m]: their probabilities."""
 
     points: Float[Array, "m d"]
     weights: Float[Array, "n m"]
 
 
 Base: TypeAlias = Any  # a numpyro distribution of the class that its reader expects
-Reader: TypeAlias = Callable[[Base, PyTree], PyTree]  # takes the base and the wrapped distribution
+Reader: TypeAlias = Callable[[Base, PyTree], PyTree]  # of a distribution without and with wrappers
 _DISTRIBUTIONS: dict[str, Reader] = {}
 _LOOKED_UP: set[str] = set()  # names that compiled programs may have used
 UNCHANGED = ("Independent", "ExpandedDistribution", "MaskedDistribution")  # wrappers without effect
@@ -83,10 +83,10 @@ def distribution(*names: str) -> Callable[[Reader], Reader]:
         *names: Names of classes of distributions.
 
     Returns:
-        A decorator of a function ``read(base, whole)`` of the distribution without its wrappers and
-        of the wrapped one, which has the right batch and event shape. It returns a closed form with
-        leading axis n (normals, Laplace distributions, mixtures, classes, draws or nodes of a
-        quadrature rule), or None.
+        A decorator of a function ``read(base, whole)``: ``base`` is the distribution without its
+        wrappers, ``whole`` the one with them, which has the right batch and event shape. The
+        function returns a closed form with leading axis n (normals, Laplace distributions,
+        mixtures, classes, draws or nodes of a quadrature rule), or None.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -112,8 +112,8 @@ def distribution(*names: str) -> Callable[[Reader], Reader]:
 def distribution_of(predictions: PredictionsLike) -> PyTree:
     """Return the closed form of n predictions, or None if they can only be sampled.
 
-    A named tuple of arrays with leading axis n, such as mean and covariance of normals or weights
-    and components of mixtures, by the reader registered for the class of the predictions.
+    A closed form is a named tuple of arrays with leading axis n, such as `Normals` or `Mixtures`,
+    from the reader that is registered for the class of the predictions.
     """
     if isinstance(predictions, Standardized):
         closed_form = distribution_of(predictions.predictions)
@@ -127,7 +127,7 @@ def distribution_of(predictions: PredictionsLike) -> PyTree:
 
 
 def bare(predictions: Any) -> Any:
-    """Return the distribution without wrappers that do not change it."""
+    """Return the distribution inside of all wrappers that are in `UNCHANGED`."""
     while type(predictions).__name__ in UNCHANGED:
         predictions = predictions.base_dist
     return predictions
@@ -151,7 +151,7 @@ def gaussian_moments(predictions: PredictionsLike) -> Normals:
 
 
 def mean_and_covariance(distribution: Distribution) -> Normals | None:
-    """Return normals with the same mean and covariance, or None for draws and classes."""
+    """Return normals of the same mean [n, d] and covariance [n, d, d]; None for other forms."""
     match distribution:
         case Normals():
             return full(distribution)
@@ -187,7 +187,7 @@ def offered_moments(predictions: Any) -> Normals | None:
 
 
 def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
-    """Return the distribution of M^-1 (T - center) for T from this one; None if it has no form."""
+    """Return the distribution of M^-1 (T - center) for T from this one; None if unknown."""
     match distribution:
         case Normals():
             mean, cov = full(distribution)
@@ -212,7 +212,7 @@ def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
 
 
 def _in_units(distribution: PyTree, units: Units | OwnUnits) -> PyTree:
-    """Return the distribution of (Y - center) / scale for Y from this one; None without a form."""
+    """Return the distribution of (Y - center) / scale for Y from this one; None if unknown."""
     if isinstance(units, OwnUnits):
         return _in_own_units(_in_units(distribution, units.units), units)
     scale = units.scale
@@ -241,7 +241,7 @@ def _spread(scale: Array) -> Array:
 
 
 def _whole(array: Array | np.ndarray | float, whole: PyTree) -> Array:
-    """Return a parameter with one number per coordinate as [*batch, d]."""
+    """Return a parameter of ``whole``, with one number per coordinate, as [*batch, d]."""
     of_each = jnp.broadcast_to(array, (*whole.batch_shape, *whole.event_shape))
     return of_each.reshape(*whole.batch_shape, math.prod(whole.event_shape))
 
@@ -305,12 +305,12 @@ def _general_mixture(base: Base, whole: PyTree) -> Mixtures | None:
 
 @distribution("TransformedDistribution")
 def _affine(base: Base, whole: PyTree) -> PyTree | None:
-    """Read successive affine transforms of each coordinate."""
+    """Read affine transforms of each coordinate; None for other transforms."""
     if any(type(transform).__name__ != "AffineTransform" for transform in base.transforms):
         return None
     inner = base.base_dist
     shape = (whole.batch_shape, whole.event_shape)
-    if (inner.batch_shape, inner.event_shape) == shape:  # mixtures must not be wrapped
+    if (inner.batch_shape, inner.event_shape) == shape:  # readers of mixtures need base is whole
         closed_form = distribution_of(inner)
     else:
         single = bare(inner)
@@ -324,7 +324,7 @@ def _affine(base: Base, whole: PyTree) -> PyTree | None:
 
 
 def _stretched(distribution: PyTree, loc: Array, scale: Array) -> PyTree | None:
-    """Return the distribution of loc + scale Y for Y from this one, loc and scale [*n, d]."""
+    """Return the distribution of loc + scale Y, loc and scale [*n, d]; None if unknown."""
     match distribution:
         case Normals(mean, cov) if cov.ndim == mean.ndim:
             return Normals(loc + scale * mean, scale**2 * cov)

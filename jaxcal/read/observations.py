@@ -1,4 +1,4 @@
-"""Rows of data: whether predictions match their targets, repeated rows, a random order.
+"""Rows of data: match predictions with targets, find repeated rows, draw a random order.
 
 Repeated rows are found by hashes of 32 pseudorandom bits, in one sort: unequal rows collide in
 n^2 / 2^33 cases, 1 for 10^5 observations. The order is independent of the positions of rows.
@@ -21,8 +21,8 @@ from jaxcal.typing import ArrayLike, DTypeLike, Key, PredictionsLike
 
 
 def observations(predictions: Any, targets: ArrayLike, *, least: int = 2) -> tuple[Any, Array]:
-    """Return class probabilities with classes, or predictions over vectors with float targets; at
-    least ``least`` of them."""
+    """Return validated predictions and targets: `Classes` with integer labels, or predictions of
+    vectors with float targets. ValueError if there are fewer than ``least``."""
     checks.of_jax(predictions)
     if isinstance(predictions, Classes):
         return _classes(predictions.probabilities, targets, "predictions", least)
@@ -96,13 +96,13 @@ def _classes(
 
 
 def check_parameters(distribution: Any) -> None:
-    """Raise ValueError for invalid parameters of a distribution, if values are concrete."""
+    """Raise ValueError, outside of jit, for mixture weights that are no probabilities."""
     if isinstance(distribution, Mixtures):
         checks.probabilities(distribution.weights, "predictions: the weights of the mixture")
 
 
 def finite_rows(value: object, n: int, name: str) -> Array:
-    """Return `checks.rows`, or ValueError if one holds NaN or infinite values."""
+    """Return `checks.rows`; ValueError, outside of jit, if a value is NaN or infinite."""
     vectors = checks.rows(value, n, name)
     finite = jnp.all(jnp.isfinite(vectors), axis=0)
     if not isinstance(finite, Tracer) and not jnp.all(finite):
@@ -114,7 +114,7 @@ def finite_rows(value: object, n: int, name: str) -> Array:
 
 
 def densities(value: Any, ys: Array) -> Any:
-    """Return `checks.predictions` that have log densities."""
+    """Return `checks.predictions`; TypeError for those without log densities, or of classes."""
     if not (isinstance(value, Unnormalized) or is_distribution(value)):
         raise no_log_densities(value)
     classes = is_distribution(value) and isinstance(distribution_of(value), Classes)
@@ -127,13 +127,13 @@ def densities(value: Any, ys: Array) -> Any:
 
 
 def scored(value: Any, ys: Array, name: str = "predictions") -> Any:
-    """Return `checks.predictions` that have scores, which whole numbers have not."""
+    """Return `checks.predictions`; TypeError for distributions of integers, without scores."""
     continuous(value, name)
     return checks.predictions(value, ys, name)
 
 
 def continuous(value: Any, name: str = "predictions") -> None:
-    """Raise TypeError for distributions of whole numbers."""
+    """Raise TypeError for distributions of integers."""
     if is_discrete(value):
         raise TypeError(
             f"{name}: {type(value).__name__} predicts whole numbers, but this needs scores or "
@@ -143,15 +143,15 @@ def continuous(value: Any, name: str = "predictions") -> None:
 
 Words = TypeVar("Words", UInt32[Array, "*s"], UInt32[np.ndarray, "*s"])
 SHARE = 0.01  # share of observations up to which repeats are not reported
-DIFFER = 7.0  # expected pairs of labels that differ: none does with probability e^-7 at most
-FLOAT32 = 2.0**-22  # times n^2: four times the chance repeats of a density's float32 draws
-# several predictions share each target if at least so many targets differ, at most this share of
-# rows has one of its own, and counts vary by less than this times the variance of Poisson counts
+DIFFER = 7.0  # expected number of unequal pairs of labels; P(none is unequal) <= e^-7
+FLOAT32 = 2.0**-22  # times n^2: four times the chance repeats of float32 draws from a density
+# several predictions share each target if at least DIFFERENT distinct targets occur, at most the
+# share ALONE of rows has a unique target, and counts have a variance below EVEN times their mean
 DIFFERENT, ALONE, EVEN = 20, 0.1, 0.25
 
 
 def fingerprints(tree: PyTree, n: int) -> UInt32[Array, " n"]:
-    """Return a 32-bit hash of each of n rows of the arrays in a pytree with n rows."""
+    """Return a 32-bit hash of each row, over all arrays with n rows in a pytree."""
     bits = jnp.zeros(n, jnp.uint32)
     for place, leaf in enumerate(jax.tree.leaves(tree)):
         if _has_rows(leaf, n):
@@ -164,10 +164,10 @@ def fingerprints(tree: PyTree, n: int) -> UInt32[Array, " n"]:
 
 @partial(jax.jit, static_argnames="n")
 def drawn_order(key: Key, n: int, tree: PyTree, ties: PyTree = None) -> Int[Array, " n"]:
-    """Return row numbers in a random order that does not depend on the order of the rows.
+    """Return row numbers in a random order that depends on the rows of ``tree``, not their order.
 
-    ``ties`` distinguishes only rows that are equal in ``tree``; rows equal in both are
-    interchangeable. Cost O(n log n).
+    ``ties`` distinguishes rows that are equal in ``tree``; rows equal in both are interchangeable.
+    Cost O(n log n).
     """
     order = jnp.lexsort((fingerprints(ties, n), fingerprints(tree, n)))
     return order[jax.random.permutation(key, n)]
@@ -179,11 +179,11 @@ def repeated_rows(
     """Return how many observations repeat another one, from `fingerprints`; 0 for chance repeats or
     discrete targets. Cost O(n log n).
 
-    Expected by chance: up to 1 % of the rows, and in float32 n^2 / 2^22 of them. Targets count as
-    discrete if 1.5 times as many repeat alone as together with their predictions, or if 1.5 times
-    as many pairs differ as targets; with one prediction for all, if fewer than a third differ.
-    Integers are always discrete. But if almost all targets repeat, and about equally often, all
-    that repeat are counted: several predictions share each of them.
+    By chance up to 1 % of the rows may repeat, and in float32 n^2 / 2^22 rows. Targets count as
+    discrete if more than 1.5 times as many targets repeat as pairs of target and prediction, if
+    there are more than 1.5 times as many distinct pairs as distinct targets or, with one prediction
+    for all, if under a third of the targets are distinct. Integers are always discrete. If almost
+    all targets occur about equally often, and several times, every repeat of a target is counted.
     """
     n = of_targets.size
     if not jnp.issubdtype(targets.dtype, jnp.inexact):
@@ -191,19 +191,19 @@ def repeated_rows(
     both = jnp.stack([_mixed(of_targets) + of_predictions, of_targets])
     ordered = jnp.sort(both, axis=1)
     repeats = ordered[:, 1:] == ordered[:, :-1]
-    whole, alone = jnp.sum(repeats, axis=1, dtype=jnp.int32)
+    pairs, alone = jnp.sum(repeats, axis=1, dtype=jnp.int32)
     one_prediction = jnp.all(of_predictions == of_predictions[0])
-    discrete = (2 * alone > 3 * whole) | (2 * (n - whole) > 3 * (n - alone))
+    discrete = (2 * alone > 3 * pairs) | (2 * (n - pairs) > 3 * (n - alone))
     discrete |= one_prediction & (3 * (n - alone) < n)
     limit = int(max(SHARE * n, FLOAT32 * n**2 if targets.dtype.itemsize <= 4 else 0.0))
-    counted = jnp.where(discrete | (whole <= limit), jnp.zeros_like(whole), whole)
+    counted = jnp.where(discrete | (pairs <= limit), jnp.zeros_like(pairs), pairs)
     return jnp.where(_evenly_often(repeats[1]), alone, counted)
 
 
 def _evenly_often(repeats: Bool[Array, " m"]) -> Bool[Array, ""]:
-    """Return whether values, of which each ``repeats`` the one before or not, are there several
-    times and about equally often. Counts of rounded or discrete draws vary at least as Poisson
-    counts do."""
+    """Return whether sorted values occur several times each, and about equally often. ``repeats``:
+    whether a value equals the one before it. Counts of rounded or discrete draws would vary at
+    least as Poisson counts do."""
     first = jnp.concatenate([jnp.ones(1, bool), ~repeats])
     places = jnp.cumsum(first) - 1
     counts = jnp.zeros(len(first), jnp.float32).at[places].add(1)
@@ -215,7 +215,7 @@ def _evenly_often(repeats: Bool[Array, " m"]) -> Bool[Array, ""]:
 
 
 def n_repeated(targets: Array, predictions: PyTree, beside: PyTree = None) -> Int[Array, ""]:
-    """Return how many observations repeat an earlier one; ``beside`` is a part of predictions."""
+    """Return how many observations repeat an earlier one; ``beside``: more data of each."""
     if isinstance(predictions, Classes):
         return jnp.sum(copies(targets, predictions, beside), dtype=jnp.int32)
     return _n_repeated(targets, _arrays((predictions, beside), len(targets)))
@@ -228,17 +228,17 @@ def _n_repeated(targets: Array, arrays: list[Array]) -> Int[Array, ""]:
 
 
 def _arrays(tree: PyTree, n: int) -> list[Any]:
-    """Return the leaves that are arrays of n rows; programs depend on no other leaves."""
+    """Return the leaves that are arrays of n rows, so that programs depend on no other leaves."""
     return [leaf for leaf in jax.tree.leaves(tree) if _has_rows(leaf, n)]
 
 
 def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[Array, " n"]:
     """Return which observations repeat an earlier one, more often than chance (`repeated_rows`).
 
-    Classes repeat together with their probabilities by chance. They count as copies if labels of
-    equal probabilities never differ although more than `DIFFER` should: if these are right, and
-    also by how labels of different probabilities with one likeliest class differ, which they do not
-    if a model that is too cautious is never wrong.
+    A class and its probabilities may repeat by chance. Such repeats count as copies if rows of
+    equal probabilities never have different labels although more than `DIFFER` pairs should. That
+    expected number is the smaller of two, as models may be too cautious: from the probabilities,
+    and from the frequencies of labels among distinct rows with the same likeliest class.
     """
     p = predictions.probabilities if isinstance(predictions, Classes) else None
     return _copies(targets, p, _arrays((predictions, beside), len(targets)))
@@ -276,7 +276,7 @@ def _is_number(dtype: DTypeLike) -> bool:
 
 
 def _words(leaf: Array) -> UInt32[Array, "n k"]:
-    """Return each row as 32-bit words."""
+    """Return the entries of each row as 32-bit words, k per row."""
     rows = leaf.reshape(leaf.shape[0], -1)
     if jnp.issubdtype(rows.dtype, jnp.complexfloating):
         rows = jnp.concatenate([rows.real, rows.imag], axis=1)
@@ -286,7 +286,7 @@ def _words(leaf: Array) -> UInt32[Array, "n k"]:
 
 
 def _mixed(words: Words) -> Words:
-    """Return scrambled words: the finalizer of MurmurHash3 (Appleby, 2011)."""
+    """Return words scrambled by the finalizer of MurmurHash3 (Appleby, 2011)."""
     words = (words ^ (words >> 16)) * np.uint32(0x85EBCA6B)
     words = (words ^ (words >> 13)) * np.uint32(0xC2B2AE35)
     return words ^ (words >> 16)

@@ -82,7 +82,7 @@ class Unnormalized(eqx.Module):
 
 @dataclass(frozen=True)
 class _Completed:
-    """A log density with the leaves that its parameters lack; equal if these leaves are."""
+    """A log density with leaves that its parameters lack; equal if function and leaves are."""
 
     log_density: LogDensity
     leaves: tuple[PyTree, ...]
@@ -177,11 +177,11 @@ class Draws(eqx.Module):
 
     @eqx.filter_jit
     def correlation(self) -> Float[Array, ""]:
-        """Return the lag-one correlation of draws in their order, [], the largest of coordinates.
+        """Return the lag-one correlation of draws in their order, [], largest over coordinates.
 
-        The mean over predictions whose draws differ, without its bias up to O(m^-2): among m draws
-        it is r - (1 + 3 r) / m for a correlation r of a chain. It counts as 0 for sorted draws, and
-        up to five standard errors.
+        For each coordinate it is the mean over predictions whose draws are not all equal, corrected
+        for bias: with m draws of a chain of correlation r the expectation is r - (1 + 3 r) / m, up
+        to O(m^-2). 0 is returned for sorted draws, and for a value below five standard errors.
         """
         x = self._columns()
         x = x - x[:, :1]  # the mean of large or equal numbers is rounded
@@ -193,17 +193,17 @@ class Draws(eqx.Module):
         return jnp.max(jnp.where(shown, lag, 0))
 
     def thinned(self) -> tuple["Draws", Float[Array, ""]]:
-        """Return the draws, and the correlation of successive ones; if it is high, draws so far
-        apart that it is below `CORRELATED`, two at least (all under jit, which cannot decide)."""
+        """Return the draws and their `correlation`. If it is above `CORRELATED`, every k-th draw is
+        kept, at least two, so that it falls below (under jit all, as k depends on values)."""
         lag, m = self.correlation(), self.samples.shape[1]
         if isinstance(lag, Tracer) or not lag > CORRELATED:
             return self, lag
         return Draws(self.samples[:, :: min(apart(float(lag)), m // 2)], self.rhat), lag
 
     def unsorted(self) -> "Draws":
-        """Return the draws, those of each prediction in random order if a coordinate is sorted.
+        """Return the draws; if a coordinate is sorted, those of each prediction in random order.
 
-        Tests let parts of the draws stand for all of them.
+        The order matters because tests use parts of the draws in place of all of them.
         """
         ordered = jnp.any(self._sorted())
         samples = jnp.asarray(self.samples)
@@ -241,8 +241,8 @@ class Units(eqx.Module):
     def of(cls, ys: Points) -> "Units":
         """Return units from the mean and standard deviation of targets [n, d].
 
-        A constant coordinate has scale 1. Only finite targets are used; the others stay unchanged
-        and are counted.
+        A constant coordinate has scale 1. Values that are not finite are ignored here; tests report
+        how many there are.
         """
         finite = jnp.isfinite(ys)
         count = jnp.sum(finite, axis=0, dtype=ys.dtype)
@@ -250,7 +250,7 @@ class Units(eqx.Module):
         low, high = -ends[0], ends[1]
         largest = jnp.max(ends, axis=0)
         size = binary_size(largest)
-        # squares and their sums stay within the range of their type
+        # divided by a power of two, so that squares and their sums do not overflow
         parts = jnp.where(finite, ys, 0) / along_last(size, ys)
         mean = jnp.sum(parts, axis=0) / count
         about = jnp.where(finite, parts - along_last(mean, ys), 0)
@@ -260,13 +260,13 @@ class Units(eqx.Module):
         # NaN stays NaN: only a spread of 0 is replaced
         none = (high <= low) | (variance <= rounding**2)
         precision = jax.lax.rsqrt(jnp.where(none, 1, variance))
-        # a quotient is computed once; a compiler would repeat a choice for each use
+        # a quotient: the compiler would evaluate a `where` again at each use of the scale
         scale = size / jnp.where(none, size, precision)
         return cls(mean * size, scale)
 
     @classmethod
     def unchanged(cls, ys: Points) -> "Units":
-        """Return the identity: targets keep their units."""
+        """Return the identity change of units for targets [n, d]."""
         d = ys.shape[1]
         return cls(jnp.zeros(d, ys.dtype), jnp.ones(d, ys.dtype))
 
@@ -284,9 +284,9 @@ class Units(eqx.Module):
 
 
 class OwnUnits(eqx.Module):
-    """Units of each prediction: ``u = M^-1 (t - center)`` of targets t in common ``units``.
+    """Units of each prediction: ``u = M^-1 (t - center)`` for targets t in common ``units``.
 
-    ``center`` [n, d] and ``scale`` M [n, d, d]; points and scores have a leading axis n.
+    M is ``scale`` [n, d, d], and ``center`` has shape [n, d]; points and scores have shape [n, ..].
     """
 
     units: Units
@@ -321,9 +321,9 @@ class OwnUnits(eqx.Module):
 
 
 class Standardized(eqx.Module):
-    """Predictions over targets of shape ``event`` as predictions over vectors [d] in other units.
+    """Predictions of targets of shape ``event``, read as predictions of vectors [d] in ``units``.
 
-    Scores, moments and draws of the predictions are in these units.
+    Functions that take it return scores, moments and draws in ``units``.
     """
 
     predictions: PredictionsLike
@@ -332,5 +332,5 @@ class Standardized(eqx.Module):
 
 
 def in_units_of_data(predictions: Any) -> Any:
-    """Return predictions without a change of units."""
+    """Return predictions without a change of units (those inside of a `Standardized`)."""
     return predictions.predictions if isinstance(predictions, Standardized) else predictions

@@ -1,4 +1,4 @@
-"""Points that stand for predictions: draws, random quantiles, and counts 0, 1, .. with weights."""
+"""Points that replace predictions: draws, random quantiles, and counts 0, 1, .. with weights."""
 
 import warnings
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from jaxcal.typing import Key, KeyLike, PredictionsLike
 
 
 def value_if_any(method: Callable[..., Array], *arguments: Any) -> Array | None:
-    """Return the value of a distribution's method, or None if numpyro does not implement it."""
+    """Return ``method(*arguments)`` of a distribution, or None if numpyro does not implement it."""
     try:
         return method(*arguments)
     except (NotImplementedError, ImportError):
@@ -26,12 +26,12 @@ def value_if_any(method: Callable[..., Array], *arguments: Any) -> Array | None:
 
 
 def sample_if_any(key: Key, distribution: Any, shape: tuple[int, ...]) -> Array | None:
-    """Return draws of a distribution, or None without a sampler."""
+    """Return draws [*shape, ...] of a distribution, or None if it has no sampler."""
     return value_if_any(distribution.sample, key, shape)
 
 
 def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Array:
-    """Return draws of a distribution, or raise TypeError without a sampler."""
+    """Return draws [*shape, ...], or raise a TypeError about ``name`` if there is no sampler."""
     draws = sample_if_any(key, distribution, shape)
     if draws is None:
         raise TypeError(
@@ -44,8 +44,8 @@ def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Ar
 def draws(key: KeyLike, predictions: PredictionsLike, m: int) -> Float[Array, "n m *event"]:
     """Return m draws from each prediction, [n, m, ...event]; TypeError without a sampler.
 
-    ``event`` is [1] for a sampled distribution over numbers. Of `Draws` the first m are used
-    (ValueError for fewer).
+    For distributions of numbers the shape is [n, m, 1]. `Draws` give their first m draws
+    (ValueError if there are fewer).
     """
     m = convert.integer(m, "m")
     if isinstance(predictions, Standardized):
@@ -70,7 +70,7 @@ def draws(key: KeyLike, predictions: PredictionsLike, m: int) -> Float[Array, "n
 
 
 def check_n_draws(n_draws: object) -> None:
-    """Raise ValueError unless None or a positive number of draws."""
+    """Raise ValueError unless ``n_draws`` is None or a positive integer."""
     if n_draws is not None:
         convert.integer(n_draws, "n_draws")
 
@@ -85,7 +85,7 @@ def check_batch(predictions: PredictionsLike) -> None:
 
 
 def drawn(key: Key, predictions: PredictionsLike, n_draws: int | None) -> Float[Array, "n m d"]:
-    """Return draws from each prediction; ``n_draws=None`` takes all those of `jaxcal.Draws`."""
+    """Return draws from each prediction; ``n_draws=None`` returns all draws of `jaxcal.Draws`."""
     inside = isinstance(predictions, Standardized)
     original: Any = predictions.predictions if inside else predictions
     if n_draws is None and not isinstance(original, Draws):
@@ -100,7 +100,7 @@ def drawn(key: Key, predictions: PredictionsLike, n_draws: int | None) -> Float[
 
 
 def in_type_of(predictions: PredictionsLike, samples: Array) -> Array:
-    """Return draws in the float type of the parameters; some samplers use the widest type."""
+    """Return draws in the float type of the parameters, as some samplers use the widest type."""
     kinds = [jnp.result_type(leaf) for leaf in jax.tree.leaves(predictions)]
     floating = [kind for kind in kinds if jnp.issubdtype(kind, jnp.floating)]
     if not floating and jnp.issubdtype(samples.dtype, jnp.floating):
@@ -113,7 +113,7 @@ NEIGHBOURS = 16
 
 
 def stratified(key: Key, predictions: PredictionsLike) -> Stratified | None:
-    """Return random quantiles of n one-dimensional predictions, in the units of the data.
+    """Return `STRATA` random quantiles, twice, of n one-dimensional predictions, in data units.
 
     None for other predictions; TypeError without inverse distribution function and sampler.
     """
@@ -132,7 +132,7 @@ def stratified(key: Key, predictions: PredictionsLike) -> Stratified | None:
 
 
 def _of_quantiles(key: Key, base: Any, shape: tuple[int, ...]) -> Array | None:
-    """Return one point per quantile range; None if the distribution has no inverse."""
+    """Return two times one point per stratum, [2, STRATA, *shape]; None without an ``icdf``."""
     u = jax.random.uniform(key, (2, STRATA, *shape))
     stratum = jnp.arange(STRATA, dtype=u.dtype).reshape(STRATA, *(1,) * len(shape))
     limits = jnp.finfo(u.dtype)
@@ -151,21 +151,21 @@ def _of_neighbours(key: Key, predictions: Any) -> Array:
 
 SIZES = (64, 128, 256, 512, 1024, 2048)
 LARGEST = 2**27  # largest number of probabilities in memory
-OMITTED = 1e-9  # largest probability of each prediction that is left out
+OMITTED = 1e-9  # largest probability that a lattice may leave out of a prediction
 
 
 def is_count(predictions: Any) -> bool:
-    """Return whether these are distributions of one integer each, batch shape [n]."""
+    """Return whether predictions are distributions of integers with batch shape [n]."""
     support = getattr(predictions, "support", None)
     discrete = getattr(support, "is_discrete", False) and hasattr(predictions, "log_prob")
     return discrete and len(predictions.batch_shape) == 1 and predictions.event_shape in ((), (1,))
 
 
 def lattice_size(predictions: PredictionsLike) -> int | None:
-    """Return how many of the counts 0, 1, .. hold all but `OMITTED` of every probability.
+    """Return a number m such that 0, .., m - 1 have all but `OMITTED` of each prediction's mass.
 
-    One of `SIZES`, so that compiled programs are shared. None if predictions are no counts, have
-    more probability elsewhere, or are traced.
+    It is one of `SIZES`, so that compiled programs are shared. None if predictions are not counts,
+    have more mass elsewhere, or are traced.
     """
     if not is_count(predictions):
         return None
@@ -183,12 +183,12 @@ def lattice_size(predictions: PredictionsLike) -> int | None:
 
 
 def rounding() -> float:
-    """Return how much the sum of all probabilities may differ from 1."""
+    """Return by how much a sum of probabilities may differ from 1 in JAX's default float type."""
     return 1e-6 if jnp.result_type(float) == jnp.float64 else 1e-3
 
 
 def lattice(predictions: PredictionsLike, size: int) -> Lattice:
-    """Return normalized probabilities of 0, .., size - 1; NaN if these are not all counts."""
+    """Return normalized probabilities of 0, .., size - 1; NaN where they do not sum to 1."""
     p = _probabilities(predictions, size)
     total = jnp.sum(p, axis=1, keepdims=True)
     weights = jnp.where(jnp.abs(total - 1) <= rounding(), p / total, jnp.nan)

@@ -11,7 +11,7 @@ from jaxcal.numerics import at_most
 from jaxcal.read.predictions import Scores, Standardized, Units, Unnormalized, in_units_of_data
 from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
 
-COARSEST = 3.0  # so many deviations apart at most, so that no target decides what is coarse
+COARSEST = 3.0  # cap, in deviations, on rounding steps, so that no single target decides
 
 
 def is_distribution(predictions: object) -> bool:
@@ -20,7 +20,7 @@ def is_distribution(predictions: object) -> bool:
 
 
 def is_discrete(predictions: object) -> bool:
-    """Return whether this is a distribution of whole numbers."""
+    """Return whether this is a distribution of integers."""
     return bool(getattr(predictions, "is_discrete", False))
 
 
@@ -49,8 +49,8 @@ def score(predictions: PredictionsLike, ys: Float[Array, "n *event"]) -> Float[A
 
 
 def log_densities_at(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[Array, " n"]:
-    """Return the log density of prediction i at ``ys[i]``, for each row, up to one constant each;
-    not finite where the density is 0 or NaN."""
+    """Return the log density of prediction i at ``ys[i]``, for each row i, up to a constant of the
+    prediction; not finite where the density is 0 or NaN."""
     if isinstance(predictions, Unnormalized):
         density = jax.vmap(predictions.log_density, in_axes=(predictions.in_axes, 0))
         return density(predictions.params, ys)
@@ -60,7 +60,7 @@ def log_densities_at(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[A
 
 
 def no_log_densities(predictions: object, what: str = "this") -> TypeError:
-    """Return the error that ``what`` needs log densities, which these predictions do not give."""
+    """Return the error for ``predictions`` that lack the log densities which ``what`` needs."""
     return TypeError(
         f"predictions: {what} needs log densities, which {type(predictions).__name__} does not "
         f"give; pass a numpyro distribution with batch shape [n] or "
@@ -71,8 +71,8 @@ def no_log_densities(predictions: object, what: str = "this") -> TypeError:
 def log_densities_and_gradients(
     predictions: Any, ys: Float[Array, "n *event"]
 ) -> tuple[Float[Array, " n"], Float[Array, "n *event"]]:
-    """Return log densities and raw gradients of an `Unnormalized` or a numpyro distribution; at
-    density 0 a gradient may be anything, such as 0 for ``where(inside, f, -inf)``."""
+    """Return log densities and their gradients in y, of an `Unnormalized` or a distribution. At
+    density 0 a gradient is arbitrary, such as 0 for ``where(inside, f, -inf)``."""
     if isinstance(predictions, Unnormalized):
         both = jax.value_and_grad(predictions.log_density, argnums=1)
         return jax.vmap(both, in_axes=(predictions.in_axes, 0))(predictions.params, ys)
@@ -100,12 +100,12 @@ def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
 def coarse(
     targets: Float[Array, "n d"], scale: Float[Array, " d"], inverse: Points
 ) -> dict[str, Bool[Array, ""]]:
-    """Return notes on raw targets whose rounding may reject calibrated predictions: large ones, and
-    whole numbers. ``inverse`` [n, d] are inverse claimed deviations, or sizes of scores, in units
-    of ``scale``.
+    """Return flags by code: whether rounding of ``targets`` may reject calibrated predictions, as
+    they are large ("coarse-targets") or whole numbers ("whole-targets"). ``inverse`` [n, d]:
+    inverse claimed deviations, or absolute scores, in units where targets are divided by ``scale``.
 
-    Rounding of targets and centres to numbers g deviations apart adds g^2 / 6 to mean squares of 1,
-    which n observations resolve up to (2 / n)^1/2; half of that counts.
+    Rounding of targets and centres to multiples of g deviations adds g^2 / 6 to mean squares of 1,
+    whose standard error is (2 / n)^1/2; a flag is set if it adds more than half of that.
     """
     finest = jnp.finfo(targets.dtype).eps * jnp.abs(targets)
     whole = jnp.all(targets == jnp.round(targets), axis=0).astype(finest.dtype)
@@ -119,8 +119,8 @@ def coarse(
 def scores_at(
     predictions: PredictionsLike, ys: Points, nodes: Nodes | None, units: Units | None = None
 ) -> tuple[Float[Array, "n d"], Float[Array, "n m d"] | None]:
-    """Return scores at the targets [n, d] and, with nodes [m, d], at the nodes [n, m, d]; in
-    ``units`` if these are given.
+    """Return scores [n, d] at the targets and scores [n, m, d] at ``nodes`` [m, d], None without
+    nodes; in ``units`` if these are given.
 
     One gradient is traced, and points are visited one at a time, so that memory holds the
     intermediates of a network for n points, not n (m + 1). Cost: n (m + 1) gradients.
@@ -165,12 +165,12 @@ def each_density(
     ys: Float[Array, "n *event"],
     *rows: Any,
 ) -> PyTree:
-    """Return ``function(log_density, y, *row)`` of each of n predictions, stacked, by one ``vmap``.
+    """Return the n stacked values of ``function(log_density, y, *row)``, one per prediction.
 
-    ``log_density(y)`` is that of ONE prediction at any point [*event], up to its constant,
-    differentiable in every order and mode; -infinity outside of a numpyro distribution's support.
-    ``ys`` are n targets, and ``rows`` pytrees with leading axis n. TypeError for predictions
-    without log densities.
+    ``log_density(y)`` is the log density of ONE prediction at any point [*event], up to a constant.
+    JAX can differentiate it in every order and mode. It is -infinity outside of the support that a
+    distribution declares. ``ys`` are n targets, ``rows`` pytrees with leading axis n. The function
+    is called in one ``vmap``. TypeError for predictions without log densities.
     """
     if isinstance(predictions, Unnormalized):
 
@@ -230,7 +230,7 @@ def climbable(predictions: Predictions) -> bool:
 
 
 def _to_first_order(predictions: Standardized, ts: Points) -> tuple[Points, Float[Array, " n"]]:
-    """Return scores and log densities, up to a constant, in the units of the predictions."""
+    """Return scores in the units of the predictions, and log densities up to a constant."""
     original = predictions.units.original(ts).reshape(-1, *predictions.event)
     logs, gradients = log_densities_and_gradients(predictions.predictions, original)
     return predictions.units.scores(gradients.reshape(ts.shape)), logs
@@ -246,7 +246,7 @@ def to_second_order(
 ) -> tuple[Float[Array, " n"], Points, Float[Array, "n d d"]]:
     """Return log densities [n] up to a constant, scores [n, d] and Hessians [n, d, d].
 
-    Points are [n, d]. Cost per row: a gradient and d Hessian-vector products, one at a time.
+    ``ts``: points [n, d]. Cost per row: a gradient and d Hessian-vector products, one at a time.
     """
     scores, logs = _to_first_order(predictions, ts)
 

@@ -36,8 +36,8 @@ from jaxcal.results import Sentences
 from jaxcal.results.notes import TABLE, memory
 from jaxcal.typing import Key, Predictions, Scalar, Vector
 
-FEWEST = 30  # pairs from which on the coverage of limits was measured
-DECIDES = 0.5  # share of the variance of the gains by one pair that is said
+FEWEST = 30  # smallest number of pairs with which the coverage of limits was measured
+DECIDES = 0.5  # there is a warning if one pair has a larger share of the variance of the gains
 NATS, ENERGY = "nats", "energy score"
 UNITS = {NATS: "nats an observation", ENERGY: "of the energy score"}
 
@@ -57,8 +57,8 @@ def certificate(
     level: Scalar | float,
     in_order: bool = False,
 ) -> tuple[Scalar, Scalar, Scalar, Scalar, Vector]:
-    """Return the mean gain of pairs by the maps fitted without them, its limits, a one-sided
-    p-value, and the gain of each pair.
+    """Return mean gain, lower and upper limit, one-sided p-value, and the gain of each pair, [n],
+    where each pair is judged by the map fitted without its fold.
 
     Args:
         gains: Gains of all pairs by the maps fitted without fold 0, 1, .. and, last, by the map of
@@ -85,7 +85,7 @@ def certificate(
 
 
 def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> Scalar:
-    """Return Q, the sum of squares of the changes by each fold to the gains of other folds' pairs.
+    """Return Q, the sum of squares of the effects of each fold on the gains of the other folds.
 
     As the best map is unknown, the effect of a fold is its deviation from the mean effect of all K
     folds, and the sum is multiplied by K / (K - 1).
@@ -101,7 +101,7 @@ def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> 
 
 
 def about_gains(gains: Array, in_order: bool) -> Sentences:
-    """Return the sentences on the gains [.., n] of pairs, and whether each applies."""
+    """Return warnings on the gains [.., n] of pairs, with whether each applies."""
     values = np.asarray(gains, float)
     used = np.isfinite(values)
     n = int(np.min(np.sum(used, axis=-1)))
@@ -150,10 +150,10 @@ def gain_in_words(repair: Any) -> str:
 class CrossFitted(NamedTuple):
     """Maps fitted without fold 0, 1, .., k - 1 and, last, to all n pairs.
 
-    ``parameters``: those of the k + 1 maps. ``fitted``: the last map. ``gains``: gain of each pair
-    by each map, [k + 1, n]. ``fold``: fold of each pair, [n]. ``moves``: move of each pair by the
-    map without its fold, in the units of the data. ``unmoved``: number of unchanged predictions,
-    [].
+    ``parameters``: those of the k + 1 maps. ``fitted``: the last map. ``features``: with which maps
+    vary. ``gains``: gain of each pair by each map, [k + 1, n]. ``fold``: fold of each pair, [n].
+    ``moves``: move of each prediction by the map without its fold, in the units of the data.
+    ``unmoved``: number of unchanged predictions, [].
     """
 
     parameters: Parameters
@@ -178,8 +178,8 @@ def cross_fitted(
     """Fit maps without each fold and to all pairs, and apply them to each pair. Without a key,
     folds are blocks of neighbouring rows.
 
-    ``densities`` of the targets for the likelihood are by default those of ``predictions``, whose
-    centres and scales are the units of the maps. ``n_draws``: number of draws behind each, or 0.
+    Centres and scales of ``predictions`` are the units of the maps. ``densities``: distributions
+    for the likelihood, by default ``predictions``. ``n_draws``: draws per prediction; 0 if none.
     """
     densities = predictions if densities is None else densities
     fitted = partial(_cross_fitted, folds, n_draws)
@@ -196,19 +196,19 @@ def _cross_fitted(
 ) -> CrossFitted:
     n = len(ys)
     features, frame = Features.of(both[0], ys, inputs, n_draws)
-    seen = Standardized(both[1], features.units, ys.shape[1:])
+    likelihoods = Standardized(both[1], features.units, ys.shape[1:])
     ts = features.units.points(ys.reshape(n, -1))
-    old = densities_at(seen, ts)
+    old = densities_at(likelihoods, ts)
     usable = jnp.isfinite(old) & jnp.all(jnp.isfinite(ts), axis=1) & ~copies(ys, both[0])
     fold = folds_of(key, n, folds)
 
     def of_others(number: Int[Array, ""]) -> Fitted:
-        return fit(frame, seen, ts, usable & (fold != number))
+        return fit(frame, likelihoods, ts, usable & (fold != number))
 
     fits = jax.lax.map(of_others, jnp.arange(folds + 1))  # the last leaves no fold out
 
     def judged(parameters: Parameters) -> tuple[Vector, Move]:
-        logs = log_likelihoods(parameters, frame, seen, ts)
+        logs = log_likelihoods(parameters, frame, likelihoods, ts)
         gains = jnp.where(usable, logs - old, jnp.nan)
         return gains, in_data_units(parameters.moves(frame), features.units)
 

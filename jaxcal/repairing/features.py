@@ -1,4 +1,4 @@
-"""Features of predictions and inputs with which the map of a repair may vary."""
+"""Features with which the map of a repair may vary: claims (centre, log scale) and inputs."""
 
 from typing import Any, NamedTuple
 
@@ -15,13 +15,13 @@ from jaxcal.typing import Points
 
 MOST = 10  # columns of claims, and of inputs; more are reduced to principal components
 PAIRS = 6  # fewest pairs per parameter
-DRAWS = 20  # fewest draws per prediction whose moments tell how errors vary with claims
+DRAWS = 20  # fewest draws per prediction with which errors may vary with claims
 INPUTS, OWN, CLAIMS = "inputs", "its own claims", "claims of all coordinates"
 
 
 def too_many(n: int, d: int, q: int, n_draws: int = 0) -> list[str]:
-    """Return the features that a map for n pairs, d dimensions and q inputs must omit, as there are
-    too few pairs for the parameters; or too few of ``n_draws``, if not 0."""
+    """Return the names of features that a map must omit, for n pairs, d dimensions and q inputs:
+    pairs are too few for the parameters, or ``n_draws`` per prediction (if not 0) are too few."""
     count, left_out = 2 * d + d * (d - 1) // 2, []
     more = {
         INPUTS: 2 * d * min(q, MOST),
@@ -38,14 +38,14 @@ def too_many(n: int, d: int, q: int, n_draws: int = 0) -> list[str]:
 
 
 class Columns(NamedTuple):
-    """Map of q columns to r features: the ``scaling`` of a fit, then the matrix ``mix`` [q, r]."""
+    """Map of q columns to r features: standardize by ``scaling``, multiply by ``mix`` [q, r]."""
 
     scaling: Scaling
     mix: Float[Array, "q r"]
 
     @classmethod
     def of(cls, columns: Float[Array, "n q"], most: int | None = None) -> "Columns":
-        """Fit to columns; more than ``most`` are reduced to the leading principal components."""
+        """Fit to columns; reduce more than ``most`` to as many leading principal components."""
         scaling, q = Scaling.of(columns), columns.shape[1]
         mix = jnp.eye(q, dtype=columns.dtype)
         if most is not None and q > most:
@@ -57,7 +57,7 @@ class Columns(NamedTuple):
         return cls(scaling, mix)
 
     def unless(self, left_out: bool) -> "Columns":
-        """Return the same map, or one to zeros if ``left_out``."""
+        """Return the same map, or one whose features are all 0 if ``left_out``."""
         return self._replace(mix=jnp.zeros_like(self.mix)) if left_out else self
 
     def __call__(self, columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
@@ -65,7 +65,7 @@ class Columns(NamedTuple):
 
 
 class Features(eqx.Module):
-    """Map of predictions to a `Frame`: units and columns of a fit, and the shape of one target."""
+    """Map of predictions and inputs to a `Frame`. ``event``: shape of one target."""
 
     units: Units
     event: tuple[int, ...] = eqx.field(static=True)
@@ -77,16 +77,16 @@ class Features(eqx.Module):
     def of(
         cls, predictions: Any, targets: Array, inputs: Float[Array, "n q"], n_draws: int = 0
     ) -> "tuple[Features, Frame]":
-        """Fit features to predictions; return them and the frame of these predictions."""
+        """Fit features to predictions and inputs; return both features and `Frame`."""
         units = Units.of(targets.reshape(len(targets), -1))
-        place = _located(predictions, units, targets.shape)
-        center, scale, _ = place
+        geometry = _located(predictions, units, targets.shape)
+        center, scale, _ = geometry
         (n, d), q = center.shape, inputs.shape[1]
         left_out = too_many(n, d, q, n_draws)
         parts = center, jnp.log(jnp.linalg.norm(scale, axis=2))
         both = jnp.concatenate(parts, axis=1)
         alone = [Columns.of(columns).unless(OWN in left_out) for columns in parts]
-        # with one coordinate, the claims of all equal its own
+        # with one coordinate, claims of all coordinates are the same as its own
         both = both[:, :0] if d == 1 or CLAIMS in left_out else both
         features = cls(
             units,
@@ -95,10 +95,10 @@ class Features(eqx.Module):
             Columns.of(both, MOST),
             Columns.of(inputs, MOST).unless(INPUTS in left_out),
         )
-        return features, features._frame(*place, inputs)
+        return features, features._frame(*geometry, inputs)
 
     def frame(self, predictions: Any, n: int, inputs: Float[Array, "n q"]) -> Frame:
-        """Return the frame of n other predictions."""
+        """Return the frame of n other predictions, with their inputs."""
         return self._frame(*_located(predictions, self.units, (n, *self.event)), inputs)
 
     def _frame(self, center: Points, scale: Array, reliable: Array, inputs: Array) -> Frame:
@@ -117,8 +117,8 @@ class Features(eqx.Module):
 
 def _located(predictions: Any, units: Units, shape: tuple[int, ...]) -> tuple[Points, Array, Array]:
     d = len(units.center)
-    seen = Standardized(predictions, units, shape[1:])
-    center, scale, reliable = located(jax.random.key(0), seen, shape[0], d, units.center.dtype)
+    inner = Standardized(predictions, units, shape[1:])
+    center, scale, reliable = located(jax.random.key(0), inner, shape[0], d, units.center.dtype)
     eyes = jnp.eye(d, dtype=scale.dtype)[None]
     return (
         jnp.where(reliable[:, None], center, 0),

@@ -31,18 +31,18 @@ FIRST, STEPS = 6, 24  # scoring steps with the initial priors, and all steps
 LENGTHS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 2.0, 4.0)  # candidate lengths of a step
 UPDATES = 20  # updates of the priors per step
 FASTEST = 2.0  # largest factor by which a prior deviation changes per step
-COLDEST = 0.05  # least factor of the log likelihood
-LEAST, NARROW, MOST = 1e-3, 0.05, 1.0  # prior deviations, in scales of predictions
+COLDEST = 0.05  # least factor by which the log likelihood is multiplied
+LEAST, NARROW, MOST = 1e-3, 0.05, 1.0  # prior deviations: least, first of trends, largest
 NOWHERE = -1e9  # replaces the logarithm of density 0, so that the search turns back
 
 
 class Frame(NamedTuple):
     """Centre, scale and features of each prediction, in common units.
 
-    ``reliable`` [n]: whether enough points met its mass; otherwise it is not moved. ``center``
-    [n, d]; ``scale`` [n, d, d] and its inverse ``unscale``. Features: ``own``, standardized centre
-    and log deviation of each coordinate, [n, d] each; ``claims`` [n, k], combinations of these
-    over all coordinates; ``inputs`` [n, q].
+    ``reliable`` [n]: whether centre and scale are known well enough; else the prediction is not
+    moved. ``center`` [n, d]; ``scale`` [n, d, d] and its inverse ``unscale``. Features: ``own``,
+    standardized centre and log deviation of each coordinate, [n, d] each; ``claims`` [n, k], linear
+    combinations of these over all coordinates; ``inputs`` [n, q].
     """
 
     reliable: Bool[Array, " n"]
@@ -55,9 +55,9 @@ class Frame(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """Groups of parameters. Shift and log stretch each have five: ``common``, slopes along
-    ``center`` and ``scale`` of the coordinate itself, along ``claims`` of all coordinates, and
-    along ``inputs``. The last group is ``correlation``."""
+    """Groups of parameters. ``shift`` and ``stretch`` (a log scale) have five each: ``common`` to
+    all predictions, and slopes along ``center`` and ``scale`` of the coordinate itself, ``claims``
+    of all coordinates, and ``inputs``. The last group is ``correlation``."""
 
     shift: dict[str, Float[Array, "*d k"]]
     stretch: dict[str, Float[Array, "*d k"]]
@@ -89,7 +89,7 @@ class Parameters(NamedTuple):
         )
 
     def local(self, frame: Frame) -> "Local":
-        """Return the moves in the units of each prediction."""
+        """Return the moves of n predictions, in the units of each."""
         shift, stretch = (_along(part, frame) for part in (self.shift, self.stretch))
         d = shift.shape[1]
         i, j = np.triu_indices(d, 1)
@@ -117,7 +117,7 @@ class Local(NamedTuple):
 
 
 def _along(part: dict[str, Array], frame: Frame) -> Points:
-    """Return the affine function of the features with these parameters, [n, d]."""
+    """Return the affine function of the features whose parameters are ``part``, [n, d]."""
     common, center, scale = (part[name][None] for name in ("common", "center", "scale"))
     alone = common + center * frame.own[0] + scale * frame.own[1]
     return alone + frame.claims @ part["claims"].T + frame.inputs @ part["inputs"].T
@@ -126,8 +126,8 @@ def _along(part: dict[str, Array], frame: Frame) -> Points:
 def log_likelihoods(
     parameters: Parameters, frame: Frame, predictions: Standardized, ys: Points
 ) -> Float[Array, " n"]:
-    """Return log densities of moved predictions at targets [n, d] in common units, with the
-    constants of the original densities."""
+    """Return log densities of moved predictions, with the constants of the original densities, at
+    targets [n, d] in common units."""
     move = parameters.local(frame)
     us = jnp.einsum("nij,nj->ni", frame.unscale, ys - frame.center)
     back = jnp.einsum("nij,nj->ni", move.inverse, us - move.shift)
@@ -152,10 +152,10 @@ class Fitted(NamedTuple):
 def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, " n"]) -> Fitted:
     """Return the map of largest posterior density, from the observations that are ``used``.
 
-    Fisher scoring with line search; the information is the sum of outer products of slopes. Priors
-    are first wide for parameters common to all predictions and narrow for trends; after `FIRST`
-    steps they follow the evidence, by a factor of at most `FASTEST` per step. A map with a lower
-    likelihood than the identity is replaced by it.
+    The method is Fisher scoring with line search; the information is the sum of outer products of
+    slopes. Priors are at first wide for parameters common to all predictions and narrow for trends.
+    After `FIRST` steps they maximize the evidence, but change by a factor of at most `FASTEST` per
+    step. If the map has a lower likelihood than the identity, the identity is returned.
 
     Cost: a step takes k + 10 evaluations of all log densities for k parameters, and n k^2.
     """
@@ -178,7 +178,7 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
         return jnp.sum(slopes, axis=0), slopes.T @ slopes
 
     def temper(theta: Array, amount: Array) -> Array:
-        """Return curvature over variance of slopes, which is 1 for densities of the right form."""
+        """Return curvature over variance of slopes, at most 1: near 1 if the form is right."""
 
         def curvature(e: Array) -> Array:
             along = lambda t: jax.jvp(lambda s: jnp.sum(logs(s)), (t,), (e,))[1]  # noqa: E731

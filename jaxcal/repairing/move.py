@@ -7,16 +7,16 @@ A prediction p with centre c and scale M becomes the distribution of
 :math:`\log p'(y) = \log p(y_0) - \log |B|` keeps the constant of the density, so maps can be fitted
 by maximum likelihood even if constants are unknown.
 
-Draws are moved by the map of normal distributions with their moments. Of normal draws with mean
-:math:`\bar x` and covariance S, one more has a Student t distribution with m - d degrees of freedom
-about :math:`\bar x`, of scale :math:`(1 + 1/m) (m - 1)/(m - d) S`. The likelihood of these makes
-the map match moments of errors, for many draws of any form, and leaves few draws from the right
-distribution as they are. The gain is measured by the energy score of the draws themselves,
+Draws are moved by the map of normal distributions with their moments. After m normal draws with
+mean :math:`\bar x` and covariance S, one more draw has a Student t distribution with m - d degrees
+of freedom about :math:`\bar x`, of scale :math:`(1 + 1/m) (m - 1)/(m - d) S`. With its likelihood,
+the map matches moments of errors if there are many draws of any form, and stays the identity if
+there are few draws from the right distribution. The gain is in energy score of the draws,
 
 .. math:: E |X - y| - E |X - X'| / 2
 
-(smaller is better), which is proper for all predictions with a mean. Blocks of draws are moved by
-the moments of the others, so that a shared mean does not make moved draws look too narrow.
+(smaller is better), which is proper for all predictions with a mean. Each block of draws is moved
+by moments of the other draws: by its own moments, moved draws would look too narrow.
 
 Source: Gneiting and Raftery (2007), Section 4.3.
 """
@@ -58,14 +58,14 @@ class Move(NamedTuple):
 
     @full_precision
     def back(self, y: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        """Return the inverse of `of`: the points before the move."""
+        """Return the points that `of` moves to these."""
         gaps = y - self.center - self.shift
         return self.center + jnp.einsum("...ij,...j->...i", self.inverse, gaps)
 
 
 @dataclass(frozen=True)
 class MovedDensity:
-    """The log density of a moved prediction; two are equal if their original log densities are."""
+    """The log density of a moved prediction; equal to another with the same original density."""
 
     log_density: LogDensity
 
@@ -75,7 +75,7 @@ class MovedDensity:
 
 
 class MovedDistribution(eqx.Module):
-    """A distribution with batch shape [n] after a move, with the numpyro methods that tests use."""
+    """A moved distribution of batch shape [n], with the numpyro methods that tests use."""
 
     distribution: Any
     move: Move
@@ -98,7 +98,7 @@ class MovedDistribution(eqx.Module):
 
     def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*batch"]:
         n = () if self.distribution.batch_shape else self.batch_shape
-        drawn = self.distribution.sample(key, (*shape, *n))  # of the widest type
+        drawn = self.distribution.sample(key, (*shape, *n))  # of the widest float type
         return self._each(self.move.of, drawn.astype(self.move.shift.dtype))
 
     def _each(self, function: Callable[[Array], Array], ys: Array) -> Array:
@@ -113,7 +113,7 @@ class MovedDistribution(eqx.Module):
 
 
 def move_all(predictions: Any, move: Move) -> Any:
-    """Return n predictions, an `Unnormalized` or a distribution, after the moves of their rows."""
+    """Return n predictions after their moves: an `Unnormalized` or a `MovedDistribution`."""
     if isinstance(predictions, Unnormalized):
         params, axes = (predictions.params, move), (predictions.in_axes, 0)
         return Unnormalized(MovedDensity(predictions.log_density), params, in_axes=axes)
@@ -122,21 +122,21 @@ def move_all(predictions: Any, move: Move) -> Any:
 
 @jax.jit
 def no_move(like: Move) -> Move:
-    """Return identity moves of the shape of ``like``, for tests of predictions before a repair."""
+    """Return identity moves with the shapes of ``like``, to test predictions before a repair."""
     eyes = jnp.zeros_like(like.forward) + jnp.eye(like.shift.shape[1], dtype=like.shift.dtype)[None]
     nothing = jnp.zeros_like(like.shift)
     return Move(like.center, eyes, eyes, nothing, jnp.zeros_like(like.log_size))
 
 
-BLOCKS = 5  # most parts of the draws, each moved by the moments of the others
+BLOCKS = 5  # largest number of blocks of draws, each moved by moments of the other draws
 
 
 def independent(draws: Draws) -> tuple[Draws, Float[Array, ""]]:
-    """Return independent draws of n predictions, and the correlation of successive ones.
+    """Return independent draws of n predictions, and the correlation [] of successive draws.
 
     Raises:
-        ValueError: There are fewer than d + 4 of them, targets are not vectors, or (outside of jit)
-            the draws of a prediction have no spread.
+        ValueError: Fewer than d + 4 draws are independent, they are not numbers or vectors, or
+            (outside of jit) the draws of a prediction have no spread in some direction.
     """
     samples = jnp.asarray(draws.samples)
     least = samples[0, 0].size + 4 if samples.ndim in (2, 3) else 0
@@ -162,8 +162,8 @@ def independent(draws: Draws) -> tuple[Draws, Float[Array, ""]]:
 
 
 def _without_spread(draws: Draws) -> np.ndarray:
-    """Return whether the covariance of all draws, or of those outside of a block, is singular up to
-    rounding."""
+    """Return for each prediction, [n], whether the covariance of all draws, or of those outside of
+    some block, is singular up to rounding."""
     least = 10 * float(jnp.finfo(draws.samples.dtype).eps)
     flat = np.zeros(len(draws.samples), bool)
     for part in (draws, *map(Draws, blocks(draws)[1].samples)):
@@ -187,7 +187,7 @@ def gaussians(draws: Draws) -> Any:
 
 
 def one_more(draws: Draws) -> Any:
-    """Return the distribution of one more draw, if those of a prediction are normal."""
+    """Return the Student t distribution of one more draw after normal draws (see the module)."""
     import numpyro.distributions as dist
 
     mean, root = _moments(draws)
@@ -198,7 +198,7 @@ def one_more(draws: Draws) -> Any:
 
 
 def _moments(draws: Draws) -> tuple[Array, Array]:
-    """Return means and deviations, or roots of covariances."""
+    """Return means and deviations [n], or means [n, d] and roots of covariances [n, d, d]."""
     samples = jnp.asarray(draws.samples)
     mean = jnp.mean(samples, axis=1)
     if samples.ndim == 2:
@@ -209,7 +209,7 @@ def _moments(draws: Draws) -> tuple[Array, Array]:
 
 
 def blocks(draws: Draws) -> tuple[Draws, Draws]:
-    """Return k blocks of the draws of each prediction, [k, n, ..], and the draws outside of each.
+    """Return k blocks of the draws of each prediction, [k, n, ..], and the others for each block.
 
     A block has at least two draws, and there are at least d + 2 others.
     """
@@ -229,7 +229,7 @@ def moved_draws(draws: Draws, move: Move) -> Draws:
 
 
 def energy_scores(draws: Draws, targets: Array) -> Vector:
-    """Return the energy score of each prediction, [n]; smaller is better. Cost: n m^2."""
+    """Return the energy score of each prediction, [n]; smaller is better. Cost: n m^2 d."""
     samples = jnp.asarray(draws.samples)
     n, m = samples.shape[:2]
 

@@ -31,11 +31,11 @@ from jaxcal.repairing.certificate import (
 from jaxcal.results import Result, Sentences, recorded, sentences
 from jaxcal.typing import ArrayLike, Key, Scalar, Vector
 
-SMALLEST = 1e-9  # least temperature: a search that ended at 0 gets it
+SMALLEST = 1e-9  # least temperature; it replaces 0, at which a search may end
 
 
 class ProbabilityRepair(Result):
-    """A map of probabilities and its gain.
+    """A map that repairs probabilities, and its gain on pairs that it was not fitted to.
 
     Attributes:
         gain: Mean gain in score, [], in ``unit``; each observation is judged by the map that was
@@ -68,7 +68,7 @@ class ProbabilityRepair(Result):
     _long: ClassVar[tuple[str, ...]] = ("gains", "fitted")
 
     def predictions(self, predictions: ArrayLike) -> Array:
-        """Return new probabilities, [t, m] or [t], after the repair."""
+        """Return the repaired probabilities of new predictions, [t, m] or [t]."""
         if isinstance(self.fitted, Recalibration):
             return self.fitted(predictions)
         return _warmed(checks.probabilities(predictions), self.fitted.temperature)
@@ -98,8 +98,8 @@ def of_classes(
 def _temperatures(
     key: Key | None, p: Float[Array, "n m"], ys: Int[Array, " n"], folds: int
 ) -> tuple[TemperatureFit, Float[Array, "k n"], Int[Array, " n"]]:
-    """Return the temperature of all pairs, the gains of each pair by the fits without fold 0, 1, ..
-    and, last, to all pairs, and the folds."""
+    """Return the fit to all pairs; the gains of n pairs, [k + 1, n], by fits without fold 0, 1, ..,
+    k - 1 and to all pairs; and the fold of each pair, [n]."""
     fold, again = folds_of(key, len(p), folds), copies(ys, Classes(p))
     floor = jnp.finfo(p.dtype).tiny  # as in the fit
 
@@ -120,7 +120,7 @@ def _temperatures(
 def of_labels(
     key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, in_order: bool, level: float
 ) -> ProbabilityRepair:
-    """Repair probabilities [n] by mean labels of groups, fitted without each fold; energy score."""
+    """Repair probabilities [n] by mean labels of groups without each fold; gain in (p - y)^2."""
     p = checks.unit(predictions, "predictions")
     ys = checks.unit(targets, "targets", "labels").astype(p.dtype)
     keys = jax.random.split(key)

@@ -45,12 +45,12 @@ def repair(
     r"""Move and stretch predictions so that their targets are likely, and certify the gain.
 
     In the units of each prediction the repaired one is the distribution of :math:`a + B u`, where u
-    is a draw of the original, and a and log B are affine in its claimed centre, its claimed log
-    scale and inputs. The map keeps the constant of a log density, so that maps are fitted by
+    is a draw of the original; a and log B are affine in the claimed centre and log scale of the
+    prediction and in inputs. An unknown constant of a log density cancels, so maps are fitted by
     likelihood and gains are known in nats. Parameters without evidence stay near 0. For the
     certificate, each observation is judged by a map that was fitted without it.
-    Affine maps repair shifts, spreads, correlations and their trends; not tails, the weights of
-    modes or the form. With fewer than 6 pairs per parameter, trends are left out with a warning.
+    Affine maps repair shifts, spreads, correlations and their trends, but not tails, weights of
+    modes or shape. With fewer than 6 pairs per parameter, trends are left out with a warning.
 
     ==================================  ==============================  =====================
     predictions                         map                             certificate in
@@ -67,11 +67,11 @@ def repair(
             distribution with batch shape [n]; `jaxcal.Draws`; or probabilities. If the model was
             trained on these targets, the certificate is invalid.
         targets: Observed targets, independent given the predictions, shape [n], [n, d] or
-            [n, ...]; classes; or labels 0 and 1.
+            [n, ...]; for probabilities, classes 0, .., m - 1, or labels 0 and 1.
         inputs: Numbers with which errors may vary, [n] or [n, q]. More than 10 columns are reduced
             to 10 principal components, so an error along a single one of them may be missed.
         names: Names of the d coordinates of a target; by default 0, 1, ...
-        folds: Number of parts, each judged by the map fitted to the others; at most n / 2.
+        folds: Number of parts of the pairs, each judged by a map fitted to the others; 2 to n / 2.
         in_order: Whether rows are in the order of time or place, and neighbours depend on each
             other. Folds are then blocks of rows, and limits and tests allow for correlations.
         level: Level of the tests before and after; limits have confidence 1 - level.
@@ -152,7 +152,7 @@ def repair(
 def _energy_gained(
     draws: Draws, maps: CrossFitted, ys: Array, inputs: Array
 ) -> Float[Array, "k n"]:
-    """Return the gain of each pair by each map, in energy score."""
+    """Return the gain of each of n pairs by each of k maps, in energy score."""
 
     parts = blocks(draws)
 

@@ -1,4 +1,4 @@
-"""Result of a repair: the map and its gain."""
+"""`Repair`, the result of a repair: the map and its gain."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -22,8 +22,8 @@ from jaxcal.results import Result, Sentences, TestResult, counted
 from jaxcal.results.notes import of_a_chain
 from jaxcal.typing import ArrayLike, Predictions, Scalar, Vector
 
-NARROWEST = 5.0  # most times that predictions are made as narrow without a warning
-CLEAR = 2.0  # least change that is printed, in standard errors
+NARROWEST = 5.0  # there is a warning if predictions are made more than this many times as narrow
+CLEAR = 2.0  # only changes above this many standard errors are printed
 
 
 class Repair(Result):
@@ -38,11 +38,11 @@ class Repair(Result):
         p_value: One-sided p-value of the hypothesis that the mean gain is at most 0, [].
         gains: Gain of each observation, [n]; NaN if the original density of its target is 0, or if
             it repeats another one.
-        unmoved: Number of predictions whose centre and scale were not found, []; they are not
-            changed.
+        unmoved: Number of predictions that are not changed, [], as their centre and scale could not
+            be determined.
         before: `calibration_test` of the predictions.
-        after: The same test of the predictions repaired by the maps without their fold.
-        fitted: Parameters of the map of all pairs, with their prior deviations and errors.
+        after: The same test of repaired predictions, each by the map fitted without its fold.
+        fitted: Parameters of the map fitted to all pairs, with prior deviations and errors.
         features: Features with which the map varies.
         names: Names of the coordinates, then of the inputs.
         n_folds: Number of folds.
@@ -105,18 +105,18 @@ class Repair(Result):
         return moved_draws(Draws(values), move).samples
 
     def changes(self) -> list[str]:
-        """Return a sentence per parameter beyond 2 standard errors, the clearest first."""
+        """Return a sentence per parameter above 2 standard errors, the most significant first."""
         return [text for _, text in sorted(self._changes(), key=lambda one: -one[0])]
 
     def remainder(self) -> list[str]:
-        """Return a sentence per cell of the table that is off after the repair and, if the test
-        after it rejects, one on the alternative with most evidence."""
+        """Return the errors that remain: a sentence per significant cell of ``after.table`` and, if
+        ``after`` rejects, one on the alternative with most evidence."""
         table, parts = self.after.table, self.after.parts
-        left = [] if table is None else table.sentences(float(self.level))
+        remaining = [] if table is None else table.sentences(float(self.level))
         if parts is None or self.after.verdict != "rejected":
-            return left
+            return remaining
         name = parts.names[int(np.argmax(np.asarray(parts.statistics)))]
-        return [*left, f"most of the evidence after the repair: {BEYOND.get(name, name)}"]
+        return [*remaining, f"most of the evidence after the repair: {BEYOND.get(name, name)}"]
 
     def _move(self, predictions: Predictions, inputs: ArrayLike | None) -> Move:
         q = len(self.features.inputs.mix)
@@ -132,12 +132,12 @@ class Repair(Result):
         return moves_of(self.fitted.parameters, self.features, predictions, columns, n)
 
     def _changes(self) -> list[tuple[float, str]]:
-        """Yield each change with its size in standard errors."""
+        """Return pairs of the size of a change, in standard errors, and a sentence on it."""
         (coordinates, inputs), said = self.names, []
         values, errors = self.fitted.parameters, self.fitted.errors
         for kind, words in (("shift", _shift), ("stretch", _stretch)):
             value, error = getattr(values, kind), getattr(errors, kind)
-            # combinations of more inputs have no names
+            # principal components of more inputs have no names
             for group in (*ALONG, "inputs")[: 4 if len(inputs) <= MOST else 3]:
                 for size, change, (k, *q) in _clear(value[group], error[group]):
                     along = ALONG[group] if not q else f" for each deviation of {inputs[q[0]]}"
@@ -171,7 +171,7 @@ class Repair(Result):
             "find {its|their} centre and scale met the mass [far-points]",
             unmoved,
         )
-        whole = (
+        integers = (
             "targets are whole numbers: the gain is that of densities of real numbers, not a log "
             "score of counts or classes [whole-targets]"
         )
@@ -180,12 +180,12 @@ class Repair(Result):
             f"the map makes predictions {times:.2g} times as narrow: if the model has seen these "
             f"targets, or predictions are computed from them, the gain is arbitrary [narrow-map]"
         )
-        # the test's own sentence on these names an argument of the test
+        # omits the test's sentence on dependent rows: `about_gains` has one for a repair
         said = [text for text in self.before.warnings() if "[dependent-rows]" not in text]
         return [
             *((text, True) for text in said),
             *about_gains(self.gains, self.in_order),
-            (whole, bool(np.any(np.asarray(self.whole)))),
+            (integers, bool(np.any(np.asarray(self.whole)))),
             (narrow, times > NARROWEST),
             (moved, beyond > 0),
             (few, bool(left_out)),
@@ -200,8 +200,8 @@ class Repair(Result):
             lines.append(f"  {name:<7} calibration test: {test.verdict}, p = {test.p_value:.2g}")
         changes = self.changes() or ["nothing by more than two errors"]
         lines += ["  what the map of all pairs changes:", *(f"    {text}" for text in changes)]
-        left = self.remainder()
-        return lines + ["  what it leaves:", *(f"    {text}" for text in left)] * bool(left)
+        rest = self.remainder()
+        return lines + ["  what it leaves:", *(f"    {text}" for text in rest)] * bool(rest)
 
 
 BEYOND = {  # alternatives that an affine map does not repair
@@ -217,7 +217,7 @@ ALONG = {
 
 
 def _clear(values: Array, errors: Array) -> Iterator[tuple[float, float, tuple[int, ...]]]:
-    """Yield values beyond `CLEAR` standard errors: size in errors, value, and index."""
+    """Yield (size in standard errors, value, index) of each value beyond `CLEAR` errors."""
     ratios = np.asarray(jnp.abs(values) / errors)
     for place in zip(*np.nonzero(ratios > CLEAR), strict=True):
         yield float(ratios[place]), float(values[place]), tuple(map(int, place))
@@ -232,7 +232,7 @@ def _stretch(value: float) -> str:
 
 
 def columns_of(inputs: ArrayLike | None, n: int, dtype: Any) -> Float[Array, "n q"]:
-    """Return inputs as columns [n, q]; q = 0 without inputs."""
+    """Return inputs as columns [n, q], q = 0 without inputs. ValueError if one is not finite."""
     if inputs is None:
         return jnp.zeros((n, 0), dtype)
     values = checks.rows(inputs, n, "inputs").astype(dtype)
@@ -242,7 +242,7 @@ def columns_of(inputs: ArrayLike | None, n: int, dtype: Any) -> Float[Array, "n 
 
 
 def _count(predictions: Any, inputs: ArrayLike | None) -> int:
-    """Return the number of predictions; for one common distribution that of the inputs, or 1."""
+    """Return the number of predictions; for one common distribution the number of inputs, or 1."""
     if not isinstance(predictions, Unnormalized):
         if predictions.batch_shape:
             return int(predictions.batch_shape[0])
@@ -259,6 +259,6 @@ def moves_of(
     inputs: Float[Array, "n q"],
     n: int,
 ) -> Move:
-    """Return the moves of n predictions, in the units of the data."""
+    """Return the moves of n predictions, in the units of the data, from fitted parameters."""
     frame = features.frame(predictions, n, inputs)
     return in_data_units(parameters.moves(frame), features.units)

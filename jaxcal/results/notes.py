@@ -1,8 +1,8 @@
-"""Notes on data and fit: a result holds a dict of code -> number, and this module the sentences.
+"""Notes of a result: a dict from warning codes to numbers, and the sentence of each code.
 
-The code is in brackets at the end of its sentence; `warnings.md` explains it. Whatever detects a
-problem adds one entry to the dict. The table here defines its sentence, how numbers of a batch are
-combined and, if the problem prevents a verdict, the reason.
+Code that detects a problem adds one entry to the dict. `TABLE` defines the sentence of each code
+and how the numbers of a batch are combined; `REASONS` has the codes that prevent a verdict. A
+printed sentence ends with its code in brackets; `warnings.md` explains the codes.
 """
 
 import math
@@ -20,13 +20,13 @@ from jaxcal.results.parts import FEW
 Notes: TypeAlias = dict[str, Array]  # counts, shares or flags, of shape []
 
 
-CORRELATED = 0.1  # lag-one correlation of draws from which on they are called dependent
-LOST = 1.0  # rounding, in units of what the mean of a statistic resolves, that leaves no verdict
+CORRELATED = 0.1  # draws with a larger lag-one correlation count as dependent
+LOST = 1.0  # no verdict if the rounding error is a larger multiple of the null's scale h(i, i) / n
 
 
 class Note(NamedTuple):
-    """``sentence``: the warning, with a place for its number in braces (see `counted`). ``above``:
-    the note applies if its number is larger. ``together``: combines the numbers of a batch."""
+    """The warning of one code. ``sentence``: its text, with braces for a number (see `counted`).
+    ``above``: it applies to larger numbers. ``together``: combines the numbers of a batch."""
 
     sentence: str
     above: float = 0
@@ -34,7 +34,7 @@ class Note(NamedTuple):
 
 
 def counted(sentence: str, number: Any) -> str:
-    """Return the sentence with the number for ``{}`` and one form of ``{one|several}``."""
+    """Fill in the number for ``{}`` and choose the form of ``{singular|plural}`` for it."""
     one = "," not in number if isinstance(number, str) else number == 1
     return re.sub(r"\{([^|}]*)\|([^|}]*)\}", r"\1" if one else r"\2", sentence).format(number)
 
@@ -289,7 +289,7 @@ NOT_FINITE = ("nonfinite-targets", "nonfinite-scores", "nonfinite-predictions")
 
 
 def sentences(notes: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return every sentence on data and fit, and whether it applies to any member of a batch."""
+    """Return the sentence of each code in ``notes`` with whether any member of the batch has it."""
     listed = []
     for code, (sentence, above, together) in TABLE.items():
         if code in notes:
@@ -300,7 +300,7 @@ def sentences(notes: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def all_finite(notes: Notes) -> Bool[Array, ""]:
-    """Return whether all inputs are finite: if not, all numbers of a result are NaN."""
+    """Return whether all inputs are finite; if not, all numbers of a result become NaN."""
     none = jnp.zeros((), int)
     return sum((notes.get(code, none) for code in NOT_FINITE), none) == 0
 
@@ -315,13 +315,13 @@ def codes(sentences: Iterable[str]) -> list[str]:
 
 
 def pointer(sentences: Iterable[str]) -> list[str]:
-    """Return a line on where to find explanations; none if no sentence has a code."""
+    """Return one line on where the codes are explained, as a list; [] if there are no codes."""
     listed = codes(sentences)
     return [f"  explained: python -m jaxcal explain {' '.join(listed)}"] if listed else []
 
 
 def explanations() -> dict[str, str]:
-    """Return the explanation of every code."""
+    """Return the explanation of each code in `warnings.md`, by code."""
     text = resources.files("jaxcal.results").joinpath("warnings.md").read_text(encoding="utf-8")
     parts = re.split(r"^(#+) (.+)\n", text, flags=re.MULTILINE)[1:]
     sections = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
@@ -329,12 +329,12 @@ def explanations() -> dict[str, str]:
 
 
 def memory(rows: Any, order: Any = None) -> Any:
-    """Return the lag-one correlation of rows [.., n, p] where it exceeds three errors, else 0; also
-    0 where a column of ``order`` [n, q], as of the targets, is sorted: that explains it. Arrays of
-    NumPy stay such."""
+    """Return the lag-one correlation, [..], of rows [.., n, p] if above 3 standard errors, else 0.
+    It is also 0 if a column of ``order`` [n, q], such as the targets, is sorted, which explains the
+    correlation. NumPy arrays give NumPy results."""
     gaps = rows - rows.mean(-2, keepdims=True)
     size = abs(gaps).max((-2, -1), keepdims=True)
-    gaps = gaps / (size + (size == 0).astype(gaps.dtype))  # so that squares stay in their precision
+    gaps = gaps / (size + (size == 0).astype(gaps.dtype))  # so that squares do not overflow
     lag = (gaps[..., 1:, :] * gaps[..., :-1, :]).sum((-2, -1)) / (gaps**2).sum((-2, -1)).clip(1)
     shown = lag > 3 / gaps.shape[-2] ** 0.5
     if order is not None:
@@ -344,12 +344,12 @@ def memory(rows: Any, order: Any = None) -> Any:
 
 
 def apart(lag: float) -> int:
-    """Return the steps after which correlations that fall like lag^t are below `CORRELATED`."""
+    """Return the least number of steps t after which a correlation lag^t is below `CORRELATED`."""
     return math.ceil(math.log(CORRELATED) / math.log(min(max(lag, 1e-6), 1 - 1e-6)))
 
 
 def of_a_chain(whose: str, lag: float) -> tuple[str, bool]:
-    """Return the sentence on draws that are correlated in their order, and whether it applies."""
+    """Return the sentence on correlation ``lag`` of successive draws, and whether it applies."""
     text = (
         f"successive draws of {whose} have correlation {lag:.2g}, as those of a chain have, so "
         f"only one of {apart(lag)} is used (under jit all): pass more steps, thinned to "

@@ -49,27 +49,27 @@ class Means(NamedTuple):
 
 
 def tells(means: Means | None) -> TypeGuard[Means]:
-    """Return whether the means have limits, that is, whether each concerns one coordinate only."""
+    """Return whether all limits are finite: only then does a mean concern one coordinate alone."""
     return means is not None and bool(np.all(np.isfinite([means.low, means.high])))
 
 
 class Coordinates(NamedTuple):
-    r"""Attribution to d target coordinates and pairs.
+    r"""Attribution of miscalibration to d target coordinates and their pairs.
 
     The three `Means` measure errors that predictions have in common: a shift that changes its sign
     between predictions counts as spread. Each has its own Holm correction. Spreads and correlations
     are corrected for shifts, and correlations for spreads (`jaxcal.moments.attribution`).
 
-    **Exact for Gaussian predictions**: normal distributions, or scores that are linear in the
-    target according to the scores at nodes and targets. Shifts are also exact for predictions with
-    known means: Laplace distributions, mixtures, independent coordinates with numpyro's ``mean``
-    and ``variance``. Otherwise limits, spreads and correlations are NaN; estimates and p-values of
-    means remain. Such a p-value tests "the moment has mean 0", which holds under calibration and
-    may fail for **any** error: it does not identify a coordinate.
+    The three are **exact for Gaussian predictions**: normal distributions, or scores that are
+    linear in the target as far as nodes and targets show. Shifts are also exact for predictions
+    with known means: Laplace distributions, mixtures, independent coordinates with numpyro's
+    ``mean`` and ``variance``. Otherwise spreads, correlations and all limits are NaN; the shifts
+    keep estimates and p-values. Such a p-value tests "the moment has mean 0", which holds under
+    calibration and may fail for **any** error: it does not identify a coordinate.
 
     ``estimate``, ``p_value``, ``p_adjusted`` and ``contributions`` split the statistic, as h is a
     sum over coordinates. Each part tests the distribution of its coordinate **given the others**,
-    for predictions of any shape, and may be large because of an error in a dependent coordinate.
+    for any predictions, and may be large because of an error in a dependent coordinate.
 
     Attributes:
         estimate: Parts of the estimate, [d]; they sum to the result's estimate.
@@ -77,10 +77,10 @@ class Coordinates(NamedTuple):
         p_adjusted: P-values after Holm's correction for d tests, [d].
         contributions: Contributions of the observations to each part, [d, n].
         marginal_mean: Shift of each coordinate, in its claimed standard deviation: (claimed -
-            actual mean) / claimed deviation, positive if predictions are too high. It is the mean
-            of :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}` for Gaussian predictions, and for
-            others without known means, where limits are NaN because dependence on another
-            coordinate beyond correlation affects it. None if :math:`\Sigma_p` cannot be computed.
+            actual mean) / claimed deviation, positive if predictions are too high. If means are not
+            known, it is the mean of :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}`. For
+            predictions that are not Gaussian, dependence on another coordinate beyond correlation
+            affects this mean, so limits are NaN. None if :math:`\Sigma_p` cannot be computed.
         marginal_spread: Logarithm of claimed over actual standard deviation of each coordinate,
             negative if predictions are too narrow. NaN unless they are Gaussian.
         correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..;
@@ -102,7 +102,7 @@ class Coordinates(NamedTuple):
 
 
 class Parts(eqx.Module):
-    """Named alternatives of a test that share the signs of one null.
+    """Evidence for each named alternative of a test; all use the same random signs of the null.
 
     Attributes:
         names: Names of the c alternatives.
@@ -125,19 +125,18 @@ class Table(eqx.Module):
     first column holds average effects over all predictions; the others their slopes per standard
     deviation of a feature: of the claimed centre of the coordinate, of the logarithm of its claimed
     scale, or of an input. For predictions that are not Gaussian, effects are in normal scores of
-    ranks. Ranks among 97 weighted points make large spreads look smaller: half the width like .52,
-    three times like 2.7. Draws of distributions are corrected for it. Features are used one by one:
-    correlated ones show each other's effects. A shift of a skewed prediction may show as a spread
-    of the same coordinate, and a trend of the spread as a spread on average, but of no other one.
+    ranks. Ranks among 97 weighted points make large errors of spread look smaller: half the right
+    width gives .52, three times gives 2.7. For ranks among draws this is corrected. Features are
+    used one by one, so correlated features show each other's effects. A shift of a skewed
+    prediction may show as a spread of the same coordinate, and a trend of the spread as an average
+    spread of that coordinate; other coordinates are not affected.
 
     Correlations are those of normal scores, claimed minus actual. Tails are the logarithm of the
-    mean absolute normal score over its deviation, and over the value of that for a normal score:
-    positive if tails are claimed too heavy. Both are given on average only, and not for streams. A
-    large shift or spread of the same coordinate changes them, so no sentence names them beside it.
+    mean absolute normal score over its standard deviation, minus the value for a normal variable:
+    positive if tails are claimed too heavy. Both are averages only, and not computed for streams.
 
     Attributes:
-        rows: Names of the r rows: shifts and spreads of d coordinates, d (d - 1) / 2 correlations,
-            and d tails.
+        rows: Names of the r rows: d shifts, d spreads, d (d - 1) / 2 correlations, and d tails.
         columns: Names of the c columns.
         effect: Effects, [r, c]; NaN for a constant feature.
         low: Lower limits of confidence 1 - level, without correction, [r, c].
@@ -165,8 +164,8 @@ class Table(eqx.Module):
     def sentences(self, level: float = 0.05) -> list[str]:
         """Return a sentence for each cell with adjusted p-value <= ``level``, smallest first.
 
-        A shift or a spread may change tails and, if it is large, correlations of its coordinate:
-        there is no sentence on these beside one on that.
+        A shift or spread may change the tails of its coordinate and, if it is large, also the
+        correlations: if it has a sentence, those that it may change have none.
         """
         adjusted = np.asarray(self.p_adjusted).copy()
         d = sum(row.startswith("shift of ") for row in self.rows)
@@ -208,8 +207,8 @@ class Table(eqx.Module):
 
 
 def changes_correlations(effects: np.ndarray) -> np.ndarray:
-    """Return whether shifts, then spreads, [2 d, c], on average and along features, are so large
-    that ranks show a wrong correlation beside them (`experiments/names/shapes.py`)."""
+    """Return, for effects [2 d, c] (d shifts, then d spreads), whether each is so large that ranks
+    show a wrong correlation because of it. Limits: `experiments/names/shapes.py`."""
     limits = np.full(effects.shape, 0.35)
     d = len(effects) // 2
     limits[:d, 0], limits[d:, 0] = 0.5, 0.3
@@ -235,7 +234,7 @@ class Interval(NamedTuple):
 
 
 def plain(value: Any) -> Any:
-    """Return arrays and (named) tuples as nested numbers, lists and dicts for JSON."""
+    """Return a value for JSON: arrays, tuples and modules become numbers, lists and dicts."""
     if isinstance(value, dict):
         return {name: plain(item) for name, item in value.items()}
     if hasattr(value, "_asdict"):
@@ -248,7 +247,7 @@ def plain(value: Any) -> Any:
 
 
 def largest_share(contributions: Float[Array, " n"]) -> Scalar:
-    """Return the largest absolute contribution over the sum of all; 0 if all are 0."""
+    """Return the largest share in the sum of absolute contributions, []; 0 if all are 0."""
     sizes = jnp.abs(contributions)
     total = jnp.sum(sizes)
     return jnp.where(total > 0, jnp.max(sizes) / jnp.where(total > 0, total, 1), 0.0)

@@ -1,4 +1,4 @@
-"""Reports: verdicts in words; text of a test's result; HTML, figures and data frames of any."""
+"""Reports: verdicts in words, text for tests; HTML, figures and data frames for any result."""
 
 import base64
 import html
@@ -32,7 +32,7 @@ def confidence(level: float) -> str:
 
 
 def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: float) -> str:
-    """Return why the null gives no p-value up to the level for n observations; "" if it does."""
+    """Return why the least p-value of the null for n observations exceeds the level, else ""."""
     least = least_p_value(n)
     if least <= level:
         return ""
@@ -48,7 +48,7 @@ def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: flo
 
 
 def in_words(result: Any) -> str:
-    """Return the verdict on one result, or why there is none."""
+    """Return the verdict on one result in words, or "cannot tell" and why."""
     at = f"at level {result.level:g}"
     match result.verdict:
         case "rejected":
@@ -59,14 +59,14 @@ def in_words(result: Any) -> str:
 
 
 def no_verdict(result: Any) -> list[tuple[str, Any]]:
-    """Return reasons against a verdict and whether each applies; the first is reported."""
+    """Return reasons against a verdict and whether each applies; the first that does is used."""
     digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
     above = {"far-targets": digits, "coarse-logs": 0.25, "small-residuals": LOST}
     notes = result.notes | {"overflow": np.isnan(np.asarray(result.p_value))}
     reasons = []
     for code, reason in REASONS.items():
         numbers = np.asarray(notes.get(code, 0))
-        if code == "season":  # one per member of a batch
+        if code == "season":  # members of a batch may differ
             lags = np.unique(numbers[numbers > 0])
             reasons += [(reason.format(lag), numbers == lag) for lag in lags]
         else:
@@ -83,7 +83,7 @@ def no_verdict(result: Any) -> list[tuple[str, Any]]:
 
 
 def _undecidable(result: Any) -> Any:
-    """Return whether no data could be rejected: too many draws equal the largest value."""
+    """Return whether no data could be rejected, as too many null draws equal the largest one."""
     draws, p = np.asarray(result.null_samples), np.asarray(result.p_value)
     if draws.shape[-1] == 0 or result.parts is not None:
         return False
@@ -127,7 +127,7 @@ def report(result: Any) -> list[str]:
 
 
 def _error(result: Any) -> str:
-    """Return a text with the error of kernel means, if the route does not state it."""
+    """Return the standard error of kernel means in words; "" if none, or if the route has it."""
     error = float(result.notes.get("averages-error", 0))
     if "error" in result.route or not error > 0:
         return ""
@@ -135,7 +135,7 @@ def _error(result: Any) -> str:
 
 
 def about_coordinates(mean: Means | None, spread: Means | None) -> list[str]:
-    """Return why marginal shifts or spreads are not available; nothing if they are."""
+    """Return a sentence on why marginal shifts or spreads are not available, in a list; else []."""
     if mean is None:
         return [
             "shifts of coordinates by themselves are not available, only given the others: they "
@@ -176,7 +176,7 @@ def _parts(parts: Parts) -> list[str]:
 
 
 def strongest_cells(table: Table, verdict: str, level: float) -> list[str]:
-    """Return the ten most significant cells."""
+    """Return lines on the ten most significant cells of the table; [] unless rejected."""
     cells = table.sentences(level) if verdict == "rejected" else []
     more = [f"  .. and {len(cells) - 10} more in result.table"] if len(cells) > 10 else []
     head = f"  what is off, {confidence(level)} limits, p after Holm's correction:"
@@ -184,7 +184,7 @@ def strongest_cells(table: Table, verdict: str, level: float) -> list[str]:
 
 
 def _coordinates(split: Coordinates, level: float) -> list[str]:
-    """Return a table with one line per coordinate, marginal and conditional, and pairs."""
+    """Return lines: marginal and conditional errors of each coordinate, and pairs."""
     head, rows = "  coordinate", [f"  {c:10d}" for c in range(split.estimate.shape[-1])]
     if tells(split.marginal_mean):
         title = f"too high by ({confidence(level)} limits)"
@@ -210,7 +210,7 @@ def _coordinates(split: Coordinates, level: float) -> list[str]:
 
 
 def _pairs(split: Coordinates) -> list[str]:
-    """Return a line per pair of coordinates, for the ten most significant pairs."""
+    """Return lines on the ten most significant pairs; [] if correlations are not exact."""
     if not tells(split.correlation):
         return []
     order = np.argsort(np.asarray(split.correlation.p_value), kind="stable")[:10]
@@ -223,7 +223,7 @@ def _pairs(split: Coordinates) -> list[str]:
 
 
 def _limits(means: Means) -> zip:
-    """Return tuples of estimate, limits and adjusted p-value."""
+    """Return an iterator over tuples (estimate, low, high, adjusted p-value), one per mean."""
     parts = (means.estimate, means.low, means.high, means.p_adjusted)
     return zip(*map(np.asarray, parts), strict=True)
 
@@ -246,7 +246,7 @@ def batch_report(result: Any) -> list[str]:
 
 
 def _shifts(smallest: np.ndarray) -> list[str]:
-    """Return a line with the detectable shift of each coordinate, or of the first few of many."""
+    """Return a line on the detectable shift of each of the first five coordinates, if any."""
     clear = [f"{size:.2g} along {c}" for c, size in enumerate(smallest[:5]) if np.isfinite(size)]
     if not clear:
         return []
@@ -257,15 +257,15 @@ def panels(result: Any, names: Sequence[str], *, size: tuple[float, float] = (4.
     """Return a matplotlib figure with one panel per "module.function" of `jaxcal.plots`."""
     from matplotlib.figure import Figure
 
-    whole = Figure(figsize=(size[0] * len(names), size[1]), layout="constrained")
-    for name, ax in zip(names, np.ravel(whole.subplots(1, len(names))), strict=True):
+    figure = Figure(figsize=(size[0] * len(names), size[1]), layout="constrained")
+    for name, ax in zip(names, np.ravel(figure.subplots(1, len(names))), strict=True):
         module, function = name.split(".")  # imported late: plots depend on results
         getattr(import_module(f"jaxcal.plots.{module}"), function)(result, ax=ax)
-    return whole
+    return figure
 
 
 def image(drawing: Any, *, dpi: int = 80, alt: str = "") -> str:
-    """Return a matplotlib figure as an HTML image with embedded PNG."""
+    """Return a matplotlib figure as an HTML ``img`` with embedded PNG."""
     buffer = io.BytesIO()
     drawing.savefig(buffer, format="png", dpi=dpi)
     data = base64.b64encode(buffer.getvalue()).decode()
@@ -300,7 +300,7 @@ def shown(result: Any) -> str:
 
 
 def in_html(result: Any) -> str:
-    """Return the report as HTML, with a figure for a single concrete result. Never raises."""
+    """Return the report as HTML, with a figure for one concrete result if it can be drawn."""
     text = f"<pre>{html.escape(repr(result))}</pre>"
     if result.traced or result.batch_shape:
         return text
@@ -312,7 +312,7 @@ def in_html(result: Any) -> str:
 
 
 def to_frame(result: Any, rows: Sequence[str]) -> Any:
-    """Return a pandas data frame; an ImportError says what to install."""
+    """Return a data frame with the fields ``rows`` as columns, else one row per result."""
     try:
         import pandas as pd  # pyright: ignore[reportMissingImports]
     except ImportError:

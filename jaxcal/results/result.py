@@ -1,4 +1,4 @@
-"""Results, pytrees of arrays with warnings and a report, and the result of a test."""
+"""Base classes of results, which hold arrays and print a report with warnings; `TestResult`."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -21,20 +21,20 @@ from jaxcal.results.report import about_coordinates, batch_report, no_verdict, t
 from jaxcal.results.saved import SOURCE, provenance
 from jaxcal.typing import Contents, Figure, Scalar
 
-Sentences = Iterable[tuple[str, Any]]  # a sentence, and whether it applies
+Sentences = Iterable[tuple[str, Any]]  # pairs of a sentence and whether it applies
 
 
 class Result(eqx.Module):
     """A result or a batch of results, with its warnings and report.
 
     Subclasses implement ``_sentences`` (possible warnings), ``_lines`` (report of one result) and
-    ``_batch_lines`` (report of several). ``_scalar`` names the field whose shape is that of the
-    batch, ``_long`` the arrays that `to_dict` omits, ``_rows`` the arrays of one length that make
-    the rows of a table, and ``_plots`` the functions of `jaxcal.plots` that draw one result, as
-    "module.function".
+    ``_batch_lines`` (report of several). ``_scalar`` names the field that has the shape of the
+    batch. ``_long`` names the fields that `to_dict` omits, ``_rows`` the arrays of equal length
+    that `to_frame` writes as columns, and ``_plots`` the functions of `jaxcal.plots` that draw one
+    result, as "module.function".
     """
 
-    __slots__ = (SOURCE,)  # no field, so that results of different keys still stack
+    __slots__ = (SOURCE,)  # not a field, so that results of different keys still stack
 
     _scalar: ClassVar[str] = "value"
     _long: ClassVar[tuple[str, ...]] = ()
@@ -53,16 +53,16 @@ class Result(eqx.Module):
         return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(self))
 
     def warnings(self) -> list[str]:
-        """Return sentences on anything that limits the result; often none.
+        """Return the warnings, often none: sentences on what limits the result; [] under jit.
 
-        Each ends with a code in brackets, which ``python -m jaxcal explain`` explains.
+        Each ends with a code in brackets, which ``python -m jaxcal explain CODE`` explains.
         """
         if self.traced:
             return []
         return [text for text, holds in self._sentences() if holds]
 
     def to_dict(self) -> Contents:
-        """Return numbers, lists and the warnings, for JSON; long arrays are omitted."""
+        """Return the fields and the warnings as a dict for JSON; long arrays are omitted."""
         return plain(self._contents()) | {"warnings": self.warnings()}
 
     def to_html(self, path: Path | str) -> None:
@@ -76,8 +76,8 @@ class Result(eqx.Module):
         Path(path).write_text(self._page(), encoding="utf-8")
 
     def to_frame(self) -> Any:
-        """Return a pandas data frame with one row per level, bin, part or model, or one row per
-        result with its scalar numbers. ImportError if pandas is not installed."""
+        """Return a pandas data frame with one row per level, bin, part or model if the result has
+        several, else one row of scalars per result of the batch. ImportError without pandas."""
         self._with_numbers("to_frame")
         return report.to_frame(self, self._rows)
 
@@ -155,8 +155,8 @@ class Result(eqx.Module):
 class JudgedResult(Result):
     """A result whose ``p_value`` is compared with its ``level``.
 
-    Subclasses have a ``level``. ``_no_verdict`` lists reasons against a verdict and whether they
-    apply; the first is reported.
+    Subclasses have a field ``level``, and a method ``_no_verdict`` that lists reasons against a
+    verdict and whether each applies. The first that applies is reported.
     """
 
     _scalar: ClassVar[str] = "p_value"
@@ -179,8 +179,8 @@ class JudgedResult(Result):
     def verdict(self) -> Any:
         """ "rejected", "not rejected" or "cannot tell"; an array for a batch. Outside of jit only.
 
-        "rejected" if p <= level, "not rejected" if p > level, and "cannot tell" if there is no
-        p-value or the test could not have rejected any model; `reason` says why.
+        "cannot tell" if something prevents a verdict, such as an input that is not finite, or too
+        few observations: `reason` says what. Else "rejected" if p <= level, or "not rejected".
         """
         p, result = np.asarray(self._decides), cast(Any, self)
         decided = np.where(p <= np.asarray(result.level, p.dtype), "rejected", "not rejected")
@@ -195,10 +195,10 @@ class JudgedResult(Result):
 
 
 def load(path: Path | str) -> Any:
-    """Read a result of any class that its ``save`` wrote: the same values, types and provenance.
+    """Read a result of any class from a file, with the values, types and provenance it had.
 
     Args:
-        path: The .npz file.
+        path: The .npz file, which the method ``save`` of a result wrote.
 
     Returns:
         The result, of the class that was saved.
@@ -226,23 +226,23 @@ class TestResult(JudgedResult):
         biased: The V-statistic, []; never negative, for positive definite kernels.
         standard_error: Standard error [] of the estimate for a clearly miscalibrated model; under
             calibration use the p-value.
-        statistic: The statistic that the null describes, [].
+        statistic: The test statistic, [], which is compared with ``null_samples``.
         p_value: P-value, [].
-        null_samples: Draws of the statistic under calibration, [b]; empty for a formula.
-        bandwidths: Bandwidths used, by name, in the units of the test.
+        null_samples: Draws of the statistic under calibration, [b]; empty if a formula gives p.
+        bandwidths: Bandwidths that the median heuristic chose, by name, in units of the test.
         contributions: Contribution of each observation, [n]; they sum to the estimate (but see
             ``parts``).
         coordinates: Attribution to target coordinates, if requested.
-        notes: Counts and flags of possible problems, by the codes of warnings; `warnings` explains
-            those that apply.
+        notes: Counts and flags of possible problems, by warning code. `warnings` returns sentences
+            on those that apply.
         test: Name of the test.
-        null: Name of the null.
-        sensitivity: Growth of the expected statistic with the square of a shift of the targets by
-            one unit of the test along each coordinate, [d]; NaN if not significant, None if
-            unknown.
-        parts: Of `jaxcal.calibration_test`: the named alternatives. Statistic and estimate are the
-            log of the evidence averaged over them, and contributions the first-order contribution
-            of each observation to it.
+        null: Name of the null distribution.
+        sensitivity: Factors [d] by which the square of a common shift of the targets along each
+            coordinate, in units of the test, raises the expected statistic; NaN if not significant,
+            None if unknown.
+        parts: Of `jaxcal.calibration_test`: the named alternatives. The statistic and the estimate
+            are then the log of the evidence averaged over these, and ``contributions`` are the
+            first-order contributions of the observations to it.
         table: Of `jaxcal.calibration_test`: shift and spread of each coordinate.
         ranks: Of `jaxcal.calibration_test`, [n, 1 + d]: randomized rank of each target among points
             of its prediction, by log density and by each coordinate, uniform under calibration;
@@ -287,7 +287,7 @@ class TestResult(JudgedResult):
     def of(cls, notes: Notes, **fields: Any) -> "TestResult":
         """Build a result; if some input is not finite, every number is NaN.
 
-        All results are built here, from the counts that `warnings` and `reason` report.
+        Every `TestResult` is built here. Adds notes on overflow and on a dominant observation.
         """
         finite = all_finite(notes)
         numbers = ("estimate", "biased", "standard_error", "statistic", "p_value", "contributions")
@@ -317,15 +317,15 @@ class TestResult(JudgedResult):
     def smallest_shift(self) -> Any:
         r"""Detectable shift along each coordinate (80 % power), [d], in units of the test.
 
-        A common shift of all targets; the unit is the standard deviation of the targets. None if it
-        is unknown, NaN in coordinates where it is not significant. First order in the shift.
-        Outside of jit only.
+        All targets are shifted alike; the unit is by default the standard deviation of the targets.
+        None if unknown; NaN in coordinates without a significant ``sensitivity``. Correct to first
+        order in the shift. Outside of jit only.
 
         With q the critical value and :math:`\sigma` the deviation of the null's draws, a shift that
         moves the statistic by c is detected with probability 80 % if
         :math:`c = q + z_{.8} \sqrt{\sigma^2 + 2\sqrt2\,\sigma c}`: c adds the variance
         :math:`4 \zeta / n` with :math:`\zeta \leq c\,n\,\sigma / \sqrt2`, as the largest eigenvalue
-        is below the root of the sum of their squares.
+        is below the root of the sum of all squared eigenvalues.
         """
         if self.sensitivity is None:
             return None
@@ -338,7 +338,7 @@ class TestResult(JudgedResult):
 
     def _sentences(self) -> Sentences:
         notes: dict[str, Any] = dict(self.notes)
-        # Cauchy targets exceed it in .3 % of data sets, for every n
+        # Cauchy targets exceed the limit 100 n in .3 % of data sets, for every n
         reach, n = np.asarray(notes.get("far-targets", 0)), self.contributions.shape[-1]
         notes["far-targets"] = np.where(reach > 100 * n, reach, 0)
         for code in {"reversed-sign", "skewed-moment"} & set(notes):

@@ -31,7 +31,7 @@ from jaxcal.numerics import Arguments, Outcome, full_precision, make_room
 from jaxcal.typing import Contents, DTypeLike
 
 FORMAT, HEADER = 1, "header.json"
-MOVED = {  # modules of classes in files that an earlier version wrote
+MOVED = {  # old name of a module -> new name, to read files of earlier versions
     "jaxcal.squared_ce.report": "jaxcal.squared_ce.pipeline",
     "jaxcal.checking.report": "jaxcal.checking.check",
     "jaxcal.streaming.counts": "jaxcal.streaming.state",
@@ -68,7 +68,7 @@ def replacing(path: Path) -> Iterator[Any]:
 
 
 def save(value: Any, path: Path, provenance: Contents) -> None:
-    """Write a result; TypeError names a field that is not a number, string or module."""
+    """Write a result. TypeError names a field that holds, for example, a function or an object."""
     arrays: dict[str, np.ndarray] = {}
     content = _packed(value, "", arrays)
     header = {"format": FORMAT, "provenance": provenance, "content": content}
@@ -82,7 +82,7 @@ def save(value: Any, path: Path, provenance: Contents) -> None:
 
 
 def load(path: Path) -> tuple[Any, Contents]:
-    """Return the result and its provenance. ValueError names a file with other contents."""
+    """Return the saved result and its provenance. ValueError if the file holds anything else."""
     with path.open("rb") as file:
         try:
             archive = zipfile.ZipFile(file)
@@ -105,7 +105,7 @@ def load(path: Path) -> tuple[Any, Contents]:
 
 
 def _packed(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Return a value as JSON, and add its arrays to ``arrays`` under the paths of their fields."""
+    """Return ``value``, found at path ``place``, as JSON; add its arrays to ``arrays`` by path."""
 
     def inside(name: object, item: Any) -> Any:
         return _packed(item, f"{place}.{name}" if place else str(name), arrays)
@@ -129,7 +129,7 @@ def _packed(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _array(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Add a NumPy or JAX array or scalar; keys and types unknown to NumPy as integers."""
+    """Add to ``arrays`` and return the JSON entry; keys and bfloat16 are stored as integers."""
     entry = {"as": "jax" if isinstance(value, jax.Array) else "numpy"}
     if isinstance(value, np.generic):
         entry["as"] = "scalar"
@@ -194,7 +194,7 @@ def _names(kind: Any) -> list[str]:
 
 
 def _class(name: str) -> Any:
-    """Return a module or named tuple of jaxcal by name; other classes are never imported."""
+    """Return the class of this name, an equinox module or named tuple of jaxcal, or ValueError."""
     home, _, word = name.rpartition(".")
     home = MOVED.get(home, home)
     try:
@@ -210,7 +210,7 @@ def _class(name: str) -> Any:
 
 
 def _object(kind: Any, values: Contents) -> Any:
-    """Return an object with these fields, without calling ``__init__``."""
+    """Return an object with these fields; the ``__init__`` of a module is not called."""
     if not issubclass(kind, eqx.Module):
         return kind(**values)
     module = object.__new__(kind)
@@ -223,13 +223,13 @@ def _refused(word: str) -> None:
     raise ValueError(f"the header holds {word}, which is no JSON")
 
 
-COMPILED = 0.1  # seconds that a call takes if it compiled anything large
+COMPILED = 0.1  # a call that takes more seconds has probably compiled a large program
 SOURCE = "_source"  # attribute of a result that describes its call
 
 
 def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
-    """Compute in `full_precision`, and make the result record its call, not under jit and vmap.
-    Rows of pandas have to be in one order. Compiled programs do not pile up (`make_room`)."""
+    """Decorate a function: compute in `full_precision`, and record the call in the result, except
+    under jit and vmap. ValueError if pandas arguments differ in the order of their rows."""
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
@@ -247,7 +247,7 @@ def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outc
 
 
 def _in_one_order(arguments: Mapping[str, Any]) -> None:
-    """Raise ValueError if pandas objects have the same index labels in another order."""
+    """Raise ValueError if two pandas arguments have the same index labels in different orders."""
     tables: dict[str, Any] = {}
     for name, value in arguments.items():
         parts = value if isinstance(value, Mapping) else {None: value}
@@ -268,7 +268,7 @@ def _in_one_order(arguments: Mapping[str, Any]) -> None:
 
 
 def provenance(result: Any, dtype: DTypeLike) -> Contents:
-    """Return versions, class, dtype, and the call if it is known."""
+    """Return versions, class, dtype and call (None if not known) of a result."""
     unknown = {"function": None, "key": None, "n": None, "options": None}
     here = {
         "jaxcal": import_module("jaxcal").__version__,
@@ -276,7 +276,7 @@ def provenance(result: Any, dtype: DTypeLike) -> Contents:
         "result": type(result).__name__,
         "dtype": str(dtype),
     }
-    return here | getattr(result, SOURCE, unknown)  # loaded results have their own versions
+    return here | getattr(result, SOURCE, unknown)  # a loaded result keeps its versions
 
 
 def _described(
@@ -300,7 +300,7 @@ def _described(
 
 
 def _shape(value: Any) -> tuple[int, ...]:
-    """Return the shape of an array or a list, or the batch shape of predictions."""
+    """Return the shape of an array or list, or the batch shape of predictions; () for others."""
     for name in ("batch_shape", "shape"):
         if isinstance(shape := getattr(value, name, None), tuple) and shape:
             return shape
@@ -308,7 +308,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _plain_key(key: Any) -> Any:
-    """Return a key as integers."""
+    """Return a key as an integer or a list of integers; None if traced or absent."""
     if key is None or isinstance(key, int | Tracer):
         return key if isinstance(key, int) else None
     typed = hasattr(key, "dtype") and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
