@@ -67,9 +67,8 @@ def check_posterior(
         xs: [n, ...] observations simulated from them.
         draws: [n, m, d] independent draws of each posterior, or what `check_draws` takes.
         n_draws: Number of draws that are made of each posterior, if draws are cheap.
-        chains: Proposal of candidates for posteriors without draws, such as
-            `jaxcal.candidates.Chains`; if its ``nodes`` are None, draws of the prior are used. None
-            omits ranks and coverage.
+        chains: Proposal of candidates if draws are not cheap. A `jaxcal.candidates.Chains` without
+            nodes gets draws of the prior as nodes. None omits ranks and coverage.
         null: Null distribution of the statistics.
         level: Level of the verdict from all p-values; limits have confidence 1 - level.
         coordinates: Whether the test of scores given x gives a p-value for each parameter, at d
@@ -84,7 +83,8 @@ def check_posterior(
             and long series), ``names`` of the parameters, ``n_nodes``, ``exclude_invalid_x``.
 
     Returns:
-        `PosteriorReport`, which prints the errors; ``figure()`` draws them. Raises: `score_pairs`.
+        `PosteriorReport`, which prints the errors in words; its ``figure()`` draws them. Raises the
+        errors of `score_pairs`.
 
     Cost per pair: about 380 log densities, n_nodes + 12 gradients and 10 d Hessian-vector products.
     Ranks add 5 d such products, and n_draws log densities with gradients or, for chains, 384 log

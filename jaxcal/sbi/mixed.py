@@ -208,7 +208,7 @@ def _values(
 
 
 def _prior_of(prior: Any, kept: tuple[int, ...], d: int) -> Any:
-    """Return the prior of the continuous parameters ``kept``, from it or a prior of all d."""
+    """Return the prior of the continuous parameters ``kept``, given theirs or that of all d."""
     if prior is None:
         return None
     parts = getattr(prior, "dists", None)  # sbi's MultipleIndependent

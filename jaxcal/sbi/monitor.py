@@ -382,7 +382,7 @@ def _bets(
 
 
 def _log_t(error: Array, variance: Array, degrees: Array) -> Array:
-    """Return log(sqrt(2 pi) f(error)) for Student's density f of this scale ``variance``."""
+    """Return log(sqrt(2 pi) f(error)) for Student's density f with squared scale ``variance``."""
     constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - jnp.log(degrees / 2) / 2
     power = -(degrees + 1) / 2 * jnp.log1p(error**2 / (degrees * variance))
     return constant - jnp.log(variance) / 2 + power

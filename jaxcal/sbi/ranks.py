@@ -290,7 +290,7 @@ def diagnosed(
     level: float | Scalar,
     m: int | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of ranks ``of_parameters`` by normal scores, N(0, 1) if all is right.
+    """Return the diagnosis of ranks by their normal scores, N(0, 1) if the posterior is right.
 
     Sizes are corrected for the number ``m`` of draws; it is None for chains and weighted points.
     """

@@ -243,7 +243,7 @@ class PosteriorReport(Result):
 
         Shift, spread and trends are from ranks among draws if there are draws; else from scores for
         Gaussian posteriors, and from ranks among points of the density for others. Correlations
-        are from scores for Gaussian posteriors, else from these points; tails only from points.
+        are from scores for Gaussian posteriors, else from these points. Tails are from the points.
         """
         by_scores, given_x = self.calibration.diagnosis, self.conditional.diagnosis
         by_ranks, of_points = self._by_ranks(), self.conditional.by_ranks
