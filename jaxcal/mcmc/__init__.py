@@ -1,4 +1,4 @@
-"""Draws from predictions without a sampler, by numpyro's MCMC, with convergence diagnostics."""
+"""MCMC draws from predictions that have no sampler, by numpyro, with convergence diagnostics."""
 
 from jaxcal.mcmc.run import mcmc_draws
 from jaxcal.mcmc.samplers import HMC, MALA, NUTS

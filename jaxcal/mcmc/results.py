@@ -1,7 +1,7 @@
 r"""MCMC draws with their diagnostics: R-hat and effective sizes.
 
-Values are replaced by normal scores of ranks, for heavy tails and infinite variances:
-:math:`z = \Phi^{-1}((r - 3/8) / (S + 1/4))` with the average rank r among all S values.
+Both diagnostics use normal scores of ranks, so that they allow heavy tails and infinite variances:
+:math:`z = \Phi^{-1}((r - 3/8) / (S + 1/4))` for a value with (average) rank r among all S values.
 Source: Vehtari, Gelman, Simpson, Carpenter and Buerkner (2021), Rank-normalization, folding, and
 localization: an improved R-hat.
 """
@@ -24,11 +24,11 @@ LEAST = 10  # fewest draws per chain for an effective size: each half has two la
 
 
 def split_rhat(path: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
-    r"""Return the larger R-hat of ranks: of the values, and of their distances to the median.
+    r"""Return the larger rank-normalized split R-hat of values and of distances to their median.
 
-    :math:`\sqrt{((L - 1) W + B) / (L W)}` of t values from each of c chains, each chain split into
-    halves of length L; W is the mean variance within, B is L times the variance of the halves'
-    means. NaN for t < 4 and for NaN, infinite if all halves are constant. Sec. 4 of the source.
+    It is :math:`\sqrt{((L - 1) W + B) / (L W)}` for t values from each of c chains, each split into
+    halves of length L; W is the mean variance within halves, B is L times the variance of their
+    means. NaN for t < 4 or NaN values; infinite if all halves are constant. Sec. 4 of the source.
     """
     if path.shape[0] < 4:
         return jnp.full(path.shape[2:], jnp.nan, path.dtype)
@@ -38,11 +38,11 @@ def split_rhat(path: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
 
 
 def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
-    """Return the effective number of independent draws of t draws from each of c chains (bulk).
+    """Return the bulk effective sample size of t draws from each of c chains.
 
-    From the ranks of split chains, by Geyer's monotone sequence. Antithetic draws can count for
-    more than t c, up to t c log10(t c). NaN for fewer than `LEAST` draws per chain, for NaN, and
-    for constant draws. Sec. 3 and App. A of the source.
+    It is computed from ranks of split chains, by Geyer's monotone sequence. It can exceed t c for
+    antithetic draws, up to t c log10(t c). NaN for fewer than `LEAST` draws per chain, and for NaN
+    or constant draws. Section 3 and Appendix A of the source.
     """
     if draws.shape[0] < LEAST:
         return jnp.full(draws.shape[2:], jnp.nan, draws.dtype)
@@ -57,10 +57,10 @@ def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
     lags = 2 * ((t - 3) // 2 + 1)
     even, odd = correlation[0:lags:2], correlation[1:lags:2]
     pairs = even + odd
-    # sum pairs up to the first that is not positive, of which only the even lag counts
-    whole = jnp.cumprod(pairs[:-1] > 0, axis=0) == 1
-    sums = jnp.sum(jnp.where(whole, jax.lax.cummin(pairs[:-1], axis=0), 0), axis=0)
-    last = jnp.sum(whole, axis=0, dtype=int)[None]
+    # sum pairs before the first one that is not positive, and add the even lag of that one
+    positive = jnp.cumprod(pairs[:-1] > 0, axis=0) == 1
+    sums = jnp.sum(jnp.where(positive, jax.lax.cummin(pairs[:-1], axis=0), 0), axis=0)
+    last = jnp.sum(positive, axis=0, dtype=int)[None]
     end, pair = (jnp.take_along_axis(side, last, axis=0)[0] for side in (even, pairs))
     time = -1 + 2 * sums + jnp.where((end > 0) | (pair >= 0), end, 0.0)
     size = t * c / jnp.where(time < (least := 1 / math.log10(t * c)), least, time)
@@ -68,13 +68,13 @@ def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
 
 
 def _halves(path: Array) -> Array:
-    """Return twice as many chains of half the length, without the middle state of an odd length."""
+    """Split each chain into two halves, [t // 2, 2 c, ..]; drop the middle state of an odd t."""
     half = path.shape[0] // 2
     return jnp.concatenate([path[:half], path[-half:]], axis=1)
 
 
 def _ranked(values: Array) -> Array:
-    """Return normal scores of the average ranks among all values of the first two axes."""
+    """Return normal scores of average ranks over the first two axes; all NaN if a value is NaN."""
     flat = values.reshape(values.shape[0] * values.shape[1], -1)
     size = flat.shape[0]
 
@@ -94,7 +94,7 @@ def _rhat(z: Array) -> Array:
     length = z.shape[0]
     within = jnp.mean(jnp.var(z, axis=0, ddof=1), axis=0)
     between = jnp.var(jnp.mean(z, axis=0), axis=0, ddof=1)
-    # NaN stays NaN: only a variance of 0 makes it infinite
+    # infinite only for a variance of 0: NaN variances give NaN
     still = within == 0
     ratio = jnp.where(still, jnp.inf, between / jnp.where(still, 1, within))
     return jnp.sqrt((length - 1) / length + ratio)
@@ -104,16 +104,16 @@ class McmcDraws(Result):
     """m draws from each of n predictions, as input of `jaxcal.skce_test`.
 
     Attributes:
-        samples: Draws [n, m, d], in units of the targets; neighbours along m come from different
-            chains.
-        rhat: Rank-normalized split R-hat of the steps after warm-up, at least of the last half of
-            all steps (at most 500 states of each chain), for the worst coordinate, [n]; NaN for
-            fewer than 4 states.
-        acceptance: Mean acceptance probability over these steps, [n].
+        samples: Draws [n, m, d], in units of the targets; successive draws along m come from
+            different chains.
+        rhat: Rank-normalized split R-hat of the worst coordinate, [n], from at most 500 states of
+            each chain, evenly spaced over the steps after warm-up, or over the last half of all
+            steps if that is longer. NaN for fewer than 4 states.
+        acceptance: Mean acceptance probability over the same range of steps, [n].
         ess: Effective size of the m draws for the worst coordinate, [n]; NaN for fewer than 10
             draws per chain.
         divergences: Number of steps after warm-up with an energy error above 1000, [n].
-        step: Mean step at the end, in units of the target divided by the adapted scale, [n].
+        step: Final step size, mean over chains, in units of the target / adapted scale, [n].
         sampler: Name of the sampler.
         chains: Number of chains.
         warmup: Number of steps of warm-up of each chain.
@@ -139,14 +139,14 @@ class McmcDraws(Result):
 
     @property
     def draws(self) -> Draws:
-        """Samples as `jaxcal.Draws` in the shape of the targets, with R-hat, which is infinite if
-        steps diverged."""
+        """Samples as `jaxcal.Draws` in the shape of the targets, with R-hat; R-hat is infinite for
+        predictions with divergences."""
         rhat = jnp.where(self.divergences > 0, jnp.inf, self.rhat)
         return Draws(self.samples.reshape(*self.samples.shape[:-1], *self.event_shape), rhat)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of a batch of sets of draws; () for one."""
+        """Shape of the batch if the result holds several sets of draws; () for one set."""
         return self.samples.shape[:-3]
 
     def _sentences(self) -> Sentences:

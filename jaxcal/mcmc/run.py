@@ -1,4 +1,4 @@
-"""MCMC of n predictions with c chains each, vectorized in one program."""
+"""`mcmc_draws`: MCMC of n predictions with c chains each, vectorized in one program."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,13 +23,13 @@ from jaxcal.results import recorded
 from jaxcal.typing import Key, KeyLike, Predictions
 
 PATH = 500  # states of each chain for R-hat, evenly spaced over the steps after warm-up
-LENGTH = 2000  # steps of each chain after warm-up, enough for R-hat to tell 1.01 from 1
+LENGTH = 2000  # default steps of each chain after warm-up, enough for R-hat to tell 1.01 from 1
 LANES = "predictions"  # axis along which all predictions take a step together
 
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Protocol of settings with a method that returns numpyro's kernel for a potential."""
+    """Protocol of settings whose ``kernel(potential)`` returns numpyro's kernel for it."""
 
     def kernel(self, potential: Potential, /) -> PyTree: ...
 
@@ -52,35 +52,35 @@ def mcmc_draws(
     Each chain makes ``n_warmup`` steps, during which an adapting sampler tunes itself, then keeps
     one draw every ``thin`` steps. A test with these draws is valid if each draw follows its
     prediction; draws of one prediction may be dependent. So chains must have converged:
-    ``result.warnings()`` reports if they have not. To test it, use one draw of each prediction as
-    its target: ``kccsd_test(key, predictions, result.samples[:, 0])`` needs scores only. For the
-    setting of Glaser et al. (2023), Figure 2: ``n_draws=2, n_chains=2, thin=1, n_warmup=steps - 1,
-    sampler=MALA(0.1, adapt=False)``.
+    ``result.warnings()`` reports if they have not. To test convergence, use one draw of each
+    prediction as its target: ``kccsd_test(key, predictions, result.samples[:, 0])`` needs scores
+    only. The setting of Glaser et al. (2023), Figure 2, is ``n_draws=2, n_chains=2, thin=1,
+    n_warmup=steps - 1, sampler=MALA(0.1, adapt=False)``.
 
-    Computed in the default float type; draws have the type of the predictions. One compiled program
-    serves every key and step size.
+    Chains are computed in the default float type; draws have the float type of the predictions. One
+    compiled program serves every key and step size.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: An `Unnormalized` (with ``event_shape``), or a numpyro distribution with batch
             shape [n] on the whole space.
-        n_draws: Number of draws from each prediction, of all chains together.
+        n_draws: Number of draws from each prediction by all chains, a multiple of ``n_chains``.
         sampler: `MALA`, `HMC` or `NUTS` of `jaxcal.mcmc`; by default ``NUTS()``.
         n_chains: Number of chains per prediction.
         n_warmup: Number of steps of warm-up.
-        thin: Steps between draws. By default each chain makes 2,000 steps after warm-up, and at
-            least 10 between draws: R-hat is then below 1.01 for Gaussians and for two modes up to
-            four standard deviations apart. Tuning biases draws until the chain has made some steps
-            of constant size, so ``thin`` must be large enough (`experiments/kccsd_mcmc`).
-        event_shape: Shape of one target, if predictions do not define it.
+        thin: Steps between draws. By default each chain makes at least 2,000 steps after warm-up,
+            and at least 10 between draws: R-hat is then below 1.01 for Gaussians and for two modes
+            up to four standard deviations apart. Tuning biases draws until the chain has made some
+            steps of constant size, so ``thin`` must not be small (`experiments/kccsd_mcmc`).
+        event_shape: Shape of one target, required for an `Unnormalized`.
         start: Start of the chains: a distribution over targets, or an array [n_chains, n, ...]. By
-            default a standard normal draw; for targets far from 0 pass a suitable one.
+            default standard normal draws; for targets far from 0 pass a suitable distribution.
 
     Returns:
         `McmcDraws`.
 
     Cost: n_chains (n_warmup + thin n_draws / n_chains) evaluations of all n densities and scores,
-    times the leapfrog steps; memory of n n_draws targets.
+    times the leapfrog steps per step; memory for n (n_draws + 500 n_chains) targets.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -131,7 +131,7 @@ def mcmc_draws(
 def _layout(
     predictions: Any, event_shape: int | tuple[int, ...] | None
 ) -> tuple[int, tuple[int, ...]]:
-    """Return the number of predictions and the shape of one target, checked for consistency."""
+    """Return n and the shape of one target; TypeError or ValueError if predictions do not fit."""
     checks.of_jax(predictions)
     if event_shape is not None:
         sides = event_shape if isinstance(event_shape, tuple | list) else (event_shape,)
@@ -193,9 +193,9 @@ def _run(
     def step(t: Array, carry: PyTree) -> PyTree:
         state, draws, path, accepted, diverged = carry
         state = everywhere(lambda state: kernel.sample(state, (), {}))(state)
-        # steps that share a slot overwrite each other; warm-up steps are not kept
+        # each slot keeps the last of ``thin`` steps; warm-up steps in the first are overwritten
         draws = draws.at[jnp.maximum(t - warmup, 0) // thin].set(state.z)
-        # all earlier steps go to the first slot, which a later step overwrites
+        # all earlier steps are written to the first slot and overwritten by later ones
         place = jnp.maximum(t - (steps - looked * stride), 0) // stride
         return (
             state,
@@ -232,10 +232,10 @@ def _run(
 
 
 def _potential(predictions: Predictions) -> PyTree:
-    """Return the potential of the prediction of each lane of the axis ``LANES``.
+    """Return a function from a target to minus the log density of one prediction.
 
-    All lanes step together, so the densities and scores of all predictions are computed at once,
-    by the functions that all tests use.
+    It must be called under ``vmap`` with axis ``LANES``, whose index is that of the prediction. It
+    gathers the targets of all predictions and computes their densities and scores at once.
     """
 
     @jax.custom_vjp

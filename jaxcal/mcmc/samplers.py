@@ -1,7 +1,7 @@
-r"""Settings of Markov chains for numpyro's kernels.
+r"""Samplers: settings of numpyro's Markov chains.
 
-With ``adapt`` the step is tuned during warm-up towards the acceptance probability ``target``; HMC
-and NUTS also tune a scale of each coordinate. Without it the step is fixed.
+With ``adapt`` the step size is tuned during warm-up towards the acceptance probability ``target``;
+HMC and NUTS also tune a scale of each coordinate. Without ``adapt`` the step size is fixed.
 """
 
 from collections.abc import Callable
@@ -32,12 +32,12 @@ def _target(value: object) -> float:
 class MALA(eqx.Module):
     r"""Metropolis-adjusted Langevin: propose :math:`y + \sigma^2 s(y) + \sqrt2 \sigma \epsilon`.
 
-    Equal to Hamiltonian Monte Carlo with one leapfrog step of length :math:`\sqrt2 \sigma`.
+    Here s is the score. This is HMC with one leapfrog step of length :math:`\sqrt2 \sigma`.
 
     Args:
-        step: sigma, in units of the target.
+        step: sigma, in units of the target; with ``adapt``, the initial one.
         adapt: Tune the step during warm-up.
-        target: Target acceptance probability.
+        target: Acceptance probability towards which the step is tuned.
 
     Cost: one score per step.
 
@@ -61,12 +61,12 @@ class HMC(eqx.Module):
     """Hamiltonian Monte Carlo with a fixed number of leapfrog steps per proposal.
 
     Args:
-        step: Length of a leapfrog step, in units of the target.
-        leapfrogs: Number of leapfrog steps.
+        step: Length of a leapfrog step, in units of the target; with ``adapt``, the initial one.
+        leapfrogs: Number of leapfrog steps per proposal.
         adapt: Tune the step, and scales of the coordinates, during warm-up.
-        target: Target acceptance probability.
+        target: Acceptance probability towards which the step is tuned.
 
-    Cost: ``leapfrogs`` scores per step.
+    Cost: ``leapfrogs`` scores per proposal.
 
     Example:
         >>> import jaxcal
@@ -86,17 +86,17 @@ class HMC(eqx.Module):
 
 
 class NUTS(eqx.Module):
-    """No-U-turn sampler, which adapts the number of leapfrog steps.
+    """No-U-turn sampler, which adapts the number of leapfrog steps to each proposal.
 
     Args:
-        step: Initial length of a leapfrog step, in units of the target.
-        depth: Largest depth of the tree.
+        step: Length of a leapfrog step, in units of the target; with ``adapt``, the initial one.
+        depth: Largest depth of the tree of leapfrog steps, at most 30.
         adapt: Tune the step, and scales of the coordinates, during warm-up.
-        target: Target acceptance probability. A lower one gives longer steps, which are rejected at
-            curved ridges and funnels, so that chains miss parts of the density.
+        target: Acceptance probability towards which the step is tuned. A lower one gives longer
+            steps, which are rejected at curved ridges and funnels: chains then miss these parts.
 
-    Cost: at most 2^depth scores per proposal, and as many for every chain as for the slowest, since
-    chains are vectorized.
+    Cost: at most 2^depth scores per proposal. Chains are vectorized, so the slowest one determines
+    the time of all.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal

@@ -1,6 +1,6 @@
 """Adapters: convert any form of posterior to an object with scores, and draws to one array.
 
-Draws of the prior are nodes at which posteriors are compared, and points to fit jumps.
+Draws of the prior serve as nodes for scores, and as points to which jumps of chains are fitted.
 """
 
 import inspect
@@ -36,7 +36,7 @@ def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Poste
 
     Args:
         posterior: As in `jaxcal.sbi.score_pairs`.
-        thetas: Parameters as the user passed them; tensors mean that functions are torch's.
+        thetas: Parameters as the user passed them; if a tensor, functions are those of torch.
         prior: A prior of torch, for estimators that lack one.
 
     Returns:
@@ -79,13 +79,13 @@ def predictions(
 ) -> Any:
     """Return the posteriors given n observations as predictions, for other tests of the library.
 
-    They are over the original parameters; `score_pairs` maps these to the whole space. Posteriors
-    of torch compute their densities by callbacks to torch. `jaxcal.coverage.coverage` takes them
-    with your own draws; `jaxcal.candidates.exchangeability_test` needs no draws.
+    These predictions are over the original parameters, which may be bounded (`score_pairs` maps
+    them to the whole space). Posteriors of torch compute densities by callbacks. For example,
+    `jaxcal.coverage.coverage` tests them with draws; `candidates.exchangeability_test` needs none.
 
     Args:
         posterior: As in `jaxcal.sbi.score_pairs`, with log densities (TypeError otherwise).
-        xs: [n, ..] observations; a tensor means that a function is torch's.
+        xs: [n, ..] observations; if a tensor, a function is one of torch.
         prior: A prior of torch, for estimators that lack one.
 
     Returns:
@@ -113,7 +113,7 @@ def predictions(
 
 
 class ConditionalPosterior:
-    """A function from all n observations to a numpyro distribution with batch shape [n]."""
+    """A posterior given by a function from n observations to a distribution, batch shape [n]."""
 
     def __init__(self, distribution_of: Any):
         self.distribution_of = distribution_of
@@ -140,7 +140,7 @@ class ConditionalPosterior:
 
 
 def _needs_one(function: Any) -> bool:
-    """Return whether a function needs one argument and takes no second."""
+    """Return whether a function has exactly one parameter, which may be positional."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -152,10 +152,9 @@ def _needs_one(function: Any) -> bool:
 def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Array, "n m d"]:
     """Return draws of n posteriors as one array, for ranks and coverage.
 
-    Takes what `check_draws` takes; ``names`` are the variables of a dict or of ArviZ to use, in
-    this order, all by default. Entries of array variables are adjacent columns. Chains are thinned
-    to the effective size of their worst parameter, and all posteriors to the smallest number of
-    draws among them.
+    ``draws`` are as in `check_draws`. ``names`` are the variables of a dict or of ArviZ to use, in
+    this order; by default all. Entries of an array variable are adjacent columns. ArviZ chains are
+    thinned to m draws, the smallest effective size of any parameter in any posterior.
     """
     draws = _stacked(draws)
     if isinstance(draws, Mapping):
@@ -176,7 +175,7 @@ def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Arra
 
 
 def _stacked(draws: Any) -> Any:
-    """Return the draws, with a list of dicts or data frames as one dict of arrays [n, m, ..]."""
+    """Return a list of dicts or data frames as a dict of arrays [n, m, ..], others unchanged."""
     if hasattr(draws, "posterior"):
         raise TypeError(
             f"draws: got one {type(draws).__name__}, which is about one observation: pass a list "
@@ -201,8 +200,8 @@ def _stacked(draws: Any) -> Any:
 
 
 def _is_table(value: object) -> bool:
-    """Return whether this is a dict of columns or a data frame, not an ArviZ or xarray mapping,
-    which holds chains as attributes."""
+    """Return whether this is a dict of columns or a data frame; False for ArviZ and xarray objects,
+    which may also be mappings."""
     chains = hasattr(value, "posterior") or hasattr(value, "data_vars")
     return (isinstance(value, Mapping) and not chains) or (
         hasattr(value, "columns") and hasattr(value, "iloc")
@@ -212,7 +211,7 @@ def _is_table(value: object) -> bool:
 def paired(
     draws: ArrayLike, thetas: ArrayLike, names: Sequence[str] | None
 ) -> tuple[Float[Array, "n m d"], Array, Sequence[str] | None]:
-    """Return draws and parameters with the same columns, and their names if they are known.
+    """Return draws and parameters [n, d] with the same columns, and their names (None if unknown).
 
     Columns are aligned by the names of ``thetas`` if it is a dict, else by ``names``.
     """
@@ -251,7 +250,7 @@ def _variables(draws: ArrayLike) -> list[str] | None:
 
 
 def _same(variables: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the names; raise ValueError if they are not the variables in some order."""
+    """Return the names as a list; ValueError unless they are the variables in some order."""
     if sorted(names) != sorted(variables):
         raise ValueError(
             f"names: the draws hold {', '.join(variables)}, the parameters are called "
@@ -261,7 +260,7 @@ def _same(variables: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _columns(names: Sequence[str], parts: Sequence[Array]) -> list[str]:
-    """Return a name per column of the parts [n, ..]; those of one part are numbered from 0."""
+    """Return one name per column of the parts [n, ..]: name, or name[0], name[1], .. if several."""
     sizes = [int(np.prod(part.shape[1:], dtype=int)) for part in parts]
     return [
         name if size == 1 else f"{name}[{i}]"
@@ -284,7 +283,7 @@ def _side_by_side(draws: Mapping[str, Any], names: Sequence[str] | None) -> Arra
 
 
 def _independent(data: PyTree, names: Sequence[str] | None) -> np.ndarray:
-    """Return nearly independent draws [m, d] of one posterior, by the effective sample size."""
+    """Return nearly independent draws [m, d] of one posterior, m being its effective size."""
     import arviz  # pyright: ignore[reportMissingImports]
 
     posterior = data.posterior
@@ -294,13 +293,13 @@ def _independent(data: PyTree, names: Sequence[str] | None) -> np.ndarray:
         parts.append(values.reshape(*values.shape[:2], -1))
     chains = np.concatenate(parts, axis=2)  # [chain, draw, d]
     sizes = [float(arviz.ess(chains[:, :, k])) for k in range(chains.shape[2])]
-    whole = chains.reshape(-1, chains.shape[2])
+    draws = chains.reshape(-1, chains.shape[2])
     size = min(sizes) if np.all(np.isfinite(sizes)) else 0.0
-    return whole[_spaced(len(whole), min(len(whole), int(size)))]
+    return draws[_spaced(len(draws), min(len(draws), int(size)))]
 
 
 def _spaced(n: int, m: int) -> np.ndarray:
-    """Return m of n positions, evenly spaced."""
+    """Return m evenly spaced integers from 0 to n - 1."""
     return np.linspace(0, n - 1, m).round().astype(int)
 
 
@@ -315,11 +314,12 @@ def _chosen(variables: Any, names: Sequence[str] | None) -> list[str]:
     return chosen
 
 
-PILOTS = 128  # draws of the prior from which the jump proposal is fitted
+PILOTS = 128  # draws of the prior to which jumps of chains between modes are fitted
 
 
 def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | None:
-    """Return m draws of the prior, [m, d], or None without a prior."""
+    """Return m draws of the prior, [m, d], or None without a prior. For a prior that is an array,
+    these are its first m rows, or all rows if there are fewer."""
     d, dtype = values.shape[1], values.dtype
     if isinstance(scorer, NumpyroPosterior) and prior is None:
         return scorer.draw_nodes(key, m).astype(dtype)
@@ -355,7 +355,7 @@ def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array 
 def prior_draws_of(
     key: Key, prior: Any, scorer: Any, values: Array, space: Space
 ) -> Float[Array, "k d"] | None:
-    """Return draws of the prior as free parameters, none on a bound; None if there are too few."""
+    """Return draws of the prior inside the bounds as free parameters; None if fewer than d + 2."""
     drawn = nodes_of(jax.random.fold_in(key, 4), prior, scorer, PILOTS, values)
     if drawn is None:
         return None

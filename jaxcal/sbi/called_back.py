@@ -1,6 +1,6 @@
 """Log densities that JAX programs compute by callbacks to Python.
 
-A program receives the posterior as an integer, which the host looks up. So posteriors of one shape
+A program receives an integer, by which the host looks up the posterior. So posteriors of one shape
 share one program, and no program keeps a posterior alive.
 """
 
@@ -21,7 +21,10 @@ from jaxcal.typing import Scalar
 
 @runtime_checkable
 class Outside(Protocol):
-    """Protocol of densities computed outside of JAX, on arrays, row by row."""
+    """Protocol of posteriors computed outside of JAX: row i is theta_i given x_i, in NumPy arrays.
+
+    The methods return log densities [n]; these and scores [n, d]; Hessians times ``directions``.
+    """
 
     def log_densities(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray: ...
 
@@ -36,11 +39,8 @@ NUMBERS = itertools.count()
 
 @jax.tree_util.register_pytree_node_class
 class Handles:
-    """Key in `POSTERIORS` of the posterior of each row.
-
-    Concrete keys, and the copies that ``jax.tree.map`` makes of them outside of compiled programs,
-    keep their posteriors alive.
-    """
+    """Integers that are keys in `POSTERIORS`, one per row. If they are not traced, the object also
+    refers to their posteriors, and so keeps them alive."""
 
     def __init__(self, numbers: Any):
         self.numbers = numbers
@@ -60,7 +60,7 @@ class Handles:
 
 
 def called_back(posterior: Outside, xs: PyTree) -> Unnormalized:
-    """Return the posteriors given n observations ``xs`` [n, ..], computed by ``posterior``."""
+    """Return the n posteriors given ``xs`` [n, ..], whose densities ``posterior`` computes."""
     number = next(NUMBERS)
     POSTERIORS[number] = posterior
     n = len(jax.tree.leaves(xs)[0])
@@ -70,8 +70,8 @@ def called_back(posterior: Outside, xs: PyTree) -> Unnormalized:
 def _log_density(params: tuple[Handles, PyTree], theta: Array) -> Scalar:
     """Return the log density of one parameter vector given one observation.
 
-    ``jax.vmap`` makes one call for many rows. ``jax.grad`` requests the score; its derivative in
-    forward mode requests a product with the Hessian.
+    ``jax.vmap`` makes one callback for many rows. ``jax.grad`` calls back for the score, and the
+    forward derivative of this gradient for a product with the Hessian.
     """
 
     @jax.custom_jvp
@@ -100,7 +100,7 @@ def _log_density(params: tuple[Handles, PyTree], theta: Array) -> Scalar:
 def _call(
     method: str, shapes: tuple[PyTree, ...], params: tuple[Handles, PyTree], *vectors: Array
 ) -> PyTree:
-    """Return ``method(thetas, xs, ..)`` of the posterior of each row that ``vmap`` gathers."""
+    """Return the callback ``method(theta, x, ..)`` of one row; ``shapes``: dtype, then outputs."""
     handles, x = params
     dtype, *wanted = shapes
     outputs = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in wanted)

@@ -1,4 +1,4 @@
-"""Tests of a posterior from its simulated pairs, composed of the tests of predictions."""
+"""`check_posterior`: run the tests of predictions on a posterior's pairs, and report the errors."""
 
 from collections.abc import Mapping
 from typing import Unpack
@@ -30,7 +30,7 @@ from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.sbi.suspicions import exchange_evidence
 from jaxcal.typing import ArrayLike, Key, KeyLike, Observations, PosteriorLike
 
-STILL_WRONG = 0.01  # p-value of exchanged parameters up to which they are not called swapped
+STILL_WRONG = 0.01  # two parameters are called swapped if their exchange gives a larger p-value
 SPLIT_UP_TO = 2000  # most pairs for which the statistic is split over parameters by default
 
 
@@ -53,12 +53,12 @@ def check_posterior(
 ) -> PosteriorReport:
     """Check a posterior on simulated pairs: test it, and report its errors by parameter and region.
 
-    The tests depend on what the posterior offers. With log densities: the aggregated
-    `jaxcal.calibration_test`, and ranks (SBC) and coverage among exchangeable candidates. These are
-    draws if they are cheap, otherwise chains that start at the parameter and need no burn-in. The
-    same test with x as ``inputs`` tests whether the posterior is right given x. With scores only:
-    `jaxcal.kccsd_test` and `jaxcal.kcsd_test`. To run one test of the scores with all its options,
-    use ``pairs = score_pairs(..)`` and ``jaxcal.kccsd_test(key, pairs.scores, pairs.thetas)``.
+    The tests depend on what the posterior offers. If it has log densities, `calibration_test` tests
+    its calibration and, with x as ``inputs``, whether it is right given x. Ranks (SBC) and coverage
+    are computed among draws if these are cheap, otherwise among exchangeable candidates from chains
+    that start at the parameter and need no burn-in. If it has only scores, `kccsd_test` and
+    `kcsd_test` replace the two tests. To run one test of the scores with all its options, use
+    ``pairs = score_pairs(..)`` and ``jaxcal.kccsd_test(key, pairs.scores, pairs.thetas)``.
 
     Args:
         key: Random key: typed, legacy or an integer.
@@ -66,32 +66,32 @@ def check_posterior(
         thetas: [n, d] parameters drawn from the prior.
         xs: [n, ...] observations simulated from them.
         draws: [n, m, d] independent draws of each posterior, or what `check_draws` takes.
-        n_draws: Number of draws of each posterior, if these are cheap.
-        chains: Proposal of candidates without draws: a `jaxcal.candidates.Chains`, which uses draws
-            of the prior as nodes if it has none, or any other; None omits ranks and coverage.
+        n_draws: Number of draws that are made of each posterior, if draws are cheap.
+        chains: Proposal of candidates if draws are not cheap. A `jaxcal.candidates.Chains` without
+            nodes gets draws of the prior as nodes. None omits ranks and coverage.
         null: Null distribution of the statistics.
-        level: Level of the verdict, which combines all p-values, and of limits.
-        coordinates: Whether each parameter gets a p-value from the test of scores given x, at d
-            times the cost; None does so up to 2000 pairs.
+        level: Level of the verdict from all p-values; limits have confidence 1 - level.
+        coordinates: Whether the test of scores given x gives a p-value for each parameter, at d
+            times the cost; None does so up to 2000 pairs. Ignored with log densities.
         coverage: A result of `jaxcal.coverage.coverage` to include in the verdict.
         discrete: All values of each discrete parameter, by its name or column:
-            ``{"model": [0, 1, 2]}``. The continuous parameters are tested given the discrete ones,
-            and the probabilities of each discrete one given x and all others. ``bounds``, and a
-            ``prior`` that is a numpyro distribution, concern the continuous ones only. Needs log
-            densities of one theta given one x, or those of torch, such as sbi's MNPE.
+            ``{"model": [0, 1, 2]}``. The continuous parameters are tested given the discrete ones.
+            The probabilities of each discrete one are tested given x and all other parameters.
+            ``bounds``, and a ``prior`` that is a numpyro distribution, are those of the continuous
+            ones. Needs log densities of one theta given one x, or of torch, such as sbi's MNPE.
         **options: Those of `score_pairs`: ``prior``, ``bounds``, ``summaries`` (needed for images
             and long series), ``names`` of the parameters, ``n_nodes``, ``exclude_invalid_x``.
 
     Returns:
-        `PosteriorReport`, which prints the errors in words; its ``figure()`` draws them. Errors: as
-        in `score_pairs`.
+        `PosteriorReport`, which prints the errors in words; its ``figure()`` draws them. Raises the
+        errors of `score_pairs`.
 
     Cost per pair: about 380 log densities, n_nodes + 12 gradients and 10 d Hessian-vector products.
     Ranks add 5 d such products, and n_draws log densities with gradients or, for chains, 384 log
     densities and 200 gradients; discrete parameters add one log density per value. Linear in n.
 
-    Source: as of `jaxcal.calibration_test`, `candidates.exchangeability_test`; for scores Glaser et
-    al. (2023), with the prior as base measure (Section 4.1).
+    Source: those of `jaxcal.calibration_test` and `jaxcal.candidates.exchangeability_test`; for
+    scores Glaser et al. (2023), with the prior as base measure (Section 4.1).
 
     Example:
         >>> import jax, numpyro.distributions as dist
@@ -140,8 +140,8 @@ def check_posterior(
 
 
 def _exchanged(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> Array | None:
-    """Return `exchange_evidence`; all -infinity if the posterior is rejected with the best exchange
-    too, as its density may then have risen because of another error."""
+    """Return `exchange_evidence`, or -infinity everywhere if the posterior is still rejected after
+    the best exchange: its density may then be higher because of another error."""
     if pairs.predictions is None:
         return None
     ratios = exchange_evidence(pairs.predictions, pairs.thetas, pairs.space)
@@ -155,7 +155,7 @@ def _exchanged(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> 
 
 
 def _calibrated(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> PosteriorResult:
-    """Return the aggregated test if there are log densities, else the test of scores."""
+    """Return the result of `calibration_test`, or of `kccsd_test` if there are only scores."""
     test_key, split_key = jax.random.split(jax.random.fold_in(key, 1))
     thetas, options = pairs.thetas, {"null": null, "level": level}
     if pairs.predictions is None:
@@ -168,7 +168,7 @@ def _calibrated(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) ->
 def _given_x(
     key: Key, pairs: ScoredPairs, null: nulls.Null, level: float, coordinates: bool | None
 ) -> PosteriorResult:
-    """Return the test given x: `calibration_test` with x as inputs, or `kcsd_test` of scores."""
+    """Return the result given x of `calibration_test`, or of `kcsd_test` if only scores exist."""
     test_key, split_key = jax.random.split(jax.random.fold_in(key, 2))
     thetas, options = pairs.thetas, {"null": null, "level": level}
     if pairs.predictions is None:
@@ -190,7 +190,7 @@ def _given_x(
 def _diagnosed(
     key: Key, result: TestResult, pairs: ScoredPairs, level: float, *, conditional: bool
 ) -> PosteriorResult:
-    """Return the result of a test of the pairs with its diagnosis."""
+    """Return the result of a test of the pairs together with a diagnosis of its errors."""
     by_ranks = None
     if conditional and result.ranks is not None:
         searched = pairs.features if pairs.features.shape[1] <= MOST_FEATURES else None
@@ -212,7 +212,7 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
     n, q = pairs.features.shape
     features = pairs.features.astype(pairs.thetas.dtype)
     predictors: Array = pairs.scores.at_nodes.reshape(n, -1)
-    if conditional:  # the posterior is a function of x, so both may be conditioned on
+    if conditional:  # scores at nodes are functions of x, so the test given x may use both
         predictors = jnp.concatenate([predictors, features], axis=1)
     searched = features if q <= MOST_FEATURES else None
     claims = _claims(pairs.thetas, pairs.scores)
@@ -232,7 +232,7 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
 
 @LightJit
 def _claims(thetas: Array, scores: Scores) -> Claims | None:
-    """Return centres and covariances that the scores of the posteriors imply."""
+    """Return centres and covariances fitted to scores at the nodes; None for too few nodes."""
     units = Units.of(thetas)
     nodes, at_nodes = units.points(scores.nodes), units.scores(scores.at_nodes)
     at_targets = units.scores(scores.at_targets)

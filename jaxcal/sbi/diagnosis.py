@@ -1,9 +1,9 @@
 r"""Direction of a posterior's errors (shift, spread), from simple functions in Stein's identity.
 
-If every posterior p is right given what is conditioned on (its own scores, or x), then for any
-function f with :math:`E_p|f s_p| < \infty` that vanishes at infinity,
-:math:`E[f(\theta) s_p(\theta) + f'(\theta)] = 0`. f = 1 tests the mean,
-:math:`f = \theta_k - c` the spread; multiplied by a function of x they test a region of x.
+Let every posterior p, with score s_p, be right given the conditioning variables (its own scores, or
+x). Then :math:`E[f(\theta) s_p(\theta) + f'(\theta)] = 0` for any function f such that f p vanishes
+at infinity and :math:`E_p|f s_p| < \infty`. f = 1 tests the mean, and :math:`f = \theta_k - c` the
+spread of parameter k; times a function of x, they test these in a region of x.
 """
 
 from dataclasses import replace
@@ -28,40 +28,38 @@ FOLDS, LANDMARKS = 5, 200
 
 
 class Diagnosis(eqx.Module):
-    r"""Errors of each parameter, their direction and trends in x; `Means` of d moments each.
+    r"""Errors of the d parameters, with limits of confidence 1 - level, as `Means` of d moments.
 
-    Limits have confidence 1 - level. Errors **given the other parameters** show in all parameters
-    dependent on the wrong one; errors of a parameter **by itself** do not. Sizes and limits from
-    scores are exact for Gaussian posteriors. p-values are valid for all, but a small one for
-    another posterior does not identify a parameter. From ranks among draws errors identify a
-    parameter for any posterior; sizes are in normal scores, and spreads corrected for few draws.
+    Errors **given the other parameters** appear in all parameters that depend on the wrong one;
+    errors of a parameter **by itself** (marginal ones) do not. In a diagnosis from scores, sizes
+    and limits are exact for Gaussian posteriors; p-values are valid for all posteriors, but
+    identify a parameter only for Gaussian ones. In a diagnosis from ranks, errors identify a
+    parameter for any posterior; sizes are in normal scores, corrected for the number of draws.
 
     Attributes:
-        shift: Shift of a parameter by itself, positive if the posterior is too high, in the
-            standard deviations that the posteriors claim. Limits are NaN for nonlinear scores (as
-            in `jaxcal.results.Coordinates`). None without scores at more nodes than parameters,
-            which the covariances of the posteriors need.
-        bias: Shift given the other parameters: the score :math:`s_k` over its root mean square, in
-            units of the parameter's actual conditional spread.
+        shift: Shift of a parameter by itself, positive if the posterior is too high, in claimed
+            standard deviations. Limits are NaN for nonlinear scores (`jaxcal.results.Coordinates`).
+            None if there are no scores at more nodes than parameters (for covariances).
+        bias: Shift given the other parameters: mean of the score :math:`s_k` over its root mean
+            square, in units of the parameter's actual conditional deviation.
         spread: Spread given the other parameters, from :math:`1 + s_k (\theta_k - c_k)`, with c_k a
-            regression of theta_k on what is conditioned on, fitted to other pairs. For Gaussian
+            regression of theta_k on the conditioning variables, fitted to other pairs. For Gaussian
             posteriors with independent parameters it is 1 - (actual variance / claimed), negative
             for overconfidence. Holm's method corrects shift and spread together and bias
             separately (bias and spread together if shift is None).
-        shift_trend: Shift (bias if shift is None) times the rank of feature j, from -1 to 1; d q
-            moments, parameter by parameter, corrected together with ``spread_trend``. None except
-            for conditional tests.
+        shift_trend: Trend of the shift (of the bias if shift is None) along each of q features: its
+            moment times the rank of the feature, scaled to -1..1. Parts are [d, q]; corrected
+            together with ``spread_trend``. None unless the test is conditional and has features.
         spread_trend: The same for the spread.
-        strongest: Parameter and feature of the strongest trend, [2].
-        thirds: Shift, and spread, of that parameter in the lowest, middle and highest third of
-            that feature, [2, 3].
+        strongest: Indices of the parameter and feature of the strongest trend, [2]; else None.
+        thirds: Shift (first row) and spread (second row) of this parameter in the lowest, middle
+            and highest third of this feature, [2, 3]; else None.
         marginal_spread: Logarithm of claimed over actual deviation of each parameter by itself,
-            with its own Holm correction, as in `jaxcal.results.Coordinates`. None if shift is; NaN
-            for nonlinear scores.
+            with separate Holm correction, as in `jaxcal.results.Coordinates`. None if shift is
+            None; NaN for nonlinear scores.
         correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..;
-            None or NaN as ``marginal_spread``, and None for a single parameter.
-        tails: Error of the tails of each parameter, as in `jaxcal.results.Table`; None without log
-            densities.
+            None or NaN where ``marginal_spread`` is, and None for a single parameter.
+        tails: Error of the tails of each parameter, from a `jaxcal.results.Table`; else None.
     """
 
     shift: Means | None
@@ -90,13 +88,13 @@ def diagnose(
     claimed_centers: Float[Array, "n d"] | None = None,
     exact: Bool[Array, ""] | bool = True,
 ) -> Diagnosis:
-    """Return the diagnosis from free parameters, their scores, and ``predictors`` conditioned on.
+    """Return the diagnosis from free parameters, scores there, and conditioning ``predictors``.
 
-    ``features``: candidates for trends, used only if ``conditional``. ``covariances`` and
-    ``claimed_centers`` are functions of the posteriors only; ``exact``: whether scores are linear.
-    Without claimed centres, marginal spreads and correlations use regressed ones, whose errors the
-    limits ignore. Limits have confidence 1 - ``level``. p-values by Student's t are valid from
-    about a hundred pairs on. Cost O(n 300^2).
+    Trends along ``features`` are computed only if ``conditional``. ``covariances`` and
+    ``claimed_centers`` are functions of the posteriors only; ``exact`` says whether scores are
+    linear. Without claimed centres, marginal spreads and correlations use regressed ones, and the
+    limits ignore the errors of this regression. p-values are by Student's t and valid from about a
+    hundred pairs on. Cost O(n k^2) with k <= 401 regressors (`cross_fitted_means`).
     """
     centers = cross_fitted_means(convert.key(key), predictors, thetas)
     scale = jnp.sqrt(jnp.mean(scores**2, axis=0, keepdims=True))
@@ -138,7 +136,7 @@ def diagnose(
 
 
 def with_shapes(table: Table, of: Diagnosis, level: float) -> Diagnosis:
-    """Return the diagnosis with correlations and tails of a table."""
+    """Return the diagnosis with the average correlations and tails of a table (first column)."""
     d = len(of.spread.estimate)
 
     def means(rows: slice) -> Means:
@@ -157,11 +155,11 @@ def _means(effect: Array, p: Array, low: Array, high: Array, level: float | Scal
 
 
 def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
-    """Return the diagnosis `with_shapes`, and with p-values of shifts and spreads that are at least
-    those of a table.
+    """Return the diagnosis with correlations and tails of the table (`with_shapes`), and with the
+    larger of both p-values for each shift and marginal spread.
 
     Ranks among weighted points too often report a right parameter as too narrow if another one is
-    wrong; the table accounts for that.
+    wrong; the p-values of the table avoid that.
     """
     d = len(of.spread.estimate)
     everywhere = table.p_value[: 2 * d, 0].reshape(2, d)
@@ -180,7 +178,7 @@ def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
 def _together(
     first: Float[Array, "n k"], second: Float[Array, "n k"], level: Scalar | float
 ) -> tuple[Means, Means]:
-    """Return means of two sets of moments, with p-values corrected jointly."""
+    """Return the means of two sets of moments, with Holm's correction for both sets together."""
     both = attribution.means(jnp.concatenate([first, second], axis=1), level=level)
     k = first.shape[1]
     return Means(*(part[:k] for part in both)), Means(*(part[k:] for part in both))
@@ -189,13 +187,13 @@ def _together(
 def cross_fitted_means(
     key: Key, predictors: Float[Array, "n p"], thetas: Float[Array, "n d"]
 ) -> Float[Array, "n d"]:
-    """Return a cross-fitted regression of theta on ``predictors``.
+    """Return each theta as predicted from ``predictors`` by a regression on the other folds.
 
-    Ridge regression on the features, transformed by arcsinh to limit outliers, and on Gaussian
-    kernels at about 200 of them, evenly spaced in their order by values; the penalty is chosen by
-    generalized cross-validation inside the training folds. Folds depend on the key and
-    ``predictors`` (and thetas if these are equal for several pairs), so permuted pairs stay in
-    their folds. No prediction depends on its own theta, so Stein's identity holds exactly.
+    It is a ridge regression on the predictors (if at most 200), transformed by arcsinh to limit
+    outliers, and on Gaussian kernels at up to 200 of their rows, evenly spaced by `by_values`.
+    Generalized cross-validation in the training folds chooses the penalty. Folds depend on the key
+    and predictors (on thetas too where predictors repeat), not on the order of pairs. No prediction
+    depends on the theta that it predicts, so Stein's identity holds exactly.
     """
     n = len(thetas)
     z = jnp.arcsinh(_standard(predictors))
@@ -222,7 +220,7 @@ def cross_fitted_means(
         penalties = 10.0 ** jnp.linspace(-6, 1, 15, dtype=phi.dtype)
 
         def error(penalty: Array) -> Array:
-            """Return the squared error per residual degree of freedom, for each target."""
+            """Return the generalized cross-validation error of each parameter, [d]."""
             used = jnp.sum(values / (values + penalty))
             shrunk = 1 / (values + penalty)
             power = jnp.sum(ts**2 * rows[:, None], axis=0) / count
@@ -239,7 +237,7 @@ def cross_fitted_means(
 
 
 def _standard(values: Array) -> Array:
-    """Center at the median and divide by the median distance from it."""
+    """Center columns at their median; divide by the median distance, or by the deviation if 0."""
     gaps = values - jnp.median(values, axis=0, keepdims=True)
     scale = jnp.median(jnp.abs(gaps), axis=0, keepdims=True)
     scale = jnp.where(scale > 0, scale, jnp.std(values, axis=0, keepdims=True))

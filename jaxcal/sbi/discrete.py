@@ -15,24 +15,24 @@ from jaxcal.results import Result, Sentences, TestResult
 from jaxcal.skce import skce_test
 from jaxcal.typing import Contents, Key, Scalar
 
-DRAWS = 9999  # of all values from their probabilities, for p-values of 1e-4
+DRAWS = 9999  # times that all values are drawn from their probabilities; least p-value 1e-4
 
 
 class DiscreteParameter(Result):
     """Tests of the probabilities of a discrete parameter, given x and all other parameters.
 
     Attributes:
-        calibrated: `skce_test` of the probabilities of its k values.
-        p_along: P-value of errors along f features, from values drawn from the probabilities; exact
-            for every n, [].
-        p_excluded: P-value of the smallest probability of an observed value; exact for every n, [].
+        calibrated: Result of `skce_test` for the probabilities of the k values.
+        p_along: P-value of all ``errors`` together, from simulated values; valid for every n, [].
+        p_excluded: P-value of the least probable observed value (Bonferroni), valid likewise, [].
         claimed: Mean probability of each value, [k].
         actual: Share of each value, [k].
-        errors: Actual minus claimed, summed along each feature, in standard errors, [k, f].
-        p_errors: P-values of the errors, corrected for all k f errors, from the same draws, [k, f].
-        values: Its k values.
-        features: Names of the features: "" for a constant, then numbers of x and parameters.
-        name: Its name.
+        errors: Sums over pairs of (1 for the observed value or 0, minus its probability) times each
+            of f features, in standard deviations under calibration, [k, f].
+        p_errors: P-value of each error, corrected for all k f, from the same simulations, [k, f].
+        values: The k values.
+        features: Names of the f features: "" for a constant, then x[0], .. and other parameters.
+        name: Name of the parameter.
     """
 
     _scalar: ClassVar[str] = "p_value"
@@ -56,7 +56,7 @@ class DiscreteParameter(Result):
         return jnp.minimum(1.0, len(each) * jnp.min(each, axis=0))
 
     def findings(self, level: float) -> list[str]:
-        """Return a sentence on the largest error of each value that is significant."""
+        """Return a sentence on the clearest error of each value with ``p_errors`` <= ``level``."""
         said: list[str] = []
         each = zip(self.values, self.claimed, self.actual, self.errors, self.p_errors, strict=True)
         for value, claimed, actual, errors, p in each:
@@ -100,10 +100,10 @@ def of_probabilities(
     features: tuple[str, ...],
     name: str,
 ) -> DiscreteParameter:
-    """Test the probabilities of the k values of a parameter, also along ``inputs``. ``place`` [n]
-    holds the index of its value in each pair.
+    """Return tests of the probabilities of k values. ``place`` [n] holds the index of the observed
+    value in each pair; ``inputs`` are features along which errors may vary.
 
-    Cost: n k q numbers, and for each of `DRAWS` draws n k q multiplications.
+    Cost: n k q multiplications for each of `DRAWS` draws; memory n (k + q).
     """
     test_key, draw_key = jax.random.split(key)
     p_along, p_excluded, errors, p_errors = _along(draw_key, probabilities, place, inputs)
@@ -129,7 +129,7 @@ def _along(
     inputs: Float[Array, "n q"],
     draws: int = DRAWS,
 ) -> tuple[Scalar, Scalar, Float[Array, "k f"], Float[Array, "k f"]]:
-    """Return p-values of errors along inputs, of excluded values, errors, their p-values."""
+    """Return ``p_along``, ``p_excluded``, ``errors`` and ``p_errors`` of `DiscreteParameter`."""
     n, k = probabilities.shape
     features = jnp.concatenate([jnp.ones((n, 1), inputs.dtype), standardized(inputs)], axis=1)
     variances = (probabilities * (1 - probabilities)).T @ features**2
@@ -153,6 +153,6 @@ def _along(
 
 
 def _evidence(errors: Float[Array, "k f"]) -> Scalar:
-    """Return log sum of N(0, 2) over N(0, 1) densities at the errors, up to a constant. It is large
-    if one error is large or many are."""
+    """Return the log of the sum over errors of the ratio of N(0, 2) to N(0, 1) densities, up to a
+    constant. It is large if one error is large or many are moderately large."""
     return jax.nn.logsumexp(errors**2 / 4)

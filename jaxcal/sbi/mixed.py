@@ -25,14 +25,14 @@ from jaxcal.sbi.pairs import PairOptions, ScoredPairs, summarized
 from jaxcal.sbi.posteriors import Densities
 from jaxcal.typing import ArrayLike, Key, LogDensity, Scalar
 
-Z = "discrete parameters"  # their key in the dict of observations
-MOST_VALUES = 1000
+Z = "discrete parameters"  # key of the discrete parameters in the dict of observations
+MOST_VALUES = 1000  # of one discrete parameter
 
 
 @dataclass(frozen=True)
 class _Joined:
-    """The log density of all parameters as a function of the continuous ones given the discrete
-    ones. ``order`` permutes (continuous, discrete) to the original columns."""
+    """The log density of all parameters as a function of the continuous ones; its params hold the
+    discrete ones. ``order`` permutes (continuous, discrete) to the original columns."""
 
     log_density: LogDensity
     order: tuple[int, ...]
@@ -55,13 +55,13 @@ class ContinuousPosterior:
         return Scores(*scores_at(predictions, thetas, nodes), nodes)
 
     def predictions(self, xs: dict[str, Array]) -> Unnormalized:
-        """Return the n posteriors."""
+        """Return the n posteriors of continuous parameters; ``xs[Z]`` holds the discrete ones."""
         of_all = self.of_all(xs)
         density = _Joined(of_all.log_density, self.order)
         return Unnormalized(density, (of_all.params, xs[Z]), in_axes=(of_all.in_axes, 0))
 
     def of_all(self, xs: dict[str, Array]) -> Unnormalized:
-        """Return the n posteriors of all parameters."""
+        """Return the n posteriors of all parameters; TypeError if they are distributions."""
         observed = {name: value for name, value in xs.items() if name != Z}
         predictions = self.joint.predictions(observed if len(observed) > 1 else observed["xs"])
         if not isinstance(predictions, Unnormalized):
@@ -73,9 +73,9 @@ class ContinuousPosterior:
 
 
 class Split(NamedTuple):
-    """The ``continuous`` part of a posterior with discrete parameters: posterior, thetas, xs,
-    options. ``columns``, ``names`` and all possible ``values``, in increasing order, describe the
-    discrete parameters."""
+    """A problem with discrete parameters in two parts. ``continuous`` holds the posterior, thetas,
+    xs and options of `score_pairs`. ``columns`` in thetas, ``names`` and all possible ``values``
+    (increasing) have one entry per discrete parameter."""
 
     continuous: tuple[ContinuousPosterior, Array, Any, PairOptions]
     columns: tuple[int, ...]
@@ -83,13 +83,13 @@ class Split(NamedTuple):
     values: tuple[tuple[float, ...], ...]
 
     def tests(self, key: Key, pairs: ScoredPairs, level: float) -> tuple[DiscreteParameter, ...]:
-        """Test each discrete parameter on the same pairs as the continuous ones."""
+        """Return tests of each discrete parameter, on the pairs of the continuous ones."""
         posterior, xs = self.continuous[0], cast(dict[str, Array], pairs.xs)
         predictions = posterior.of_all(xs)
         discrete = xs[Z].astype(pairs.thetas.dtype)
         both = jnp.concatenate([pairs.space.bound(pairs.thetas), discrete], axis=1)
         thetas = both[:, jnp.asarray(posterior.order)]
-        # features of x, discrete parameters, continuous parameters
+        # columns: q features of x, discrete parameters, free continuous parameters
         inputs = jnp.concatenate([pairs.features.astype(thetas.dtype), pairs.thetas], axis=1)
         q = pairs.features.shape[1] - len(self.columns)
         called = (*(f"x[{k}]" for k in range(q)), *self.names, *pairs.names)
@@ -128,8 +128,8 @@ def split(
     discrete: Mapping[str | int, ArrayLike] | None,
     options: PairOptions,
 ) -> Split | None:
-    """Split a posterior into its continuous part and its discrete parameters; None without the
-    latter. Raises ValueError or TypeError that names the wrong argument."""
+    """Split a posterior into its continuous part and its discrete parameters; return None if
+    ``discrete`` is None. Raises ValueError or TypeError that names the wrong argument."""
     if discrete is None:
         return None
     if isinstance(posterior, ScoredPairs) or thetas is None or xs is None:
@@ -176,7 +176,7 @@ def split(
 def _values(
     discrete: Mapping[str | int, ArrayLike], names: tuple[str, ...], thetas: np.ndarray
 ) -> dict[int, tuple[float, ...]]:
-    """Return a dict: column of each discrete parameter -> its values in increasing order."""
+    """Return a dict from the column of each discrete parameter to its values, both increasing."""
     if not isinstance(discrete, Mapping) or not discrete:
         raise TypeError(
             f"discrete: wanted a dict from names or columns of discrete parameters to all their "
@@ -208,7 +208,7 @@ def _values(
 
 
 def _prior_of(prior: Any, kept: tuple[int, ...], d: int) -> Any:
-    """Return the prior of the continuous parameters, from a prior of all parameters or of these."""
+    """Return the prior of the continuous parameters ``kept``, given theirs or that of all d."""
     if prior is None:
         return None
     parts = getattr(prior, "dists", None)  # sbi's MultipleIndependent
@@ -247,7 +247,7 @@ def _probabilities(
     values: Float[Array, " k"],
     column: int | Array,
 ) -> Float[Array, "n k"]:
-    """Return the probability of each value of one parameter given x and all other parameters."""
+    """Return the probability of each value of parameter ``column`` given x and all others."""
 
     def of_one(params: PyTree, theta: Array) -> Array:
         return jax.lax.map(

@@ -1,12 +1,13 @@
 r"""Test a posterior while pairs are simulated: stop as soon as there is enough evidence against it.
 
-If the posterior is right, the normal score :math:`\nu_t` of the rank of a parameter is standard
-normal given x and all earlier pairs. For any density :math:`q_t(\nu_t \mid x_t)` that is predicted
-from earlier pairs, :math:`E_t = \prod_{s \le t} q_s(\nu_s \mid x_s) / \phi(\nu_s)` is a martingale
-with mean 1, so :math:`P(\sup_t E_t \geq 1 / \alpha) \leq \alpha` (Ville): the level holds however
-often E is computed. Here E is the mean over parameters and four kinds of q: predictive Student t
-densities of Bayesian linear regressions with unknown variance on nothing, on each input alone and
-on all inputs; and normal densities whose log deviation is linear in the claimed log deviation.
+If the posterior is right, the normal score :math:`\nu_t` of the rank of a parameter in pair t is
+standard normal given x and all earlier pairs. For any density :math:`q_t(\nu_t \mid x_t)` that is
+predicted from earlier pairs, :math:`E_t = \prod_{s \le t} q_s(\nu_s \mid x_s) / \phi(\nu_s)` is a
+martingale with mean 1, so :math:`P(\sup_t E_t \geq 1 / \alpha) \leq \alpha` (Ville): the level
+holds however often E is computed. Here E is the mean over ranked statistics and four kinds of q:
+predictive Student t densities of Bayesian linear regressions with unknown variance, on a constant,
+on each input alone and on all inputs; and normal densities with log deviations linear in the
+claimed log deviation.
 
 Source: Ville (1939); Grünwald, de Heide and Koolen (2024) for bets by predictive densities.
 """
@@ -36,10 +37,10 @@ from jaxcal.typing import ArrayLike, Figure, Key, KeyLike, Observations, Posteri
 SLOPE = 0.3  # prior variance of an intercept or slope; that of all inputs together is as large
 DEGREES = 10.0  # of the prior of the variance, which has mean 1
 MOST_INPUTS = 100  # in the regression on all inputs, whose memory is quadratic in their number
-# log deviations of the scores, and their slopes along the claimed log deviation, that are bet on
+# alternatives: log deviations of the scores, and their slopes along the claimed log deviation
 LEVELS, SPREADS = (-0.2, 0.0, 0.2), (-0.5, -0.25, 0.25, 0.5)
-LEAST_SCORE = 1e-3  # absolute score, in logarithms
-LEAST_NEW = 5  # pairs with the inputs of earlier ones that are taken for these
+LEAST_SCORE = 1e-3  # smaller absolute scores count as this in logarithms
+LEAST_NEW = 5  # fewest pairs of a call that count as repeats if all their inputs occurred before
 LEAST_PAIRS = 20  # in the first call: its mean and deviation of x scale the x of all calls
 
 
@@ -47,19 +48,19 @@ class Monitored(JudgedResult):
     """Evidence against a posterior after each of n pairs.
 
     Attributes:
-        log_evidence: Natural logarithm of E after each pair, [n]; those of a call are in random
-            order, as pairs that are sorted in some way tell of the next ones.
-        normal_scores: Normal scores of the ranks of the density and of each parameter, [n, r].
-        inputs: Features of x, in units of the first call, [n, q].
-        widths: Claimed log deviation of what is ranked, in units of the first call, [n, r].
+        log_evidence: Natural logarithm of E after each pair, [n]. The pairs of one call are put in
+            random order, since the order in which they are passed may predict the next ones.
+        normal_scores: Normal scores of the ranks of the r statistics, [n, r].
+        inputs: Features of x, standardized by ``center`` and ``scale``, [n, q].
+        widths: Claimed log deviation of each statistic, standardized in the same way, [n, r].
         center, scale: Mean and deviation of inputs and widths in the first call, [q + r].
         slopes: Fitted mean of the normal scores: its intercept and its slope along each single
-            input, [r, 1 + q]; positive where the parameter lies above what is claimed.
+            input, [r, 1 + q]; positive where parameters are higher than claimed.
         spreads: Fitted log deviation of the normal scores, and its slope along the claimed log
             deviation, [r, 2]; positive where the posterior is too narrow. Ranks are bounded, so
-            factors above 2 or so are understated.
-        statistics: What is ranked: "density" or "distance", then each parameter.
-        level: Probability of ever rejecting a right posterior.
+            deviations above about 2 are underestimated.
+        statistics: Names of what is ranked: "density" or "distance", then each parameter.
+        level: Largest probability of ever rejecting a right posterior.
     """
 
     _long: ClassVar[tuple[str, ...]] = ("log_evidence", "normal_scores", "inputs", "widths")
@@ -136,28 +137,27 @@ def monitor(
     level: float = 0.05,
     **options: Unpack[PairOptions],
 ) -> Monitored:
-    """Add pairs to the evidence against a posterior, and say whether it is enough.
+    """Add pairs to the evidence against a posterior, and return whether it suffices to reject.
 
     Call it after every few simulations and stop at ``verdict == "rejected"``: repeated calls do not
     raise the probability of rejecting a right posterior above the level.
 
     Args:
-        key: Random key, another one for each call: typed, legacy or an integer.
+        key: Random key, a new one for each call: typed, legacy or an integer.
         posterior: What `score_pairs` takes, the same in each call.
         thetas: [k, d] parameters from the prior, k >= 2 new ones in each call.
         xs: [k, ...] observations simulated from them.
         so_far: Result of the previous call; None in the first call, which needs at least 20 pairs.
-        n_draws: Draws of each posterior, where draws are cheap; else log densities near it are
-            used, as in `jaxcal.calibration_test`.
-        level: Probability of ever rejecting a right posterior; after the first call, the level of
-            ``so_far`` is used.
-        **options: Those of `score_pairs`: ``prior`` (without one every call uses up pairs as
+        n_draws: Number of draws of each posterior, if draws are cheap. Otherwise ranks are among
+            points weighted by the log density, as in `jaxcal.calibration_test`.
+        level: Largest probability of ever rejecting a right posterior; ignored with ``so_far``.
+        **options: Those of `score_pairs`: ``prior`` (without it, each call takes some pairs as
             nodes), ``summaries`` (features along which errors may change) and others.
 
     Returns:
-        `Monitored`, with all pairs so far. ``result.save(path)`` and ``jaxcal.load(path)`` keep it.
+        `Monitored` of all pairs so far; ``result.save(path)`` and ``jaxcal.load(path)`` store it.
 
-    Cost: ranks of the k new pairs, and n r (q + min(q, 100)^2) for the regressions.
+    Cost: ranks of the k new pairs, and for the regressions n q (q + r), or n q r for q > 100.
 
     Source: Ville (1939) for the level at every time.
 
@@ -221,7 +221,7 @@ def monitor(
 
 
 def _check_new(pairs: ScoredPairs, before: Array | np.ndarray, after: Array) -> None:
-    """Raise ValueError if pairs repeat each other, or if all inputs [.., q] are earlier ones."""
+    """Raise ValueError if pairs repeat each other, or if all inputs ``after`` occur ``before``."""
     again = int(n_repeated(pairs.thetas, pairs.features))
     old, new = ({row.tobytes() for row in np.asarray(rows)} for rows in (before, after))
     continuous = len(old) == len(before) and len(new) == len(after) >= LEAST_NEW
@@ -242,11 +242,11 @@ def _check_same(so_far: Monitored, statistics: tuple[str, ...], features: Array)
 
 
 def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, Array, tuple[str, ...]]:
-    """Return normal scores of randomized ranks, among draws or among points near each posterior,
-    and log deviations of what is ranked; of the first statistic, the mean of all.
+    """Return normal scores [n, r] of randomized ranks, claimed log deviations [n, r], and names.
 
-    For exactness, the points do not depend on the parameters of these pairs, and deviations of
-    draws are those of draws and parameter together, in which all have the same part."""
+    Ranks are among draws, or among points near each posterior. To keep ranks uniform given the
+    deviations, points do not use these parameters, and deviations of draws include the parameter.
+    """
     keys = jax.random.split(key)
     if pairs.sampler is not None:
         draws = pairs.sample(keys[0], n_draws + 1)
@@ -262,7 +262,7 @@ def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, Array, t
 
 
 def _log_deviations(deviations: Float[Array, "n d"]) -> Float[Array, "n r"]:
-    """Return logarithms of deviations, and first their mean."""
+    """Return the mean of the logarithms of d deviations, then these logarithms; r = 1 + d."""
     logs = jnp.log(at_least(deviations, jnp.finfo(deviations.dtype).tiny))
     return jnp.concatenate([jnp.mean(logs, axis=1, keepdims=True), logs], axis=1)
 
@@ -282,8 +282,8 @@ def _ranks_near(
 def evidence(
     scores: Float[Array, "n r"], inputs: Float[Array, "n q"], widths: Float[Array, "n r"]
 ) -> tuple[Float[Array, " n"], Float[Array, "r p"], Float[Array, "r 2"]]:
-    """Return log_evidence, slopes and spreads of `Monitored` from normal scores of ranks, inputs
-    and claimed log deviations of all pairs.
+    """Return ``log_evidence``, ``slopes`` and ``spreads`` of `Monitored` for all pairs, from their
+    normal scores, inputs and claimed log deviations.
 
     Rows are padded with zeros to a power of two, so that a growing n rarely causes recompilation.
     """
@@ -328,8 +328,8 @@ def _evidence(
 def _spread_bets(
     ones: Float[Array, "n 1"], scores: Float[Array, "n r"], widths: Float[Array, "n r"]
 ) -> Float[Array, "n r"]:
-    """Return log E after each pair for the mean of normal densities with log deviations that are
-    linear in the widths."""
+    """Return log E after each pair for the mean of E over normal densities q whose log deviations
+    are linear in the widths, with the levels and slopes of `LEVELS` and `SPREADS`."""
     grid = jnp.asarray([(a, b) for a in LEVELS for b in SPREADS], scores.dtype)
     logs = grid[:, :1, None] + grid[:, 1:, None] * widths[None]
     gains = scores[None] ** 2 / 2 * (1 - jnp.exp(-2 * logs)) - logs
@@ -340,8 +340,8 @@ def _spread_bets(
 def _spreads(
     ones: Float[Array, "n 1"], scores: Float[Array, "n r"], widths: Float[Array, "n r"]
 ) -> Float[Array, "r 2"]:
-    """Return the log deviation of scores and its slope along the widths, by a regression of the
-    logarithms of absolute scores; the slope is 0 for constant widths."""
+    """Return the log deviation of scores at width 0 and its slope along the widths, by a regression
+    of log absolute scores on widths; the slope is 0 for constant widths."""
     n = jnp.sum(ones)
     gaps = ones * (widths - jnp.sum(widths * ones, axis=0, keepdims=True) / n)
     sizes = jnp.log(at_least(jnp.abs(scores), LEAST_SCORE))
@@ -354,8 +354,8 @@ def _spreads(
 def _bets(
     features: Float[Array, "n p"], prior: Float[Array, " p"], scores: Float[Array, "n r"]
 ) -> tuple[Float[Array, "n r"], Float[Array, "r p"]]:
-    """Return log E after each pair for regressions of each score on the features, with the final
-    coefficients. E: product of predictive densities over standard normal ones."""
+    """Return log E [n, r] after each pair for Bayesian regressions of each score on the features,
+    and the final coefficients [r, p]. E: predictive densities over standard normal ones."""
     r, p = scores.shape[1], features.shape[1]
 
     def step(carry: tuple[Array, ...], row: tuple[Array, Array]) -> tuple[tuple, Array]:
@@ -382,7 +382,7 @@ def _bets(
 
 
 def _log_t(error: Array, variance: Array, degrees: Array) -> Array:
-    """Return the log of sqrt(2 pi) times Student's density, for a ratio to exp(-score^2 / 2)."""
+    """Return log(sqrt(2 pi) f(error)) for Student's density f with squared scale ``variance``."""
     constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - jnp.log(degrees / 2) / 2
     power = -(degrees + 1) / 2 * jnp.log1p(error**2 / (degrees * variance))
     return constant - jnp.log(variance) / 2 + power

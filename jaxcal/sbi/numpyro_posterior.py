@@ -26,21 +26,21 @@ class NumpyroPosterior:
     """The posterior of a numpyro model, over its unconstrained latent variables.
 
     Observed sites other than ``observed``, ``numpyro.factor`` and scaled sites change the density
-    of the latent variables but not what the model simulates: with them `pairs` is an error, and
-    only pairs from elsewhere can be tested. Latent sites must be continuous. numpyro's autoguides
-    are fitted to one x: with parameters of one fit per observation, ``guide.get_posterior(params)``
-    is a distribution with batch shape [n] (`score_pairs`).
+    of the latent variables but not what the model simulates. With them `pairs` raises ValueError;
+    draw pairs from the joint density by other means. Latent sites must be continuous. An autoguide
+    is fitted to one x: with stacked ``params`` of n fits, ``guide.get_posterior(params)`` is a
+    distribution with batch shape [n], which `score_pairs` takes.
 
     Args:
         model: ``model(x)`` puts priors on its latent sites and observes x
-            (``numpyro.sample(.., obs=x)``); ``model(None)`` simulates it. Among several arguments x
-            is the first that neither ``arguments`` nor ``inputs`` name.
+            (``numpyro.sample(.., obs=x)``); ``model(None)`` simulates x. Among several arguments, x
+            is the first one that is in neither ``arguments`` nor ``inputs``.
         observed: Name of the observed site, or names of several; x is then a dict of them.
         arguments: Further arguments of the model by name, the same for all observations.
         inputs: Names of further arguments that differ between observations, such as a design; xs is
             then a dict that includes them, each with a leading axis n.
-        guide: A trained amortized guide with the same arguments and latent sites, to be tested
-            instead of the model's own posterior.
+        guide: A trained amortized guide with the same arguments and latent sites, which is tested
+            instead of the model's exact posterior.
         params: The guide's parameters.
         batch: Number of gradients computed at once.
 
@@ -96,8 +96,8 @@ class NumpyroPosterior:
             inputs: The model's ``inputs`` by name, each with a leading axis n.
 
         Returns:
-            Parameters [n, d], and the observed site or a dict of the sites and inputs. ValueError
-            if the model's joint density is not what it simulates.
+            Parameters [n, d]; and xs, the values of the observed site, or a dict of observed sites
+            and inputs. ValueError if the model's joint density is not what it simulates.
         """
         return self._pairs(key, n, inputs, strict=True)
 
@@ -127,22 +127,22 @@ class NumpyroPosterior:
         return thetas, xs[self.observed[0]] if self.single and not inputs else xs
 
     def free(self, latents: dict[str, Array]) -> Float[Array, "n d"]:
-        """Return constrained latents, each with leading axis n, as unconstrained vectors [n, d]."""
+        """Map constrained latent sites, each with leading axis n, to unconstrained vectors."""
         if self.unravel is None:
             raise ValueError("inputs: call `pairs` or `scored` first, which find the sites")
         one = jax.jit(jax.vmap(lambda latent: ravel_pytree(self._unconstrained(latent))[0]))
         return one({name: jnp.asarray(latents[name]) for name in self.example})
 
     def draw_nodes(self, key: Key, m: int) -> Float[Array, "m d"]:
-        """Return m unconstrained draws of the prior, without other conditions of the model: nodes
-        may be any points."""
+        """Return m unconstrained draws of the prior. Factors and other observed sites are ignored,
+        as nodes may be any points; inputs are those of the first observation."""
         inputs = None
         if self.inputs:
             inputs = {name: jnp.stack([self.row[name]] * m) for name in self.inputs}
         return self._pairs(key, m, inputs, strict=False)[0]
 
     def log_prob(self, u: Array, x: PyTree) -> Array:
-        """Return the log density of the unconstrained parameters given x, up to its constant."""
+        """Return the log density of the guide, else of the model, given x, up to its constant."""
         from numpyro.handlers import substitute
         from numpyro.infer.util import potential_energy
 
@@ -159,7 +159,7 @@ class NumpyroPosterior:
         return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)
 
     def prepare(self, thetas: Array, xs: PyTree) -> None:
-        """Determine the latent sites from the first observation's inputs."""
+        """Determine the latent sites from the inputs in the first observation of xs."""
         if self.inputs:
             if not isinstance(xs, Mapping) or not {*self.inputs, *self.observed} <= {*xs}:
                 raise ValueError(
@@ -188,7 +188,7 @@ class NumpyroPosterior:
         return rows
 
     def _learn_latents(self, row: dict[str, Array]) -> None:
-        """Determine the latent sites, their names and their flattening for these inputs."""
+        """Determine the latent sites, their names and their flattening for the inputs ``row``."""
         self.row = row
         self.example = self._latents()
         unconstrained = self._unconstrained(self.example)
@@ -203,7 +203,7 @@ class NumpyroPosterior:
         return {name: site for name, site in sites.items() if site["type"] == "sample"}
 
     def _check_simulates(self, row: dict[str, Array]) -> None:
-        """Raise ValueError if the density of the pairs is not what the model simulates."""
+        """Raise ValueError if a site changes the joint density but not what the model simulates."""
         self.row = row
         for name, site in self._sites().items():
             factor = type(site["fn"]).__name__ == "Unit"
@@ -256,14 +256,14 @@ def _dict(values: object, name: str = "params") -> dict[str, PyTree]:
 
 def _site_names(observed: Any, argument: str = "observed") -> tuple[str, ...]:
     names = (observed,) if isinstance(observed, str) else observed
-    whole = isinstance(names, list | tuple) and names
-    if not whole or not all(isinstance(name, str) for name in names):
+    nonempty = isinstance(names, list | tuple) and names
+    if not nonempty or not all(isinstance(name, str) for name in names):
         raise TypeError(f"{argument}: wanted names, got {convert.say(observed)}")
     return tuple(names)
 
 
 def _first_free(model: Program, taken: set[str], of: str) -> str:
-    """Return the name of the argument that takes the observation."""
+    """Return the name of the argument for the observation, the first one not in ``taken``."""
     parameters = inspect.signature(model).parameters
     unknown = sorted(taken - set(parameters))
     named = [p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -283,7 +283,7 @@ def _first_free(model: Program, taken: set[str], of: str) -> str:
 
 
 def _coordinate_names(latents: dict[str, Array]) -> tuple[str, ...]:
-    """Return one name per coordinate, in the order of flattening."""
+    """Return one name per unconstrained coordinate, in the order of `ravel_pytree`."""
     names = []
     for name in sorted(latents):
         shape = np.shape(latents[name])

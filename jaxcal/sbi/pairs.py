@@ -1,4 +1,4 @@
-"""Simulated pairs of a posterior with scores on the whole space, as input of every test."""
+"""`score_pairs`: convert a posterior and simulated pairs to the input of every test."""
 
 from typing import Any, NamedTuple, TypedDict
 
@@ -39,22 +39,22 @@ LONG = 100  # longest observation that is used without the network's embedding
 
 
 class ScoredPairs(eqx.Module):
-    """n simulated pairs on the whole space, ready for tests.
+    """n simulated pairs, with parameters mapped to the whole space (free parameters), for tests.
 
     Attributes:
         thetas: Free parameters, [n, d].
-        scores: Scores of their posteriors there, and at nodes.
+        scores: Scores of the n posteriors at ``thetas`` and at nodes, over free parameters.
         features: The observations, or summaries of them, [n, q].
         space: Bounds of the original parameters.
         names: Names of the d parameters.
         notes: Sentences on conversions and on possible problems of the pairs.
-        predictions: The n posteriors over free parameters with log densities
-            (`jaxcal.Unnormalized`, or a distribution with batch shape [n]), for
-            `jaxcal.candidates.exchangeability_test` and `jaxcal.coverage.coverage`, or None.
+        predictions: The n posteriors over free parameters (`jaxcal.Unnormalized`, or a distribution
+            with batch shape [n]), for `jaxcal.candidates.exchangeability_test` and
+            `jaxcal.coverage.coverage`; None without log densities.
         sampler: Sampler that `sample` uses; None unless draws are cheap.
-        xs: The observations as passed.
-        prior_draws: Draws of the prior as free parameters, [k, d], from which chains jump between
-            modes (`jaxcal.candidates.Chains`); None without a prior.
+        xs: Observations of the n pairs, as arrays.
+        prior_draws: Draws of the prior as free parameters, [k, d], to which jumps of chains are
+            fitted (`jaxcal.candidates.Chains`); None without a prior or with too few draws.
     """
 
     thetas: Float[Array, "n d"]
@@ -76,7 +76,7 @@ class ScoredPairs(eqx.Module):
 
 
 class PairOptions(TypedDict, total=False):
-    """Options of `score_pairs`, which checks of a posterior take too."""
+    """Options of `score_pairs` that checks of a posterior accept and pass on."""
 
     prior: PriorLike | None
     bounds: ArrayLike | None
@@ -118,18 +118,18 @@ def score_pairs(
         prior: Base measure, and source of bounds: a numpyro or torch distribution, a function
             ``prior(key, m)``, or draws [m, d]. Not needed if the posterior has its prior. Without
             any, ``n_nodes`` random pairs are removed and their parameters become the nodes.
-        bounds: (low, high), if the prior does not define them.
+        bounds: (low, high), each a number or [d]; by default those of the prior's support.
         summaries: [n, q] summaries of xs, for tests given x. By default observations of more than
             100 numbers are summarized by the network's own embedding, if it has one.
         names: Names of the d parameters.
-        n_nodes: Number of nodes; None takes max(10, 2 d + 2), as covariances from scores need more
-            of them than dimensions.
+        n_nodes: Number of nodes; None takes max(10, 2 d + 2), as covariances can be estimated from
+            scores only if there are more nodes than dimensions.
         exclude_invalid_x: Leave out pairs whose x holds NaN or infinite values, as sbi does in
             training; otherwise they are an error.
 
     Returns:
-        `ScoredPairs`: parameters and scores on the whole space, with densities and draws if
-        available. ValueError or TypeError name an argument with a wrong shape, value or type.
+        `ScoredPairs`: free parameters and scores, with densities and draws if available. Raises
+        ValueError or TypeError, which name the argument with a wrong shape, value or type.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -197,7 +197,7 @@ def score_pairs(
 
 
 class _Pairs(NamedTuple):
-    """A posterior, its pairs and the features of xs."""
+    """A posterior, the original parameters, the observations and their features."""
 
     scorer: Any
     values: Array
@@ -212,7 +212,7 @@ class _Pairs(NamedTuple):
 def _scored(
     key: Key, pairs: _Pairs, prior: Any, n_nodes: int, space: Space, names: tuple[str, ...]
 ) -> tuple[_Pairs, Scores, tuple[str, ...]]:
-    """Return the tested pairs, their scores at parameters and nodes, and a note on the nodes."""
+    """Return the tested pairs, their scores (also at nodes), and notes on pairs used as nodes."""
     n, d = pairs.values.shape
     if isinstance(pairs.scorer, ArrayPosterior):
         scores = _arrays(pairs.scorer.scored(pairs.values, pairs.xs, None), n, d)
@@ -240,7 +240,7 @@ def _scored(
 
 
 def inputs_of(pairs: ScoredPairs) -> Float[Array, "n q"]:
-    """Return the features of x, finite and in the precision of the parameters."""
+    """Return the features of x in the type of the parameters; ValueError if one is not finite."""
     finite = np.all(np.isfinite(np.asarray(pairs.features)), axis=1)
     if not np.all(finite):
         raise ValueError(
@@ -251,7 +251,7 @@ def inputs_of(pairs: ScoredPairs) -> Float[Array, "n q"]:
 
 
 def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
-    """Return which rows of xs are finite, [n]; ValueError if some are not, unless ``exclude``."""
+    """Return a mask [n] of finite rows of xs; ValueError if some are not, unless ``exclude``."""
     leaves = [np.asarray(leaf).reshape(n, -1) for leaf in jax.tree.leaves(xs)]
     valid = np.all([np.all(np.isfinite(leaf), axis=1) for leaf in leaves], axis=0)
     if valid.all() or (exclude and valid.sum() >= 2):
@@ -266,7 +266,7 @@ def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
 def summarized(
     scorer: Posterior, xs: Observations, summaries: ArrayLike | None, n: int
 ) -> tuple[Array, tuple[str, ...]]:
-    """Return features by which kernels compare observations, [n, q], and a note on an embedding."""
+    """Return the features of observations for kernels, [n, q], and a note if they are embedded."""
     if summaries is not None:
         return _features(summaries, n), ()
     features = _features(xs, n, "xs")
@@ -292,7 +292,7 @@ def _about_inputs(
     values: Array,
     xs: Any,
 ) -> tuple[str, ...]:
-    """Return sentences if thetas or xs do not agree with the prior or the network."""
+    """Return sentences if thetas do not look like the prior, or xs like the training data."""
     thetas, draws = np.asarray(values, float), None
     features = np.asarray(_features(xs, len(thetas), "xs"), float)
     if hasattr(prior, "sample"):

@@ -1,5 +1,4 @@
-"""Posteriors from JAX (functions, networks, flows, arrays), with scores computed in batches of
-bounded memory."""
+"""Posteriors from JAX (functions, networks, flows, arrays), with scores computed in batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,10 +22,10 @@ BATCH = 4096  # gradients computed at once
 
 @runtime_checkable
 class Posterior(Protocol):
-    """Protocol of posteriors with scores, the gradients in theta of log p(theta_i | x_i).
+    """Protocol of posteriors with scores, the gradients in theta of log p(theta | x_i).
 
-    ``thetas`` [n, d], ``xs`` [n, ..], ``nodes`` [m, d] or None. Returns scores at the thetas and,
-    if there are nodes, at every node for every x.
+    ``scored`` takes ``thetas`` [n, d], ``xs`` [n, ..] and ``nodes`` [m, d] or None. It returns the
+    scores at theta_i given x_i and, if there are nodes, at every node given every x_i.
     """
 
     def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores: ...
@@ -55,7 +54,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class Swapped:
-    """``log_prob(theta, x)`` with exchanged arguments; two are equal if their functions are."""
+    """A function of (x, theta) that calls ``log_prob(theta, x)``; equal if ``log_prob`` is."""
 
     log_prob: Callable[..., Array]
 
@@ -151,7 +150,7 @@ def chunked_scores(
 
 
 def _density(log_prob: Any) -> tuple[Callable[..., Array], Any]:
-    """Return ``density(params, theta)`` and the network in its params, or None."""
+    """Return ``density(params, theta)`` and a network or None; params are (network, x) or x."""
     if hasattr(log_prob, "log_prob") and not isinstance(log_prob, jax.stages.Wrapped):
         return _flow, log_prob
     if eqx.is_array(log_prob) or not jax.tree.leaves(eqx.filter(log_prob, eqx.is_array)):
@@ -176,7 +175,7 @@ def _chunked(density, network, thetas, xs, nodes, batch):
 
 
 def _one_number(model: Unnormalized, theta: Array) -> None:
-    """Raise ValueError if the density of one theta given one x is no scalar."""
+    """Raise ValueError if the density of one theta given one x fails or is not a scalar."""
     try:
         value = jax.eval_shape(model.log_density, model.params, theta)
     except (TypeError, ValueError) as error:
@@ -195,7 +194,7 @@ def _one_number(model: Unnormalized, theta: Array) -> None:
 
 
 class ArrayPosterior(eqx.Module):
-    """A posterior that is known only by precomputed scores, in the units of 1 / theta."""
+    """A posterior given only by precomputed scores, in the units of 1 / theta."""
 
     scores: Scores
 
@@ -203,7 +202,7 @@ class ArrayPosterior(eqx.Module):
         return self.scores
 
     def rows(self, rows: PyTree) -> "ArrayPosterior":
-        """Return the scores of some of the observations."""
+        """Return the posterior of the observations ``rows``, indices or a mask."""
         at, at_nodes = self.scores.at_targets, self.scores.at_nodes
         some = None if at_nodes is None else np.asarray(at_nodes)[rows]
         return ArrayPosterior(Scores(np.asarray(at)[rows], some, self.scores.nodes))
@@ -212,7 +211,7 @@ class ArrayPosterior(eqx.Module):
 class DistributionPosterior(eqx.Module):
     """A numpyro distribution with batch shape [n]: one posterior per observation.
 
-    Its event shape is [d], or [] for one parameter. NaN where its log density is not finite.
+    Its event shape is [d] or, for d = 1, []. Scores are NaN where the log density is not finite.
     """
 
     distribution: Any
@@ -239,17 +238,17 @@ class DistributionPosterior(eqx.Module):
 
 
 def is_tensor(value: object) -> bool:
-    """Return whether this is a tensor of torch, or behaves like one."""
+    """Return whether this is a tensor of torch, or has its methods ``detach`` and ``numpy``."""
     return hasattr(value, "detach") and hasattr(value, "numpy")
 
 
-ATTEMPTS = 12  # to draw parameters within bounds; each doubles the number of draws
-MOST_AT_ONCE = 10_000  # draws of one posterior per attempt
+ATTEMPTS = 12  # to draw parameters within bounds; each makes twice as many draws
+MOST_AT_ONCE = 10_000  # most draws of one posterior per attempt
 
 
 class PairedSampler:
-    """Sampler of the posteriors of fixed observations: ``sample(key, m)`` returns original
-    parameters [n, m, d]. Draws outside of the bounds are drawn again, as in sbi."""
+    """Sampler of the posteriors given n fixed observations: a call (key, m) returns m draws of the
+    original parameters, [n, m, d]. Draws outside of the bounds are drawn again, as in sbi."""
 
     def __init__(self, posterior: Sampler, xs: PyTree, dtype: DTypeLike, space: Space):
         self.posterior, self.xs, self.dtype, self.space = posterior, xs, dtype, space
@@ -286,7 +285,8 @@ class PairedSampler:
 
 
 def rows_of(scorer: Any, rows: np.ndarray) -> Any:
-    """Return the posteriors of some of the observations, for a scorer that does not use xs."""
+    """Return the scorer of the observations ``rows``; it is the same one if it is a function of xs.
+    ValueError for a batch of distributions."""
     if isinstance(scorer, ArrayPosterior):
         return scorer.rows(rows)
     if isinstance(scorer, DistributionPosterior):

@@ -1,4 +1,4 @@
-"""Ranking of many posteriors of one architecture, tested on the same pairs by one program."""
+"""`rank_posteriors`: test many posteriors of one architecture on the same pairs, and rank them."""
 
 import equinox as eqx
 import jax
@@ -23,10 +23,10 @@ TOGETHER = 50  # models tested at once
 
 
 class PosteriorRanking(eqx.Module):
-    """M posteriors ranked by their distance from the posterior given x.
+    """M posteriors (models) ranked by the estimated error of each as the posterior given x.
 
-    All models have the same kernels, so estimates are comparable; those of models that pass differ
-    by chance.
+    All models are tested with the same kernels, so estimates are comparable. Differences between
+    models that are not rejected may be due to chance.
 
     Attributes:
         tests: One `jaxcal.TestResult` with a leading axis M, in the original order of the models.
@@ -40,20 +40,20 @@ class PosteriorRanking(eqx.Module):
 
     @property
     def estimates(self) -> Float[Array, " M"]:
-        """Unbiased estimate of the squared error of each model; negative only by chance."""
+        """Unbiased estimate of each model's squared discrepancy (KCSD); negative only by chance."""
         return self.tests.estimate
 
     @property
     def p_adjusted(self) -> Float[Array, " M"]:
-        """p-values of "this is the posterior given x" after Holm's correction for M models."""
+        """P-values of "this is the posterior given x", after Holm's correction for M models."""
         return holm(self.tests.p_value)
 
     def order(self) -> list[int]:
-        """Return indices of the models from best to worst; those without estimate last."""
+        """Return indices of the models from best to worst; those whose estimate is NaN are last."""
         return [int(k) for k in np.argsort(np.asarray(self.estimates), kind="stable")]
 
     def verdicts(self) -> np.ndarray:
-        """Return "rejected", "not rejected" or "cannot tell" of each model, from `p_adjusted`."""
+        """Return "rejected", "not rejected" or "cannot tell" for each model, from `p_adjusted`."""
         p = np.asarray(self.p_adjusted)
         said = np.where(p <= self.tests.level, "rejected", "not rejected")
         return np.where(np.isnan(p), "cannot tell", said)
@@ -92,8 +92,8 @@ def rank_posteriors(
 ) -> PosteriorRanking:
     """Rank many posteriors of one architecture by one test each, in one program.
 
-    Tests by `kcsd_test` whether each is the posterior given x: its kernel does not depend on the
-    model. All models are tested with the same signs.
+    `kcsd_test` tests whether each model is the posterior given x. Its kernel does not depend on the
+    model, and all models are tested with the same random draws of the null distribution.
 
     Args:
         key: Random key: typed, legacy or an integer.
@@ -109,9 +109,9 @@ def rank_posteriors(
         level: Level of the verdicts, for all models together.
 
     Returns:
-        `PosteriorRanking`, which prints the best ten. Errors: as in `score_pairs`.
+        `PosteriorRanking`, which prints the best ten. Raises the errors of `score_pairs`.
 
-    Cost: M n gradients and M n^2 additions; memory of 50 models at once.
+    Cost: M n gradients and M n^2 additions; memory for 50 models at once.
 
     Source: Jitkrittum et al. (2020) for the test.
 

@@ -39,7 +39,7 @@ from jaxcal.sbi.report_text import CHAINS, DRAWS, sentences
 from jaxcal.typing import ArrayLike, Contents, Figure, Key, KeyLike, Names, Observations, Scalar
 
 MOST_FEATURES = 50  # most features for which trends are tested
-LEVEL = 0.05  # up to which p-values are followed by sentences
+LEVEL = 0.05  # largest p-value for which the printed result has sentences on errors
 LEAST = 1e-6  # least distance of ranks from 0 and 1, which keeps normal scores finite
 
 
@@ -48,20 +48,20 @@ class PosteriorRanks(Result):
 
     Attributes:
         ranks: [n, r] randomized ranks in [0, 1], uniform if the posterior is right.
-        p_values: [r] p-values of the uniformity of each, valid for every n.
+        p_values: [r] p-values of the uniformity of each statistic's ranks, valid for every n.
         exchangeability: Result of `jaxcal.candidates.exchangeability_test` for the same candidates;
             None without log densities.
         diagnosis: `Diagnosis` from the normal scores of the ranks of parameters. Its shift and
-            spread are those of each parameter by itself, for any shape of the posterior; among
-            chains, which may stay near the parameter, they are underestimated.
-        statistics: Ranked statistics: "density" (coverage of highest-density regions) or "distance"
-            (TARP, to a draw of another posterior) first, then each parameter (SBC).
+            marginal spread identify a parameter for any shape of the posterior; they are
+            underestimated for chains, which may stay near the parameter.
+        statistics: Names of what is ranked: first "density" (coverage of highest-density regions)
+            or "distance" to a draw of another posterior (TARP), then each parameter (SBC).
         source: "draws" of the posterior, or "chains" from the parameter.
         size: m, the number of draws or candidates.
         correlation: Lag-one correlation of the draws in their order, [] (`Draws.correlation`).
-        repeated: Number of parameters that repeat another one, [].
-        moments: Result of `jaxcal.calibration_test` with the draws, and x as inputs; None for
-            chains, and for fewer than 4 draws.
+        repeated: Number of pairs that repeat another one, []; 0 if there are log densities.
+        moments: Result of `jaxcal.calibration_test` with the draws, and x as inputs; None if there
+            are log densities, and for fewer than 4 independent draws.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("statistics", "p_values")
@@ -97,7 +97,7 @@ class PosteriorRanks(Result):
         return ax.figure
 
     def to_datatree(self) -> Any:
-        """Return the ranks as ``xarray.DataTree`` with the group ``prior_sbc``, one variable per
+        """Return an ``xarray.DataTree`` whose group ``prior_sbc`` holds the ranks, one variable per
         statistic, for ``arviz_plots.plot_ecdf_pit`` (ArviZ 1)."""
         import xarray  # pyright: ignore[reportMissingImports]
 
@@ -115,8 +115,7 @@ class PosteriorRanks(Result):
 
     @property
     def trend(self) -> Scalar | None:
-        """P-value of trends of shift and spread along x, after Holm's correction, []; None without
-        x."""
+        """Smallest Holm-adjusted p-value of trends of shift and spread along x; None without x."""
         d = self.diagnosis
         if d.shift_trend is None or d.spread_trend is None:
             return None
@@ -152,7 +151,7 @@ class PosteriorRanks(Result):
         return lines + self._sizes(LEVEL)
 
     def _sizes(self, level: float) -> list[str]:
-        """Return lines on the errors of ranks that are not uniform."""
+        """Return a line per significant error; none for chains or if `p_value` > level."""
         if not float(self.p_value) <= level or self.source != DRAWS:
             return []
         said = sentences(self.diagnosis, self.statistics[1:], level, by_ranks=True)
@@ -167,7 +166,8 @@ def ranks_of(
     chains: Any,
     level: float,
 ) -> PosteriorRanks | None:
-    """Return ranks among ``draws``, else the posterior's draws, else ``chains``; None without."""
+    """Return ranks among ``draws`` of original parameters, else draws of the sampler, else chains.
+    None if none of these is possible."""
     draw_key, rank_key = jax.random.split(key)
     n, d = pairs.thetas.shape
     if draws is not None:
@@ -206,7 +206,7 @@ def rank_densities(
     proposal: Any = Chains(),
     level: float,
 ) -> PosteriorRanks:
-    """Return ranks among the candidates of a proposal, with their exchangeability test."""
+    """Return `PosteriorRanks` among the candidates of a proposal, with the exchangeability test."""
     test_key, fold_key = jax.random.split(key)
     drawn, lag = isinstance(proposal, Drawn), jnp.zeros(())
     if drawn:
@@ -270,8 +270,8 @@ def rank_draws(
 
 @jax.jit
 def ranks_among_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n r"]:
-    """Return randomized ranks in [0, 1] of each parameter and of the distance to a reference point,
-    which is the last draw of another posterior."""
+    """Return randomized ranks in [0, 1] among all draws but the last, r = 1 + d: first of the
+    distance to a reference point (last draw of the pair before), then of each parameter."""
     points = jnp.concatenate([thetas[:, None], draws[:, :-1]], axis=1)
     same = jnp.full(points.shape[:2], 1 / points.shape[1], points.dtype)
     among = Candidates(points, same, same, jnp.ones((), points.dtype))
@@ -290,9 +290,9 @@ def diagnosed(
     level: float | Scalar,
     m: int | None = None,
 ) -> Diagnosis:
-    """Diagnose shift and spread of normal scores, which are N(0, 1) if the posterior is right.
+    """Return the diagnosis of ranks by their normal scores, N(0, 1) if the posterior is right.
 
-    ``m``: number of draws, for which sizes are corrected; None for chains and weighted points.
+    Sizes are corrected for the number ``m`` of draws; it is None for chains and weighted points.
     """
     z = jax.scipy.stats.norm.ppf(jnp.clip(of_parameters, LEAST, 1 - LEAST))
     n, d = z.shape
@@ -308,7 +308,7 @@ def diagnosed(
         level=level,
         covariances=unit,
     )
-    # normal scores of dependent parameters are dependent; their correlations are not claimed
+    # scores of dependent parameters are dependent, so a claimed correlation of 0 would be wrong
     diagnosis = replace(diagnosis, correlation=None)
     shift, spread = diagnosis.shift, diagnosis.marginal_spread
     if m is None or shift is None or spread is None:
@@ -339,7 +339,7 @@ def check_draws(
 
     Args:
         key: Random key: typed, legacy or an integer.
-        draws: Independent draws of each posterior, in any order; those of a chain are
+        draws: Independent draws of each posterior, in any order; correlated successive draws are
             thinned until their correlation is below .1. One of these.
 
             - An array or tensor [n, m, d], or [n, m] for one parameter. sbi's ``sample_batched``
@@ -352,12 +352,12 @@ def check_draws(
         thetas: [n, d] parameters from the prior; a dict of [n] or [n, k] for draws with names.
         xs: [n, q] observations or summaries of them, along which trends are tested; or None.
         names: Names of the d parameters, in the order of the columns of ``thetas``. Draws with
-            names (a dict, ArviZ) are put into that order; needed for several named variables.
-        level: Level of the limits.
+            names are put into that order; required if they have several and thetas is an array.
+        level: Limits have confidence 1 - level.
 
     Returns:
-        `PosteriorRanks`, with the combined p-value of ranks, trends along x and moments (from 4
-        independent draws on), and p-values of each.
+        `PosteriorRanks`, with p-values of ranks, of trends along x and of moments (for at least 4
+        independent draws), and the combined p-value.
 
     Source: Talts et al. (2018) for the ranks; Lemos et al. (2023) for the distance; those of
     `jaxcal.calibration_test`.

@@ -1,4 +1,4 @@
-"""Repair of posteriors by simulated pairs."""
+"""`repair_posterior`: repair a posterior by simulated pairs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -42,7 +42,7 @@ def repair_posterior(
         key: Random key: typed, legacy or an integer.
         posterior: Anything that `score_pairs` takes and that has log densities for any x: NPE, NLE
             and NRE of sbi, functions, networks and flows of JAX and torch. TypeError if it has no
-            log densities, needs an ODE for each, or has them for one x only.
+            log densities, solves an ODE for each one, or has log densities for one x only.
         thetas: [n, d] parameters from the prior.
         xs: [n, ..] observations simulated from them, or a dict of such. Pairs that trained the
             posterior invalidate the certificate: simulate new ones, or hold some out.
@@ -53,8 +53,8 @@ def repair_posterior(
         **options: Those of `score_pairs`: ``prior``, ``bounds``, ``names`` and others.
 
     Returns:
-        `RepairedPosterior`, with ``log_prob(theta, x)``, ``sample(shape, x)`` and the certificate;
-        for tensors it returns tensors.
+        `RepairedPosterior`, with ``log_prob(theta, x)``, ``sample(shape, x)`` and ``certificate``.
+        Its methods return tensors if they are given tensors.
 
     Cost: that of `score_pairs` and `jaxcal.repair`.
 
@@ -111,7 +111,7 @@ def repair_posterior(
 
 
 def _features(scorer: Any, summarize: Any, dtype: Any, xs: Any) -> Array:
-    """Return the inputs of the map for new observations."""
+    """Return the inputs [n, q] of the map for new observations xs."""
     n = len(jax.tree.leaves(xs)[0])
     summaries = None if summarize is None else checks.features(summarize(xs), "summarize(xs)")
     return summarized(scorer, xs, summaries, n)[0].astype(dtype)

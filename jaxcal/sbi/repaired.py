@@ -1,4 +1,4 @@
-"""A posterior after a repair, in its original library."""
+"""Posteriors after a repair, which take and return arrays or tensors as the originals do."""
 
 import math
 from collections.abc import Callable
@@ -24,11 +24,11 @@ TRAINED = "  the gain is valid only if none of these pairs trained the posterior
 
 @dataclass(frozen=True, eq=False)
 class Repaired:
-    """Repaired posteriors as input of tests: scores, densities and draws.
+    """A repaired posterior as input of tests, with scores, densities and a map of draws.
 
     Attributes:
-        scorer: The original, over its own parameters.
-        space: Bounds of these parameters. The map acts on free parameters.
+        scorer: The original posterior, over original parameters.
+        space: Bounds of the original parameters. The map acts on free parameters.
         repair: The map and its certificate.
         features: ``features(xs)``, the inputs [n, q] of the map.
     """
@@ -40,16 +40,16 @@ class Repaired:
 
     @property
     def prior(self) -> Any:
-        """Prior of the original, or None."""
+        """Prior of the original posterior, or None."""
         return getattr(self.scorer, "prior", None)
 
     def predictions(self, xs: PyTree) -> Any:
-        """Return the repaired posteriors given n observations, over the original's parameters."""
+        """Return the repaired posteriors given n observations, over the original parameters."""
         moved = self.repair.predictions(self._original(xs), self.features(xs))
         return bound_again(moved, self.space)
 
     def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:
-        """Return scores at thetas [n, d] and at nodes."""
+        """Return scores of the repaired posteriors at thetas [n, d] and at nodes [m, d]."""
         at, at_nodes = scores_at(self.predictions(xs), thetas, nodes)
         return Scores(at) if nodes is None else Scores(at, at_nodes, nodes)
 
@@ -68,7 +68,7 @@ class Repaired:
 
 @dataclass(frozen=True, eq=False)
 class RepairedSampler(Repaired):
-    """Repaired posteriors of an original that can be sampled."""
+    """A repaired posterior whose original can be sampled."""
 
     def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
         scorer: Any = self.scorer
@@ -82,10 +82,10 @@ class RepairedPosterior:
     Every test of `jaxcal.sbi` accepts it, in particular `check_posterior`.
 
     Attributes:
-        source: The original, as passed.
-        repaired: The repaired posteriors as input of tests.
-        x_shapes: Shape of one observation, or a dict of such.
-        notes: Sentences on the pairs.
+        source: The original posterior, as passed.
+        repaired: The repaired posterior as input of tests.
+        x_shapes: Shape of one observation, or a dict of shapes.
+        notes: Sentences on possible problems of the pairs.
     """
 
     source: Any
@@ -95,8 +95,8 @@ class RepairedPosterior:
 
     @property
     def certificate(self) -> Repair:
-        """Changes by the map, its gain in nats with limits, and tests before and after. Invalid if
-        the posterior was trained on these pairs."""
+        """The map, its gain in nats with limits, and the tests before and after the repair. They
+        are invalid if the posterior was trained on these pairs."""
         return self.repaired.repair
 
     def __repr__(self) -> str:
@@ -109,21 +109,21 @@ class RepairedPosterior:
         return getattr(self.source, "default_x", None)
 
     def predictions(self, xs: PyTree) -> Any:
-        """Return the posteriors given n observations, as `jaxcal.sbi.predictions` does. Their maps
-        are computed once, and their log densities can be compiled."""
+        """Return the repaired posteriors given n observations, as `jaxcal.sbi.predictions` does.
+        The map of each is computed once, here, and log densities can be compiled."""
         return self.repaired.predictions(self._rows(xs))
 
     def log_prob(self, theta: ArrayLike, x: Any = None) -> Any:
-        """Return log densities, with the constants of the original: normalized if it is.
+        """Return log densities, which are normalized if those of the original are.
 
-        Direct estimates of sbi (NPE) are renormalized to the bounds. No gradient reaches torch.
+        Direct estimates of sbi (NPE) are renormalized to the bounds. Tensors have no gradients.
 
         Args:
             theta: Parameters, [b, d] or [d].
-            x: One observation, for all, or b of them; by default the original's ``default_x``.
+            x: One observation for all thetas, or b; by default the original's ``default_x``.
 
         Returns:
-            [b] or []; -infinity beyond the bounds. A tensor if theta or x is one.
+            Log densities, [b] or []; -infinity outside the bounds. A tensor if theta or x is one.
 
         Cost: about 130 + 384 max(2, d) log densities per observation, to find its map.
         """
@@ -143,7 +143,7 @@ class RepairedPosterior:
     def sample(
         self, shape: Any, x: Any = None, *, key: KeyLike | None = None, **options: Any
     ) -> Any:
-        """Return mapped draws of the original; TypeError if it offers none (then use `draws`).
+        """Return draws: those of the original after the map. TypeError if it offers no draws.
 
         Args:
             shape: Shape of the draws, a tuple.
@@ -152,7 +152,7 @@ class RepairedPosterior:
             **options: Options of the original's own ``sample``.
 
         Returns:
-            [*shape, d].
+            Draws, [*shape, d]; a tensor if x or the draws of the original are tensors.
         """
         shape, observed = tuple(shape), self._observation(x)
         if hasattr(self.source, "default_x") and hasattr(self.source, "sample"):  # as sbi's
@@ -169,7 +169,7 @@ class RepairedPosterior:
         return _like((observed,), drawn[0].reshape(*shape, -1))
 
     def sample_batched(self, shape: Any, x: Any, **options: Any) -> Any:
-        """Return draws [*shape, b, d] given b observations, by the original's method."""
+        """Return mapped draws [*shape, b, d] of the original's ``sample_batched`` given b xs."""
         drawn = self.source.sample_batched(tuple(shape), x=x, **options)
         values = checks.floats(drawn, "draws")
         rows = jnp.moveaxis(values.reshape(-1, *values.shape[-2:]), 1, 0)
@@ -192,7 +192,7 @@ class RepairedPosterior:
         return observed
 
     def _rows(self, x: Any) -> PyTree:
-        """Return observations with a leading axis."""
+        """Return one or several observations with a leading axis; ValueError for wrong shapes."""
 
         def rows(leaf: Any, shape: tuple[int, ...]) -> Array:
             array = checks.features(leaf, "x")
@@ -215,7 +215,7 @@ class RepairedPosterior:
         return xs
 
     def _log_inside(self, x: Any, n: int) -> Array:
-        """Return the log probability of the bounds under sbi's direct estimates, [n]."""
+        """Return the log probability inside the bounds of sbi's direct estimate, [n]; else 0."""
         share = getattr(self.source, "leakage_correction", None)
         if share is None or not self.repaired.space.bounded.any():
             return jnp.zeros(n)
@@ -225,7 +225,7 @@ class RepairedPosterior:
 
 @partial(jax.jit, static_argnames="one")
 def _logs(predictions: Any, thetas: Float[Array, "b d"], *, one: bool) -> Float[Array, " b"]:
-    """Return log densities of b posteriors at their thetas, or of ``one`` at all thetas."""
+    """Return log densities of b posteriors at one theta each, or of ``one`` at b thetas."""
     at = lambda log_density, theta: log_density(theta)  # noqa: E731
     if not one:
         return each_density(predictions, at, thetas)
@@ -233,7 +233,7 @@ def _logs(predictions: Any, thetas: Float[Array, "b d"], *, one: bool) -> Float[
 
 
 def _like(inputs: tuple[Any, ...], values: Array) -> Any:
-    """Return values as a tensor on the device of the first tensor in the inputs, if any."""
+    """Return values as a tensor if an input is one (the first sets device and type), else as is."""
     tensors = [one for one in inputs if is_tensor(one)]
     if not tensors:
         return values

@@ -40,11 +40,11 @@ class PosteriorResult(Result):
     Attributes:
         test: The `jaxcal.TestResult`.
         diagnosis: Errors of parameters and their direction: a `Diagnosis` from scores.
-        by_ranks: A diagnosis from ranks among points of each posterior, for the test given x with
-            log densities; else None.
+        by_ranks: A `Diagnosis` from ranks among points near each posterior, for the test given x if
+            there are log densities; else None.
         features: [n, q] observations or summaries, in the order of the contributions.
-        question: "calibrated" or "conditional".
-        names: One per parameter.
+        question: "calibrated", or "conditional" for the test given x.
+        names: Names of the parameters.
         notes: Sentences on conversions of the parameters and on possible problems of the pairs.
     """
 
@@ -95,8 +95,8 @@ class PosteriorResult(Result):
         return sentences(of, self.names, level, by_ranks=of is self.by_ranks)
 
     def told(self) -> Diagnosis:
-        """The diagnosis whose errors identify parameters: from scores for Gaussian posteriors, else
-        from ranks if there are any."""
+        """Return the diagnosis that is reported: from scores for Gaussian posteriors (with tails
+        from ranks), else `by_ranks` if it exists, as its errors identify parameters."""
         if self.by_ranks is None:
             return self.diagnosis
         if tells(self.diagnosis.shift):
@@ -113,26 +113,26 @@ class PosteriorResult(Result):
         return lines + [f"  finding: {text}" for text in said]
 
     def _batch_lines(self) -> list[str]:
-        # the table of parameters below replaces that of coordinates
+        # `_lines` prints a table of parameters instead of the coordinates of the test
         head, *rest = repr(replace(self.test, coordinates=None)).split("\n")
         lines = [head, f"  question   {QUESTIONS[self.question]}"]
         return lines + [line for line in rest if not line.startswith(("  warning", "  explained"))]
 
 
 class PosteriorReport(Result):
-    """Both tests of one posterior on the same pairs, with its errors in words.
+    """Results of all tests of one posterior on the same pairs; it prints the errors in words.
 
     Attributes:
-        calibration: `PosteriorResult` on whether the posterior is calibrated: from all moments of
-            its log densities, or from its scores if it has only these.
-        conditional: `PosteriorResult` on whether it is right given x.
-        coverage: A `jaxcal.coverage.Coverage` that was passed in, or None.
+        calibration: `PosteriorResult` of the test of calibration: by moments of log densities, or
+            by scores if there are no log densities.
+        conditional: `PosteriorResult` of the test of whether the posterior is right given x.
+        coverage: The `jaxcal.coverage.Coverage` that was passed in, or None.
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
-        exchanged: Log ratio of the density with two parameters exchanged to the density itself, [d,
-            d]; -infinity if the posterior with the two exchanged is rejected too. None without log
-            densities and for more than 10 parameters.
-        discrete: `DiscreteParameter`, the tests of each discrete parameter given all others; the
-            other fields concern the continuous parameters given the discrete ones.
+        exchanged: Log ratios [d, d] of the density with parameters j < k exchanged to the density
+            itself, as `exchange_evidence` returns; -infinity everywhere if the best exchange is
+            rejected too. None without log densities, for 1 parameter and for more than 10.
+        discrete: One `DiscreteParameter` per discrete parameter, with tests given all others. The
+            other fields then concern the continuous parameters given the discrete ones.
     """
 
     _scalar: ClassVar[str] = "p_value"
@@ -156,7 +156,7 @@ class PosteriorReport(Result):
         return self.calibration.names
 
     def p_values(self) -> Contents:
-        """P-values that determine the verdict, by name."""
+        """Return a dict of the p-values that determine the verdict, by name of the test."""
         named = {"moments" if self._of_densities else "scores": self.calibration.p_value}
         if self.ranks is not None:
             if self.ranks.exchangeability is not None:
@@ -176,13 +176,13 @@ class PosteriorReport(Result):
 
     @property
     def p_value(self) -> Array:
-        """Combined p-value (Bonferroni), []; NaN if there is no p-value."""
+        """Combined p-value (Bonferroni), []; NaN p-values are ignored unless all are NaN."""
         p = jnp.stack(list(self.p_values().values()))
         return jnp.minimum(1.0, p.shape[0] * jnp.nanmin(p, axis=0))
 
     def verdict(self) -> str:
-        """One sentence from all p-values, with Bonferroni's correction at the level of the tests:
-        the posterior is wrong, there is no evidence of that, or "cannot tell" and why."""
+        """Return one sentence from all p-values, with Bonferroni's correction at `level`: the
+        posterior is wrong, there is no evidence against it, or "cannot tell" with reasons."""
         p = {name: float(value) for name, value in self.p_values().items()}
         passes = {name: not value <= self.level / len(p) for name, value in p.items()}
         if all(passes.values()) and (why := self._reasons()):
@@ -220,11 +220,11 @@ class PosteriorReport(Result):
         return "no evidence against the posterior (which is not proof of it)"
 
     def findings(self) -> list[str]:
-        """Return the errors in words: parameter, direction and size; correlation; weights; region.
+        """Return sentences on significant errors of parameters, pairs and regions of x.
 
-        Empty unless a p-value rejects at the level of the verdict. Each kind of error has a share
-        of the level, with Holm's correction inside: for a right posterior the expected
-        false-positive rate is at most that level.
+        The list is empty unless the combined p-value is at most the level. Each kind of error is
+        tested at an equal share of the level, with Holm's correction: for a right posterior the
+        expected false-positive rate is at most that level.
         """
         if not float(self.p_value) <= self.level:
             return []
@@ -239,11 +239,11 @@ class PosteriorReport(Result):
         return said + excluded(self._excluded, len(self.calibration.contributions))
 
     def diagnosis(self) -> Diagnosis:
-        """Most accurate diagnosis of each kind of error.
+        """Return one diagnosis, which combines the most accurate estimates of each kind of error.
 
-        Shift, spread and trends along x are from scores for Gaussian posteriors. For others they
-        are from ranks (among draws, else among points of the density), which concern a parameter by
-        itself for any shape. Tails are always from ranks among points of the density.
+        Shift, spread and trends are from ranks among draws if there are draws; else from scores for
+        Gaussian posteriors, and from ranks among points of the density for others. Correlations
+        are from scores for Gaussian posteriors, else from these points. Tails are from the points.
         """
         by_scores, given_x = self.calibration.diagnosis, self.conditional.diagnosis
         by_ranks, of_points = self._by_ranks(), self.conditional.by_ranks
@@ -264,7 +264,7 @@ class PosteriorReport(Result):
         )
 
     def _by_ranks(self) -> Diagnosis | None:
-        """Return the diagnosis from ranks, if it is better than that from scores."""
+        """Return the ranks' diagnosis if `diagnosis` uses it; None if it uses that from scores."""
         if self.ranks is not None and self.ranks.source == DRAWS:
             return self.ranks.diagnosis
         told = self.conditional.told()
@@ -295,10 +295,10 @@ class PosteriorReport(Result):
     def figure(self) -> "Figure":
         """Return a figure of four panels.
 
-        (a) Ranks of each parameter with the band of a correct posterior; (b) coverage of
-        highest-density regions; (c) shift, spread and correlation with limits; (d) the strongest
-        error along the feature of x along which errors change most, with limits. Without ranks,
-        (a) and (b) show the null draws of the two tests, and (d) contributions to the test given x.
+        (a) Ranks of each parameter with the band of a correct posterior, or null draws of the test
+        of calibration; (b) coverage of highest-density regions, or null draws of the test given x;
+        (c) shift, spread and correlation with limits; (d) the strongest error along the feature of
+        x along which errors change most, with limits, or contributions to the test given x.
         """
         return import_module("jaxcal.plots.sbi").posterior_figure(self)
 
@@ -308,13 +308,13 @@ class PosteriorReport(Result):
 
     @property
     def _excluded(self) -> int:
-        """Number of parameters with almost no posterior density; 0 without log densities."""
+        """Number of pairs with almost no posterior density at theta; 0 without log densities."""
         notes = self.calibration.test.notes
         codes = ("impossible-targets", "improbable-targets")
         return sum(int(notes[code]) for code in codes) if self._of_densities else 0
 
     def _reasons(self) -> list[str]:
-        """Return why there is no verdict."""
+        """Return the reasons of tests without a verdict; empty if all tests have one."""
         judged: list[Any] = [self.calibration.test, self.conditional.test]
         if self.ranks is not None and self.ranks.exchangeability is not None:
             judged.append(self.ranks.exchangeability)
@@ -350,7 +350,7 @@ class PosteriorReport(Result):
         return lines
 
     def _unnamed(self, p: float) -> str:
-        """Return the text for an empty list of findings."""
+        """Return the text that replaces an empty list of findings, for a combined p-value ``p``."""
         if p <= self.level:
             what = "no parameter by itself" if tells(self.diagnosis().shift) else "no parameter"
             return f"{what}: see the strongest part of each test above"
@@ -366,7 +366,7 @@ class PosteriorReport(Result):
         return "nothing that can be named"
 
     def _how(self, name: str) -> str:
-        """Return a short description of the method of a p-value."""
+        """Return a remark on the p-value ``name``: its strongest part or the parts; "" for none."""
         if name == "moments" and self.calibration.test.parts is not None:
             parts = self.calibration.test.parts
             if self._excluded:

@@ -26,7 +26,7 @@ LABELS = {
     "witnesses": "each kind of error",
     "discrete": "discrete parameters",
 }
-GIVEN_X = ("given x", "witnesses", "discrete")  # all other tests are tests of calibration
+GIVEN_X = ("given x", "witnesses", "discrete")  # tests given x; all others test calibration
 SIGHT = {
     "moments": "moments detect errors of shift, spread, correlation, tails and mode weights, also "
     "errors that grow with the centre or width of the posterior; they miss details within a mode",
@@ -46,8 +46,8 @@ SIGHT = {
 
 
 def table(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
-    """Return one line per parameter: its shift and spread by itself or, from scores of posteriors
-    that are not Gaussian, p-values given the other parameters."""
+    """Return a header line and one line per parameter: its shift and spread by itself or, if only
+    scores of posteriors that are not Gaussian exist, p-values given the other parameters."""
     wide = max(9, *(len(name) for name in names))
     if not (tells(d.shift) and tells(d.marginal_spread)):
         lines = [f"{'parameter':{wide}}   given the others: mean, p (Holm)   spread, p (Holm)"]
@@ -73,16 +73,16 @@ def table(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
 
 
 def _by_itself(spread: Means) -> list[str]:
-    """Return claimed over actual standard deviation of each parameter by itself."""
+    """Return texts "ratio (low to high)" of claimed over actual deviation of each parameter."""
     values = np.exp(np.asarray([spread.estimate, spread.low, spread.high]))
     return [f"{ratio:.2f} ({low:.2f} to {high:.2f})" for ratio, low, high in values.T]
 
 
 def least_p_value(d: Diagnosis) -> float:
-    """Return the p-value of "no error that `sentences` reports"; NaN without any.
+    """Return the combined p-value of all errors that `sentences` reports; NaN if all are NaN.
 
-    The smallest of the Holm-adjusted p-values of shifts, spreads, correlations, tails and trends,
-    times the number of these kinds that could be computed.
+    It is the smallest Holm-adjusted p-value of shifts, spreads, correlations, tails and trends,
+    times the number of these kinds that could be computed (Bonferroni).
     """
     by_itself = [d.shift, d.marginal_spread, d.correlation, d.tails]
     named = by_itself if tells(d.shift) else [d.bias, d.spread]
@@ -99,8 +99,8 @@ def _by_themselves(
 ) -> list[str]:
     """Return sentences on marginal spreads and tails of parameters, and correlations of pairs.
 
-    A shift or a spread may change tails and, if it is large, correlations by ranks: neither is
-    named beside it.
+    A wrong shift or spread may change tails and, if large, correlations ``by_ranks``: a parameter
+    with a significant one gets no sentence on tails, and with a large one none on correlations.
     """
     said: list[str] = []
     wrong, far = np.zeros((2, len(names)), bool)
@@ -137,7 +137,7 @@ def _by_themselves(
 
 
 def _too(means: Means, k: int, unit: str = "") -> str:
-    """Return the direction and size of mean k."""
+    """Return the text "too high by size (low to high)", or "too low by ..", of mean k."""
     mean, low, high = (float(part[k]) for part in (means.estimate, means.low, means.high))
     side, low, high = ("high", low, high) if mean > 0 else ("low", -high, -low)
     return f"too {side} by {abs(mean):.2f}{unit} ({low:.2f} to {high:.2f})"
@@ -146,10 +146,10 @@ def _too(means: Means, k: int, unit: str = "") -> str:
 def sentences(
     d: Diagnosis, names: tuple[str, ...], level: float, *, by_ranks: bool = False
 ) -> list[str]:
-    """Return the significant errors after Holm's correction at the level, in words.
+    """Return sentences on errors with Holm-adjusted p-values of at most ``level``.
 
-    A parameter is named only if its moments concern it alone: moments of ranks (``by_ranks``), and
-    of scores of Gaussian posteriors.
+    They name parameters only if each moment concerns one parameter alone, as moments of ranks
+    (``by_ranks``) and of scores of Gaussian posteriors do.
     """
     if not tells(d.shift):
         return _unnamed(d, level)
@@ -173,8 +173,8 @@ def sentences(
 
 
 def exchanges(ratios: Array | None, names: tuple[str, ...], level: float) -> list[str]:
-    """Return a sentence on the two parameters whose exchange raises the density most, if the right
-    posterior has such a ratio with probability at most ``level`` (Markov's inequality)."""
+    """Return a sentence on the two parameters whose exchange increases the density most; none
+    unless a right posterior has such an increase with probability <= ``level`` (Markov)."""
     if ratios is None:
         return []
     logs, d = np.asarray(ratios, float), len(names)
@@ -189,8 +189,8 @@ def exchanges(ratios: Array | None, names: tuple[str, ...], level: float) -> lis
 
 
 def excluded(count: int, n: int) -> list[str]:
-    """Return a sentence if a tenth of all parameters have almost no posterior density. Under a
-    right posterior, any such parameter has probability 1e-6."""
+    """Return a sentence if in a tenth of the n pairs, and in at least 2, theta has almost no
+    posterior density. For a right posterior, the probability of any such pair is 1e-6."""
     if count < max(2, n / 10):
         return []
     return [
@@ -200,8 +200,8 @@ def excluded(count: int, n: int) -> list[str]:
 
 
 def _unnamed(d: Diagnosis, level: float) -> list[str]:
-    """Return a sentence on errors from scores of posteriors that are not Gaussian: whether there
-    are any, and the features of x with which they change, but no parameter."""
+    """Return sentences on errors from scores of posteriors that are not Gaussian: whether there are
+    any, and the feature of x along which they change most. They name no parameter."""
     said: list[str] = []
     least = min(float(np.min(np.asarray(means.p_adjusted))) for means in (d.bias, d.spread))
     if least <= level:
@@ -215,7 +215,7 @@ def _unnamed(d: Diagnosis, level: float) -> list[str]:
 
 
 def _changes(d: Diagnosis, level: float) -> bool:
-    """Return whether errors change along a feature of x."""
+    """Return whether errors change significantly along a feature of x."""
     if d.shift_trend is None or d.spread_trend is None or d.strongest is None:
         return False
     trends = (d.shift_trend, d.spread_trend)

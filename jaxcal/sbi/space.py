@@ -2,8 +2,8 @@ r"""Bounded parameters mapped to the whole space.
 
 The identity behind Stein tests, :math:`E_p[l s_p + \nabla l] = 0`, is an integration by parts: its
 boundary term vanishes on the whole space but not at the edge of a uniform prior. Each bounded
-parameter is therefore replaced by an increasing function of it onto the real line, and each density
-by that of the new parameter, with its log-Jacobian.
+parameter is therefore mapped by an increasing function onto the real line, and each density is
+replaced by that of the mapped (free) parameter, with the log-Jacobian.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,8 +27,8 @@ class Space(eqx.Module):
     """d parameters with bounds, and their free versions on the whole line.
 
     The free parameter u of theta is the logit of (theta - low) / (high - low) between two bounds,
-    log(theta - low) above one, -log(high - theta) below one, and theta itself without bounds. It is
-    increasing, so that "too high" has the same meaning for both.
+    log(theta - low) with a lower bound only, -log(high - theta) with an upper bound only, and theta
+    without bounds. It increases with theta, so "too high" has the same meaning for both.
 
     Attributes:
         low: Lower bounds, [d]; -infinity for none.
@@ -75,12 +75,12 @@ class Space(eqx.Module):
         return (slope * values + change).astype(values.dtype)
 
     def _finite(self, rows: Rows) -> tuple[Array, Array]:
-        """Return the bounds with as many axes as the rows, and 0 and 1 where there is none."""
+        """Return the bounds with as many axes as rows; a missing low is 0, a missing high is 1."""
         low, high = along_last(self.low, rows), along_last(self.high, rows)
         return jnp.where(jnp.isfinite(low), low, 0.0), jnp.where(jnp.isfinite(high), high, 1.0)
 
     def _by_bounds(self, between: Array, above: Any, below: Any, free: Any) -> Array:
-        """Return for each parameter the value for its bounds: two, only low, only high, none."""
+        """Select per parameter by its bounds: both, only a low one, only a high one, or none."""
         low, high = (jnp.isfinite(along_last(b, between)) for b in (self.low, self.high))
         return jnp.where(low & high, between, jnp.where(low, above, jnp.where(high, below, free)))
 
@@ -88,8 +88,8 @@ class Space(eqx.Module):
 def space_of(prior: PriorLike | None, bounds: ArrayLike | None, d: int, dtype: DTypeLike) -> Space:
     """Return the space of the parameters, from ``bounds`` (low, high) or the prior's support.
 
-    The prior may be a numpyro or torch distribution over vectors [d], or None (no known bounds).
-    ValueError for discrete parameters and for supports that are not a box.
+    The prior may be a numpyro or torch distribution over vectors [d]; without a support or bounds,
+    all parameters are unbounded. ValueError for discrete parameters and supports that are no box.
     """
     if bounds is not None:
         if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
@@ -123,7 +123,7 @@ def _wide(edge: Any, d: int, dtype: DTypeLike, name: str = "bounds") -> Array:
 
 
 def _edges(support: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the bounds in a constraint of numpyro or torch, one pair per block of parameters."""
+    """Yield (low, high) of each block of parameters in a constraint of numpyro or torch."""
     if getattr(support, "is_discrete", False):
         raise ValueError(
             "prior: some parameters are discrete, and a discrete parameter has no score: sum it "
@@ -170,14 +170,14 @@ def check_inside(space: Space, thetas: Array, names: Sequence[str]) -> None:
 
 
 def check_continuous(thetas: Array, names: Sequence[str]) -> None:
-    """Raise ValueError if a parameter is discrete: all values are integers, in more than 10 rows
-    whose precision resolves eighths."""
+    """Raise ValueError if a parameter seems discrete: more than 10 values are small enough that
+    their type could represent eighths, and all of these are integers."""
     values = np.asarray(thetas)
     digits = np.spacing(np.abs(values)) <= 1 / 8
     discrete = np.all(~digits | (values == np.round(values)), axis=0) & (digits.sum(axis=0) > 10)
     if discrete.any():
-        whole = [names[int(k)] for k in np.flatnonzero(discrete)]
-        listed, first = ", ".join(whole), whole[0]
+        discrete_names = [names[int(k)] for k in np.flatnonzero(discrete)]
+        listed, first = ", ".join(discrete_names), discrete_names[0]
         raise ValueError(
             f"thetas: all values of {listed} are whole numbers; a discrete parameter has no score: "
             f"list all its values in check_posterior(.., discrete={{{first!r}: [0, 1]}}), or test "
@@ -186,7 +186,7 @@ def check_continuous(thetas: Array, names: Sequence[str]) -> None:
 
 
 def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
-    """Return parameters whose values appear uniform between two bounds.
+    """Return indices of parameters whose values appear uniform between two bounds; [] for n < 200.
 
     The range of n >= 200 draws from a density with vanishing tails is more than 3.6 standard
     deviations; that of a uniform density is 3.46.
@@ -201,7 +201,7 @@ def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
 
 @dataclass(frozen=True)
 class _FreedDensity:
-    """The log density of free parameters: that of the bounded ones plus the log-Jacobian."""
+    """The log density of free parameters: that of bounded parameters plus the log-Jacobian."""
 
     log_density: LogDensity
 
@@ -211,8 +211,8 @@ class _FreedDensity:
 
 
 class FreedDistribution(eqx.Module):
-    """The distribution of the free parameters, from a distribution of bounded ones with batch shape
-    [n] and event shape [d]. It has the methods of numpyro distributions that tests use."""
+    """The distribution of free parameters, from a distribution of bounded parameters with batch
+    shape [n] and event shape [d] or []. It has those methods of numpyro that tests use."""
 
     distribution: Any
     space: Space
@@ -243,7 +243,7 @@ class FreedDistribution(eqx.Module):
 
 @dataclass(frozen=True)
 class _BoundDensity:
-    """The log density of bounded parameters, from that of free ones; -infinity outside."""
+    """The log density of bounded parameters, from that of free ones; -infinity out of bounds."""
 
     log_density: LogDensity
 
@@ -253,7 +253,7 @@ class _BoundDensity:
 
 
 def _bounded(space: Space, thetas: Rows, of_free: Any) -> Float[Array, "*batch"]:
-    """Return log densities of bounded parameters from ``of_free(us)``, those of the free ones."""
+    """Return log densities of bounded parameters; ``of_free(us)`` returns those of free ones."""
     us = space.free(thetas)
     inside = jnp.all(jnp.isfinite(us), axis=-1)
     us = jnp.where(jnp.expand_dims(inside, -1), us, 0)

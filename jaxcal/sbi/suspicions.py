@@ -22,18 +22,17 @@ MOST_EXCHANGED = 10  # largest number of parameters whose exchanges are computed
 
 @jax.jit
 def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
-    """Count rows of thetas that repeat beyond chance: those of thetas alone, and those that repeat
-    with their features."""
+    """Return counts of pairs that repeat beyond chance: in thetas; in both thetas and features."""
     n = len(thetas)
     alone = repeated_rows(thetas, fingerprints(thetas, n), jnp.zeros(n, jnp.uint32))
     return alone, jnp.sum(copies(thetas, features))
 
 
 def simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
-    """Return sentences on parameters that repeat with other xs; tests report repeated pairs."""
+    """Return sentences on thetas that repeat with different xs (tests report repeated pairs)."""
     n = len(thetas)
-    count, whole = map(int, _repeats(thetas, features))
-    if count <= whole:
+    count, with_features = map(int, _repeats(thetas, features))
+    if count <= with_features:
         return ()
     return (
         f"{count} of {n} rows of thetas repeat another, with other xs: if these were simulated "
@@ -49,7 +48,7 @@ def about_space(
     thetas: Array,
     names: tuple[str, ...],
 ):
-    """Return sentences on bounded parameters, and on those that appear to be bounded."""
+    """Return a sentence on parameters with bounds, or one that seems to have unknown bounds."""
     bounded = [name for name, has_bound in zip(names, space.bounded, strict=True) if has_bound]
     if bounded:
         listed = bounded[0] if len(bounded) == 1 else f"{len(bounded)} parameters"
@@ -70,7 +69,7 @@ def about_space(
 
 
 def about_scores(scores: Scores) -> tuple[str, ...]:
-    """Return sentences on scores that are not finite, or 0 by clipping."""
+    """Return sentences on scores that are not finite, or that clipping seems to have set to 0."""
     at, at_nodes = np.asarray(scores.at_targets), np.asarray(scores.at_nodes)
     bad = int(np.sum(~np.all(np.isfinite(at), axis=1)))
     bad_nodes = int(np.sum(~np.all(np.isfinite(at_nodes), axis=(1, 2))))
@@ -105,8 +104,8 @@ def about_scores(scores: Scores) -> tuple[str, ...]:
 
 
 def about_tails(at: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence if 2 % of the pairs hold most of the squared scores of a parameter. It
-    names no parameter, as all that depend on a wrong one have large scores."""
+    """Return a sentence if 2 % of the pairs hold over half of the squared scores of a parameter. It
+    names no parameter: all parameters that depend on a wrong one have large scores."""
     squares = np.sort(at.astype(float) ** 2, axis=0)[::-1]
     total = squares.sum(axis=0)
     if len(at) < 100 or not np.all(np.isfinite(total) & (total > 0)):
@@ -139,8 +138,8 @@ def about_prior(
     features: np.ndarray,
     draws: np.ndarray | None,
 ) -> tuple[str, ...]:
-    """Return sentences if ``prior=`` differs from the posterior's prior, and if thetas do not look
-    like its ``draws``, by two-sample Kolmogorov-Smirnov tests of each parameter."""
+    """Return sentences if ``prior`` differs from the posterior's prior ``trained_with``, and if a
+    Kolmogorov-Smirnov test rejects that thetas and ``draws`` of the prior agree in a parameter."""
     notes = ()
     if trained_with is not None and prior is not trained_with and prior is not None:
         here, there = prior_log_probs(prior, thetas), prior_log_probs(trained_with, thetas)
@@ -171,7 +170,7 @@ def about_prior(
 
 
 def _unlike(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return a mask of the columns that differ in distribution from the draws, [d]."""
+    """Return a mask [d] of columns whose distribution clearly differs from that of the draws."""
     import scipy.stats
 
     columns = zip(values.T, draws.T, strict=True)
@@ -180,7 +179,7 @@ def _unlike(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 
 def prior_log_probs(prior: Any, thetas: np.ndarray) -> np.ndarray | None:
-    """Return log densities [n] of a prior of torch or numpyro, or None if it has none."""
+    """Return log densities [n] of a prior of torch or numpyro; None if it has no ``log_prob``."""
     if not hasattr(prior, "log_prob"):
         return None
     if is_of_torch(prior):
@@ -206,8 +205,8 @@ def is_of_torch(value: Any) -> bool:
 def about_training(
     moments: tuple[np.ndarray, np.ndarray] | None, features: np.ndarray
 ) -> tuple[str, ...]:
-    """Return a sentence if xs differ from the training data of the network, whose means and
-    standard deviations it stores."""
+    """Return a sentence if means or deviations of xs differ from ``moments``, those of the
+    network's training data (None if it does not store them)."""
     if moments is None or len(features) < 10:
         return ()
     mean, sd = (np.broadcast_to(np.ravel(part), features.shape[1:]) for part in moments)
@@ -228,11 +227,11 @@ def exchange_evidence(
     predictions: Predictions, thetas: Float[Array, "n d"], space: Space
 ) -> Float[Array, "d d"] | None:
     r"""Return log ratios [d, d] of the density of all rows with parameters j < k exchanged to the
-    density without exchange. They are -infinity for j >= k, for parameters with different bounds,
-    and if the exchange does not raise the density of most rows, so that a few rows cannot decide.
+    density itself; None for d = 1 and for d > `MOST_EXCHANGED`. Entries are -infinity for j >= k,
+    for different bounds, and unless most rows gain density, so that a few rows cannot decide.
 
-    An exchange keeps volumes, so the ratio has mean 1 under the right posterior, and exceeds
-    :math:`1 / \alpha` with probability at most :math:`\alpha`. None beyond `MOST_EXCHANGED`.
+    An exchange preserves volume, so the ratio has mean at most 1 under the right posterior, and
+    exceeds :math:`1 / \alpha` with probability at most :math:`\alpha`.
 
     Cost: n (1 + d (d - 1) / 2) log densities.
     """
@@ -250,7 +249,8 @@ def exchange_evidence(
 def _exchanged(
     predictions: Predictions, thetas: Float[Array, "n d"], first: Array, second: Array
 ) -> Float[Array, " k"]:
-    """Return the changes of the log density of all rows by k exchanges of two columns."""
+    """Return the change of the log density of all rows by each of k exchanges of two columns, or
+    -infinity if the median change of a row is not positive."""
     here = log_densities_at(predictions, thetas)
 
     def gained(pair: tuple[Array, Array]) -> Array:

@@ -25,12 +25,12 @@ class TorchDensity:
     """Log densities of posteriors, up to a constant per row, and related functions.
 
     Attributes:
-        log_prob: ``log_prob(theta, x)`` of tensors [b, d] and [b, ..], [b].
-        score: The gradient in theta, [b, d]: the network's, if it computes one, else of log_prob.
-        draw: ``draw(x, m)``, m draws of each posterior, [m, b, d]; None if they need a chain.
-        embed: The network's own summaries of x, [b, q].
+        log_prob: ``log_prob(theta, x)`` of tensors [b, d] and [b, ..], which returns [b].
+        score: ``score(theta, x)``, [b, d]; None if it is the gradient of log_prob.
+        draw: ``draw(x, m)``, m draws of each posterior, [m, b, d]; None if draws need a chain.
+        embed: ``embed(x)``, the network's own summaries of x, [b, q]; None if it has none.
         prior: The posterior's prior, or None.
-        networks: Modules that are evaluated, and determine the device.
+        networks: Modules that are put in eval mode; the first parameter sets device and type.
         theta_shape: Shape of one parameter vector that the network expects, or None.
         x_shape: Shape of one observation that the network expects, or None.
         slow: Whether a log density solves an ODE, which is too slow for tests that need many.
@@ -53,11 +53,11 @@ def density_of(posterior: Estimator, prior: Prior = None) -> TorchDensity:
     """Return the `TorchDensity` of an object of torch, sbi, zuko or lampe.
 
     TypeError if it has no log density, or only for one observation; ValueError if a likelihood or
-    ratio has no prior, or if an estimator may be of NPE or NLE.
+    ratio has no prior, or if it cannot be decided whether an estimator is one of NPE or of NLE.
 
     Args:
         posterior: See `jaxcal.sbi.TorchPosterior`.
-        prior: For an estimator of the likelihood or of a ratio, which lacks one.
+        prior: Prior for an estimator of a likelihood or ratio; used if the object has none.
     """
     name = type(posterior).__name__
     if name == "VIPosterior":
@@ -111,7 +111,7 @@ def density_of(posterior: Estimator, prior: Prior = None) -> TorchDensity:
 
 
 def _direct(owner: Estimator, prior: Prior) -> TorchDensity:
-    """Read NPE without its correction for leakage, a factor that depends on x only."""
+    """Return the density of NPE without its correction for leakage, which depends on x only."""
     estimator = owner.posterior_estimator
     if getattr(owner, "_apply_correction", False):  # NPE-A after several rounds
         return TorchDensity(
@@ -133,7 +133,7 @@ def _posterior_estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _vector_field(estimator: Estimator, prior: Prior) -> TorchDensity:
-    """Read NPSE and FMPE: density of the probability flow; NPSE's score at minimal noise."""
+    """Return the density of NPSE or FMPE by probability flow, and the network's score of NPSE."""
     import torch  # pyright: ignore[reportMissingImports]
     from sbi.inference.potentials import (  # pyright: ignore[reportMissingImports]
         vector_field_potential,
@@ -145,8 +145,8 @@ def _vector_field(estimator: Estimator, prior: Prior) -> TorchDensity:
     composed = bool(getattr(estimator, "compose_enabled", False))
 
     def log_prob(theta: Tensor, x: Tensor) -> Tensor:
-        whole = potential.neural_ode(x).log_prob(estimator.to_z(theta) if composed else theta)
-        return whole - estimator.log_abs_det() if composed else whole
+        logs = potential.neural_ode(x).log_prob(estimator.to_z(theta) if composed else theta)
+        return logs - estimator.log_abs_det() if composed else logs
 
     def draw(x: Tensor, m: int) -> Tensor:
         drawn = potential.neural_ode(x).sample((m,))
@@ -158,7 +158,7 @@ def _vector_field(estimator: Estimator, prior: Prior) -> TorchDensity:
             return estimator.score(theta, x, t=time)
         return estimator.score(estimator.to_z(theta), x, t=time) / estimator._theta_scale
 
-    # the score of flow matching divides rounding by t; the gradient of its density does not
+    # flow matching's score divides by a small t, which amplifies rounding; gradients do not
     flow_matching = hasattr(estimator, "noise_scale")
     return TorchDensity(
         log_prob,
@@ -193,8 +193,8 @@ def _ratio(estimator: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
-    """Read an estimator from ``.train()``: its shapes tell a density of theta given x from one of x
-    given theta, unless they are equal."""
+    """Return the density of an estimator from ``.train()``, read as NPE. ValueError if theta and x
+    have equal size: it may be NLE then (for other sizes, `TorchPosterior.prepare` detects NLE)."""
     input_size, size_given = map(math.prod, (estimator.input_shape, estimator.condition_shape))
     if input_size == size_given:
         raise ValueError(
@@ -208,7 +208,7 @@ def _estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
 def _conditional(
     of: Callable[[Tensor], Prior], prior: Prior, networks: tuple[Estimator, ...]
 ) -> TorchDensity:
-    """Read a function ``of(x)`` to the distribution of theta given each of b rows of x."""
+    """Return the density for ``of(x)``, which returns the distribution of theta given b rows x."""
 
     def at(x: Tensor) -> Prior:
         distribution = of(x)
@@ -245,7 +245,7 @@ def _conditional(
 
 
 def _ensemble(posterior: Estimator, prior: Prior) -> TorchDensity:
-    """Read the weighted sum of the members' densities."""
+    """Return the density of an ensemble: the weighted sum of its members' densities."""
     import torch  # pyright: ignore[reportMissingImports]
 
     members = [density_of(member, prior) for member in posterior.posteriors]
@@ -283,7 +283,7 @@ def _ensemble(posterior: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _potential_at(potential: Estimator, theta: Tensor, x: Tensor) -> Tensor:
-    """Return one potential per pair; the potential's own observation is restored."""
+    """Return the potential of each pair, [b]; the observation that the object held is restored."""
     observed = {
         name: vars(potential)[name] for name in ("_x_o", "_x_is_iid") if name in vars(potential)
     }
@@ -313,7 +313,7 @@ def _log_prob_of_prior(prior: Prior, whose: str) -> Callable[[Tensor], Tensor]:
 
 
 def _shapes(estimator: Estimator, theta: str, x: str) -> dict[str, Any]:
-    """Return the network, and the shapes it expects."""
+    """Return three fields of `TorchDensity`; the shapes are the attributes ``theta`` and ``x``."""
     shapes = (getattr(estimator, name, None) for name in (theta, x))
     theta_shape, x_shape = (None if shape is None else tuple(shape) for shape in shapes)
     return {"networks": (estimator,), "theta_shape": theta_shape, "x_shape": x_shape}
@@ -326,7 +326,7 @@ def _embedding(estimator: Estimator, name: str) -> Callable[[Tensor], Tensor] | 
 
 def _outside_inference_mode(posterior: Estimator) -> Estimator:
     """Return the posterior, or a copy if its parameters were created in torch.inference_mode(),
-    where they have no gradients."""
+    since these do not allow gradients."""
     networks = [posterior, *vars(posterior).values()] if hasattr(posterior, "__dict__") else []
     for network in networks:
         is_module = hasattr(network, "state_dict") and hasattr(network, "parameters")
@@ -343,7 +343,7 @@ def _of_lampe(posterior: Estimator, name: str) -> bool:
 
 
 def _arguments(function: Callable[..., object]) -> int:
-    """Return the number of arguments of a function, 1 or 2; 2 if it is unknown."""
+    """Return 1 if a function takes or requires one positional argument, else 2."""
     forward = getattr(function, "forward", function)
     try:
         parameters = inspect.signature(forward).parameters.values()

@@ -39,17 +39,17 @@ class TorchPosterior:
 
             - A posterior of sbi: NPE, NLE, NRE (sampled in any way), NPSE, FMPE, an
               ``EnsemblePosterior``, or a potential.
-            - The estimator that ``.train()`` returns, except one of NLE, or of NPE with as many
-              numbers in x as parameters, which cannot be distinguished. One of NRE needs ``prior``.
+            - The estimator that ``.train()`` returns for NPE or NRE, not for NLE. For NRE pass
+              ``prior``. ValueError for NPE if x has as many numbers as theta, as it may be NLE.
             - A flow of zuko or lampe, or any function x -> distribution of torch, batch shape [n].
             - A function ``log_prob(thetas, xs)`` of tensors [n, d] and [n, ..] that returns [n] and
               may be unnormalized.
         prior: A distribution of torch, for estimators that have none.
         batch: Number of rows computed at once.
-        like: A tensor whose device and type the inputs get if the posterior has no network.
+        like: A tensor whose device and type are used for inputs if the posterior has no network.
 
-    Cost: one gradient per row; for FMPE one solution of an ODE per batch and its adjoint. NPSE uses
-    its own score, at its smallest noise.
+    Cost: one gradient per row; for FMPE the solution of an ODE and its adjoint per batch. Scores of
+    NPSE are those of its network, at its smallest noise.
 
     Example:
         >>> import torch
@@ -81,7 +81,7 @@ class TorchPosterior:
             self.predictions = self.at
 
     def prepare(self, thetas: Array, xs: PyTree) -> None:
-        """Raise ValueError if parameters or observations differ in size from those of training."""
+        """Raise ValueError if thetas or xs differ in size from what the network was trained on."""
         wanted = self.density.x_shape
         if wanted is None or isinstance(xs, dict):
             return
@@ -107,7 +107,7 @@ class TorchPosterior:
         return Scores(jnp.asarray(at, thetas.dtype), jnp.asarray(at_nodes, thetas.dtype), nodes)
 
     def at(self, xs: PyTree) -> Unnormalized:
-        """Return the posteriors given xs, for tests that need log densities, by callbacks."""
+        """Return the posteriors given xs, whose log densities are computed by callbacks."""
         return called_back(self, jax.tree.map(jnp.asarray, _arrays(xs)))
 
     def summaries(self, xs: PyTree) -> np.ndarray | None:
@@ -119,7 +119,7 @@ class TorchPosterior:
         return np.concatenate([part[0] for part in parts])
 
     def training_moments(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return mean and deviation of the xs that a network of sbi was trained on, or None."""
+        """Return mean and deviation of the training xs if a network of sbi stores them, or None."""
         size = math.prod(self.density.x_shape or ())
         for network in self.density.networks if self.density.embed is not None else ():
             for module in network.modules():
@@ -130,7 +130,7 @@ class TorchPosterior:
         return None
 
     def scores(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray:
-        """Return the score of every pair, [n, d]; NaN where the log density is not finite."""
+        """Return the score of each pair, [n, d]; NaN where a computed log density is not finite."""
         return self.logs_and_scores(thetas, xs, logs=False)[1]
 
     def log_densities(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray:
@@ -141,15 +141,15 @@ class TorchPosterior:
     def logs_and_scores(
         self, thetas: np.ndarray, xs: PyTree, *, logs: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return log densities [n] and scores [n, d] of every pair; without ``logs`` the former may
-        be NaN."""
+        """Return log densities [n] and scores [n, d] of every pair. Without ``logs``, the former
+        are 0 if the network computes scores itself."""
         both = partial(self._both, logs=logs)
         parts = list(self._walk(thetas, xs, both, gradients=True))
         values, scores = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
         return values, scores
 
     def curvature(self, thetas: np.ndarray, xs: PyTree, directions: np.ndarray) -> np.ndarray:
-        """Return the Hessian of every log density times a direction, [n, d]."""
+        """Return the Hessian of each log density times its direction, [n, d]; no ODE solutions."""
         torch = _torch()
         if self.density.slow:
             raise TypeError("posterior: the solution of an ODE has no second derivatives here")
@@ -196,7 +196,7 @@ class TorchPosterior:
     def _both(
         self, theta: Tensor, x: Tensor, *, logs: bool, create_graph: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Return log densities and scores; with a network's score, densities only for ``logs``."""
+        """Return log densities [b] (0 for a network with scores if not ``logs``), scores [b, d]."""
         torch, density = _torch(), self.density
         if density.score is None:
             log_prob = self._log_prob(theta, x)
@@ -204,7 +204,7 @@ class TorchPosterior:
         else:
             slope = density.score(theta, x)
             log_prob = self._log_prob(theta, x) if logs else torch.zeros_like(slope[:, 0])
-        # torch.where(inside, .., -inf) has gradient 0 outside
+        # scores are NaN where log densities are not finite: there, torch.where has gradient 0
         reached = torch.isfinite(log_prob)[:, None]
         return log_prob, torch.where(reached, slope, torch.full_like(slope, torch.nan))
 
@@ -217,7 +217,7 @@ class TorchPosterior:
         gradients: bool,
         rows: int | None = None,
     ) -> Iterator[tuple[np.ndarray, ...]]:
-        """Return ``function(theta, x)`` of every batch of rows, as NumPy arrays."""
+        """Yield ``function(theta, x)`` of each batch of rows in NumPy; theta may be None."""
         torch = _torch()
         leaves = jax.tree.leaves(xs)
         n, size = len(leaves[0] if thetas is None else thetas), rows or self.batch
@@ -233,7 +233,7 @@ class TorchPosterior:
                 yield tuple(np.array(out.detach().cpu().numpy()) for out in outputs)
 
     def _like(self, torch: ModuleType) -> Tensor:
-        """Return a tensor on the device and in the type of the inputs."""
+        """Return a tensor with the device and type that inputs are converted to."""
         for network in self.density.networks:
             if callable(getattr(network, "parameters", None)):
                 for tensor in (*network.parameters(), *network.buffers()):
@@ -244,7 +244,7 @@ class TorchPosterior:
 
     @contextlib.contextmanager
     def _evaluated(self) -> Iterator[None]:
-        """Put networks in eval mode, and restore their modes."""
+        """Put all modules in eval mode, and restore their modes on exit."""
         modules = [
             module
             for network in self.density.networks
@@ -281,7 +281,7 @@ def _arrays(xs: PyTree) -> Any:
 
 
 def _tensor(torch: ModuleType, values: Any, like: Tensor) -> Tensor:
-    """Return a new tensor on the device and of the type of ``like``, outside of inference mode."""
+    """Return a copy of values as a tensor on the device and of the type of ``like``."""
     if hasattr(values, "detach"):
         return values.detach().clone().to(like.device, like.dtype)
     return torch.as_tensor(np.array(values)).to(like.device, like.dtype)
