@@ -217,7 +217,7 @@ def psd_root(matrix: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]:
 
     Eigenvalues are clipped at 0, so a Gram matrix may be slightly indefinite by rounding (its
     Cholesky factor would be NaN). The derivative solves R dR + dR R = dA in the basis of
-    eigenvectors, so it is finite for equal eigenvalues, and 0 between those that are 0.
+    eigenvectors, so it is finite for equal eigenvalues. Entries for two eigenvalues of 0 are 0.
     """
     values, vectors = jnp.linalg.eigh(matrix)
     return (vectors * jnp.sqrt(at_least(values, 0))[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
