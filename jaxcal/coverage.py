@@ -50,8 +50,8 @@ class Coverage(Result):
         unknown: Number [] of targets with a NaN density, there or at a draw; p-values are then NaN.
         draws: Number m of draws from each prediction.
         level: Level of tests by these p-values, and of `band`.
-        repeated: Number [] of observations that repeat an earlier target and its prediction; of
-            those that repeat an earlier target if almost all do.
+        repeated: Number [] of observations that repeat an earlier target and its prediction; if
+            almost all targets repeat, predictions are not compared.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
@@ -292,11 +292,10 @@ def of_counts(counts: Int[Array, " m1"], unknown: Int[Array, ""]) -> Coverage:
 
 def massart(gap: Scalar, n: int | Array, *, sides: int) -> Scalar:
     r"""Return the p-value min(1, sides :math:`e^{-2 n\,gap^2}`) of the largest gap between the
-    empirical distribution of n independent values and the true one; for ``sides`` 1 in one
-    direction, for 2 in absolute value.
+    empirical distribution of n independent values and the true one.
 
-    Valid for every n and every distribution, and close to exact for continuous ones. Source:
-    Massart (1990), the tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality.
-    """
+    ``sides``: 1 for the largest gap in one direction, 2 for that in either direction. Valid for
+    every n and every distribution, and close to exact for continuous ones. Source: Massart (1990),
+    the tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality."""
     p = sides * jnp.exp(-2 * n * at_least(gap, 0) ** 2)
     return at_most(p, 1.0)

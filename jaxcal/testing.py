@@ -230,8 +230,8 @@ def unjudged(
     tile: int,
     mesh: Mesh | None,
 ) -> TestResult:
-    """Return the result without its level, on which only confidence limits of coordinates depend
-    here. The level is an array, so that one program serves all levels."""
+    """Return the result for `TestResult.at_level`. Only confidence limits of coordinates depend on
+    ``level`` here; it is an array, so that one program serves all levels."""
     one = partial(_unjudged, test, tile, mesh)
     return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
 

@@ -247,8 +247,7 @@ def _distribution(predictions: PredictionsLike) -> Any:
 def _at_locations(
     problem: _Problem, prepared: Fitted, featured: Featured
 ) -> tuple[Float[Array, "n j"], Array]:
-    """Return Z_ij of the tested observations i at the locations j, and the number of non-finite
-    values in predictions and given locations."""
+    """Return Z_ij, [n, j], and the number of non-finite values in predictions and locations."""
     nonfinite = featured.notes["nonfinite-predictions"]
     observations = jax.tree.map(lambda leaf: leaf[problem.rows], featured.features)
     if problem.where is None:

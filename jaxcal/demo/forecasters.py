@@ -168,7 +168,7 @@ def train(
         return score_matching_loss(_with(energy, learned), *days)
 
     training_key, validation_key = jax.random.split(key)
-    train_days, test_days = standard(training), spread(validation_key, standard(validation))
+    train_days, held_out = standard(training), spread(validation_key, standard(validation))
     optimizer = optax.adam(rate)
 
     def step(state, key: Key):
@@ -180,7 +180,7 @@ def train(
     def a_round(state, key: Key):
         current, best, best_loss = state
         current, values = jax.lax.scan(step, current, jax.random.split(key, steps))
-        value = loss(current[0], test_days)
+        value = loss(current[0], held_out)
         better = value < best_loss
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), current[0], best)
         return (current, best, jnp.minimum(value, best_loss)), (values[-1], value)

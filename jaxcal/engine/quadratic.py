@@ -218,7 +218,7 @@ def _with_ones(weights: Array, dtype: jnp.dtype) -> Array:
 
 
 def _side(n: int, tile: int, devices: int, group: int) -> int:
-    """Return the rows of a tile, a multiple of ``group``; at least about one tile per device."""
+    """Return the number of rows of a tile, a multiple of ``group``, for about a tile per device."""
     if devices == 1 and n <= tile:
         side = n
     else:
@@ -310,7 +310,7 @@ def _add_at(sums: Array, start: Array, values: Array) -> Array:
 
 
 def _spread(walk, mesh: Mesh | None, tiles: int):
-    """Return ``walk`` over all tiles on and above the diagonal, distributed over the devices."""
+    """Return a function that runs ``walk`` over tiles on and above the diagonal, on all devices."""
     i, j = np.triu_indices(tiles)
     factor = np.where(i == j, 1, 2)
 

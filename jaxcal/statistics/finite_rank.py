@@ -137,7 +137,7 @@ class VectorWaves(eqx.Module):
 
 @runtime_checkable
 class Map(Protocol):
-    """Map from features of n observations to vectors [channels, p, n], adjacent in memory by n."""
+    """Map from features of n observations to vectors [channels, p, n], contiguous along n."""
 
     def __call__(self, features: Any, /) -> Float[Array, "c p n"]: ...
 

@@ -123,8 +123,8 @@ class ClassWaves(eqx.Module):
 def class_directions(
     signs: Float[Array, "r k"], matrix: Float[Array, "m m"] | None
 ) -> Float[Array, "r m"]:
-    r"""Return random directions g with :math:`E (g^\top u)(g^\top v) = u^\top \Lambda v` for u, v of
-    sum 0, from random signs; ``matrix`` is :math:`\Lambda`, None for the identity."""
+    r"""Return random directions g with :math:`E (g^\top u)(g^\top v) = u^\top \Lambda v`, for u, v
+    of sum 0, from random signs; ``matrix`` is :math:`\Lambda`, None for the identity."""
     m = signs.shape[1] + 1
     # an orthonormal basis [m, m - 1] of the vectors of sum 0
     ones = jnp.ones((m, 1), signs.dtype)

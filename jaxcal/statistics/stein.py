@@ -159,7 +159,7 @@ def _component_blocks(
 
 
 def _matrices(features: SteinFeatures) -> Float[Array, "n d d"]:
-    """Return each observation's preconditioner as a matrix; 1 if it is None or a scalar."""
+    """Return each observation's preconditioner as a matrix; the identity for None or scalars."""
     n, d = features.ys.shape
     eye = jnp.eye(d, dtype=features.ys.dtype)
     m = features.preconditioner

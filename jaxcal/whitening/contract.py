@@ -40,7 +40,7 @@ class Whitening(NamedTuple):
 
     def along_coordinates(self) -> Float[Array, "n d d"]:
         r"""Return :math:`D M^{-\top}`, D the deviations of the predictions. It maps whitened
-        scores :math:`M^\top s` to :math:`D s`, gradients likewise; 1 for diagonal scales."""
+        scores :math:`M^\top s` to :math:`D s`. The identity for diagonal scales."""
         deviations = jnp.linalg.norm(self.scale, axis=2, keepdims=True)
         return deviations * jnp.swapaxes(jnp.linalg.inv(self.scale), 1, 2)
 
