@@ -1,8 +1,8 @@
 """jaxcal: can I trust the uncertainty of this probabilistic model?
 
-Functions, classes and subpackages (`kernels`, `divergences`, `nulls`, `skce`, `ucme`, `moments`,
-`mcmc`, `coverage`, `candidates`, `measures`, `ckce`, `squared_ce`, `dce`, `streaming`, `sbi`,
-`plots`, `whitening`), and JAX with them, are imported on first use.
+Importing jaxcal does not import JAX. Each function, class and subpackage (`kernels`, `divergences`,
+`nulls`, `skce`, `ucme`, `moments`, `mcmc`, `coverage`, `candidates`, `measures`, `ckce`,
+`squared_ce`, `dce`, `streaming`, `sbi`, `plots`, `whitening`) is imported on first use.
 """
 
 from importlib import import_module
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_HOMES = {  # modules of functions and classes
+_HOMES = {  # the module that defines each public function and class
     "Draws": "read",
     "LogDensities": "read",
     "RandomFeatures": "fit.specification",

@@ -73,8 +73,8 @@ examples of .npz:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    Without ``argv`` the arguments are those of the process, and compiled programs are kept for the
-    next one.
+    ``argv``: command line arguments. By default those of the process; only then are compiled
+    programs kept in the user's cache folder, unless ``--no-cache`` is among the arguments.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # file names may not be printable
@@ -209,7 +209,7 @@ WITH_DEFAULT: dict[str, tuple[Callable[[str], Any], Any, str]] = {
 
 
 def _add(parser: argparse._ActionsContainer, *names: str) -> None:
-    """Add arguments and options; help texts show the defaults."""
+    """Add the arguments and options of these names to a parser; help texts show the defaults."""
     for name in names:
         if name in OPTIONS:
             parser.add_argument(name, **OPTIONS[name])
@@ -255,8 +255,8 @@ def _check_shards(options: argparse.Namespace) -> int:
             state=options.state,
         )
     if passed.left_out:
-        said = f"left out {passed.left_out} rows that cannot be used; the first: {shards.fault}"
-        print(f"{options.file}: {said}", file=sys.stderr)
+        text = f"left out {passed.left_out} rows that cannot be used; the first: {shards.fault}"
+        print(f"{options.file}: {text}", file=sys.stderr)
     settings = {"file": str(options.file), "seed": options.seed, "left_out": passed.left_out}
     return _shown(passed.report, options, picture=options.html, **settings)
 
@@ -293,10 +293,10 @@ def _demo(options: argparse.Namespace) -> int:
     from jaxcal import demo  # imported late: needs numpyro, optax and matplotlib
 
     with command_line.naming(options.output):
-        shown = demo.run(
+        verdicts = demo.run(
             options.output, seed=options.seed, draws=options.draws, rounds=options.rounds
         )
-    return _status(forecaster.dependent.verdict for forecaster in shown)
+    return _status(forecaster.dependent.verdict for forecaster in verdicts)
 
 
 def _shown(
@@ -306,7 +306,8 @@ def _shown(
     picture: Path | None = None,
     **settings: object,
 ) -> int:
-    """Print a report, write its numbers and figures, and return the exit status."""
+    """Print a report, write the JSON of ``--json`` and the HTML page ``picture``, and return the
+    exit status. ``settings`` are added to the JSON."""
     with command_line.in_its_type(report):
         print(report, flush=True, file=sys.stderr if options.json == "-" else sys.stdout)
         if options.json:
@@ -333,20 +334,17 @@ def _explain(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Exit at once on an interrupt: an exception would be lost in callbacks from JAX, or abort the
-    process while JAX is imported or compiles."""
-    usual = signal.getsignal(signal.SIGINT)
-    if (
-        usual is not signal.default_int_handler
-        or threading.current_thread() is not threading.main_thread()
-    ):
+    """In this context an interrupt ends the process at once, unless there is another handler: an
+    exception would be lost in callbacks from JAX, or abort while JAX is imported or compiles."""
+    handler, main_thread = signal.getsignal(signal.SIGINT), threading.main_thread()
+    if handler is not signal.default_int_handler or threading.current_thread() is not main_thread:
         yield
         return
     signal.signal(signal.SIGINT, lambda *_: os._exit(_fail("interrupted", INTERRUPTED)))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, usual)
+        signal.signal(signal.SIGINT, handler)
 
 
 def _status(verdicts: Iterable[str]) -> int:

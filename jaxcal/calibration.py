@@ -1,6 +1,7 @@
-"""Tests of calibration from scores or by a moment: KCCSD, its estimates, and tests by any moment.
+"""Test calibration from scores (KCCSD) or by a moment, and estimate the KCCSD.
 
-A moment has mean zero under every prediction. Both have a kernel on the predictions.
+A moment is a function of a prediction and a target with mean zero if the target is drawn from the
+prediction. Both tests multiply it, or the Stein feature of a score, by a kernel on predictions.
 """
 
 from collections.abc import Callable
@@ -77,7 +78,7 @@ def kccsd_test(
             `jaxcal.divergences`.
         prediction_kernel: Radial kernel on the divergence. An unset bandwidth is set by the median
             heuristic.
-        target_kernel: Kernel between targets, twice differentiable; bandwidth likewise.
+        target_kernel: Twice differentiable kernel between targets; an unset bandwidth is likewise.
         null: Distribution of the statistic under calibration; see `jaxcal.nulls`. The default
             wild bootstrap needs independent observations; `jaxcal.nulls.DependentWild` is for
             time series.
@@ -90,27 +91,26 @@ def kccsd_test(
             with the kernel k(p, p') M_p^T M_p', where M_p is the inverse root of a precision
             estimated from the scores at the nodes. This increases power if predictions differ in
             width. M_p is a function of the prediction alone, so the mean under calibration is 0
-            for any estimate of it: E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0. The level
-            at finite n also requires that no few observations dominate.
+            for any estimate of M_p: E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0. The level
+            at finite n also requires that the statistic is not dominated by a few observations.
         standardize: Whether to standardize targets and scores to mean 0 and standard deviation 1
             in each coordinate first, so that results do not depend on units. Bandwidths that you
             set are then in standard deviations.
-        coordinates: Whether to report shift and spread of each target coordinate by itself, and to
-            split the statistic into contributions of each coordinate given the others, with
-            p-values (`TestResult.coordinates`), at d times the cost. The first part is available
-            and exact for Gaussian predictions: distributions, or densities whose scores at targets
-            and nodes are linear, which needs ``n_nodes`` > d. Shifts are also available for
-            predictions with known means: Laplace distributions, mixtures and independent
-            coordinates of numpyro.
+        coordinates: Whether to add `TestResult.coordinates`, at d times the cost: the statistic is
+            split into one part per target coordinate given the others, with p-values, and errors of
+            means, spreads and correlations are estimated. The errors are exact for Gaussian
+            predictions: distributions, or densities whose scores at targets and nodes are linear,
+            which needs ``n_nodes`` > d. Errors of means are also exact for predictions with known
+            means: Laplace distributions, mixtures and independent coordinates of numpyro.
         whiten: `jaxcal.whitening.Regression()`, `Landing()` or `Moments()` transforms each target
             to the units of its prediction, u = M_p^-1 (y - c_p) with score M_p^T s_p, for the
             target kernel: a wrong spread is then the same error for sharp and wide predictions.
             Centre c_p and scale M_p are functions of the prediction alone; their quality affects
             power only. As u has no units, ``standardize`` then only affects nodes and divergences;
-            bandwidths that you set, and the detectable shift, are in claimed standard deviations.
-            With ``coordinates`` the statistic uses scores and gradients along the coordinates, in
-            claimed standard deviations, D_p s_p instead of M_p^T s_p, which is equal for diagonal
-            scales.
+            bandwidths that you set, and the detectable shift, are in units of u. With
+            ``coordinates`` the statistic uses the score D_p s_p instead of M_p^T s_p, and gradients
+            likewise, with D_p the standard deviations of the prediction by M_p: its coordinates are
+            those of the targets. Both scores are equal if M_p is diagonal.
         features: `RandomFeatures(key, 100)` replaces the pairs by random features of the kernel, in
             linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are stored either.
         tile: Rows and columns of a block of pairs that is computed at a time.
@@ -159,9 +159,9 @@ def kccsd(
 ) -> Estimate:
     """Estimate the squared KCCSD, a calibration error from scores, without testing.
 
-    Differentiable in predictions and targets, in every mode and order, including units,
+    Differentiable in predictions and targets, in every mode and order, through units,
     preconditioner and bandwidths. In a loss, set the bandwidths to numbers; otherwise a network may
-    lower the estimate by changing the medians, not by a better fit
+    lower the estimate by changing the medians instead of the fit
     (`notebooks/calibration_as_penalty.py`).
 
     Args:
@@ -172,7 +172,7 @@ def kccsd(
             ``n_nodes``, ``precondition``, ``standardize`` and ``whiten`` of `kccsd_test`.
 
     Returns:
-        `Estimate` of the square: ``unbiased`` and ``biased``, both [].
+        `Estimate` of the square: ``unbiased`` (U-statistic) and ``biased`` (V-statistic), both [].
 
     Cost: n (m + 1) scores and n^2 m d multiplications for m nodes.
 
@@ -194,7 +194,7 @@ def kccsd(
 
 
 class MomentOptions(TypedDict, total=False):
-    """Options of tests by moments, by name; see `moment_test`."""
+    """Keyword options of `moment_test`, which explains them."""
 
     divergence: DivergenceLike
     prediction_kernel: KernelLike
@@ -234,8 +234,8 @@ def moment_test(
             (`jaxcal.moments.Moment`). For skewed values the statistic is corrected
             (`jaxcal.nulls.Sums.guarded`). Strongly skewed values still reject too often in small
             data sets (scores of log gamma variables of shape .3: .080 at level .05 and .034 at .01
-            for n = 20), and the result warns. If all values of a user's function have one sign, as
-            if a rare event did not occur, there is no verdict unless that is improbable.
+            for n = 20), and the result warns. If all values of your own function have one sign, as
+            when a rare event did not occur, there is a verdict only if that is improbable.
         **options: ``prediction_kernel`` is by default a Gaussian, for errors that vary with the
             prediction, plus a constant, for a common error; ``null`` is by default
             `jaxcal.nulls.HadamardWild`; ``n_nodes`` by default max(10, 2 d + 2), as covariances
@@ -248,8 +248,8 @@ def moment_test(
         If the moment is 0 everywhere or needs more derivatives than the densities have, there is no
         p-value but a sentence in ``result.warnings()``.
 
-    Cost: The moment at n targets, n n_nodes scores, and n^2 q products for q numbers of the moment
-    plus n^2 additions for all draws of the null; with R random features n R q b for b draws.
+    Cost: The moment at n targets, n n_nodes scores, n^2 q products if the moment has q components,
+    and n^2 additions for all draws of the null; with R random features n R q b for b draws.
 
     Source: Balance, Metropolis et al. (1953); scores, Stein (1972); curvature, the information
     matrix test of White (1982).
@@ -311,7 +311,7 @@ _NAMES = tuple(MomentOptions.__annotations__)
 
 
 def _moment(value: object, name: str) -> Any:
-    """Return a moment as a pytree; a plain function belongs to the program."""
+    """Return the moment as a pytree, a function as a `Partial`; TypeError if it is no moment."""
     if isinstance(value, type) or not callable(value):
         raise TypeError(
             f"{name}: wanted a moment such as jaxcal.moments.Balance(), or a function of a log "
@@ -321,7 +321,7 @@ def _moment(value: object, name: str) -> Any:
 
 
 def _label(moment: object) -> str:
-    """Return the class of a moment or the name of a function as words."""
+    """Return the name of a moment in reports: that of its function, or its class in lower case."""
     if isinstance(moment, Partial):
         return getattr(moment.func, "__name__", "moment")
     return type(moment).__name__.lower()

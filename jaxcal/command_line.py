@@ -1,4 +1,4 @@
-"""Parsers of command line options, with errors that explain what was wanted, and output files."""
+"""Parse command line options, with errors that say what was wanted, and write output files."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ CACHE = "JAX_COMPILATION_CACHE_DIR"
 
 
 def output(text: str) -> Path:
-    """Return the path of a writable file."""
+    """Return the path of a file that can be written; ArgumentTypeError otherwise."""
     path = Path(text)
     if text == "-":
         raise argparse.ArgumentTypeError("wanted the name of a file; --json alone takes '-'")
@@ -41,7 +41,7 @@ def json_output(text: str) -> Path | str:
 
 
 def level(text: str) -> float:
-    """Return the level of a test."""
+    """Return the level of a test, a number above 0 and below 1/2."""
     try:
         value = float(text)
     except ValueError:
@@ -54,7 +54,7 @@ def level(text: str) -> float:
 
 
 def figure(text: str) -> Path:
-    """Return a path in a format that matplotlib can write, checked before the work starts."""
+    """Return a writable path whose suffix is a format of matplotlib, checked before work starts."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     path = output(text)
@@ -66,7 +66,7 @@ def figure(text: str) -> Path:
 
 
 def source(text: str) -> Path | str:
-    """Return the path of a file or folder, or a URI such as s3://bucket/folder."""
+    """Return the path of a file or folder, or, as text, a URI such as s3://bucket/folder."""
     return text if "://" in text else Path(text)
 
 
@@ -79,17 +79,17 @@ def share(text: str) -> tuple[int, int]:
 
 
 def seed(text: str) -> int:
-    """Return a random seed."""
+    """Return a random seed from 0 to 2^64 - 1."""
     return _whole(text, 0, 2**64 - 1)
 
 
 def count(text: str) -> int:
-    """Return an integer >= 1."""
+    """Return an integer from 1 to 10^6."""
     return _whole(text, 1, 10**6)
 
 
 def even(text: str) -> int:
-    """Return an even integer."""
+    """Return an even integer from 2 to 10^5."""
     value = _whole(text, 2, 10**5)
     if value % 2:
         raise argparse.ArgumentTypeError(f"a cosine and a sine share a frequency; {text} is odd")
@@ -109,15 +109,15 @@ def _whole(text: str, smallest: int, largest: int) -> int:
 
 
 def overwritten(*files: Path | str | None) -> str | None:
-    """Return an error message if two of the files have the same path."""
+    """Return an error message if two of the files have the same path, None otherwise."""
     names = [path.resolve() for path in files if isinstance(path, Path)]
-    twice = [name for place, name in enumerate(names) if name in names[:place]]
+    twice = [name for index, name in enumerate(names) if name in names[:index]]
     return f"{twice[0]}: one name for two files" if twice else None
 
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Add the file name to errors of writing, which Python omits for a full disk."""
+    """In this context, add ``path`` to errors without a file name, as Python's of a full disk."""
     try:
         yield
     except BrokenPipeError:
@@ -127,7 +127,8 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def in_its_type(result: "Result") -> AbstractContextManager[None]:
-    """Enable float64 in the context if the result holds any, as reports compute some numbers."""
+    """Return a context that enables float64 if the result has float64 arrays, and disables it
+    otherwise: reports compute from these arrays."""
     import jax
 
     kinds = (getattr(leaf, "dtype", None) for leaf in jax.tree.leaves(result))
@@ -135,10 +136,9 @@ def in_its_type(result: "Result") -> AbstractContextManager[None]:
 
 
 def write_json(result: "Result", path: Path | str, settings: dict[str, Any]) -> None:
-    """Write all numbers except draws of the null as JSON; non-finite ones become null.
+    """Write ``settings`` and the numbers and warnings of a result, except long arrays, as JSON.
 
-    ``path`` "-" is standard output.
-    """
+    Non-finite numbers become null. The ``path`` "-" is standard output."""
     text = json.dumps(_finite(settings | result.to_dict()), indent=2, allow_nan=False)
     if isinstance(path, str):
         print(text, flush=True)
@@ -147,10 +147,10 @@ def write_json(result: "Result", path: Path | str, settings: dict[str, Any]) -> 
 
 
 def keep_programs() -> None:
-    """Keep compiled programs in the user's cache folder; call it before JAX is imported.
+    """Keep compiled programs in the user's cache folder between processes.
 
-    A folder that the environment names is not changed. If the folder cannot be written, no programs
-    are kept.
+    Nothing changes once JAX is imported, if the environment already names a cache folder, or if the
+    folder cannot be written.
     """
     if "jax" in sys.modules or os.environ.get(CACHE):
         return
@@ -167,8 +167,8 @@ def keep_programs() -> None:
 
 
 def _cache_folder() -> Path:
-    """Return the cache folder by the platform's convention, one per kind of processor: machines
-    that share a home may differ in their instructions."""
+    """Return the cache folder by the platform's convention. Each kind of processor has its own, as
+    machines that share a home folder may have different instruction sets."""
     base = {"win32": "LOCALAPPDATA", "darwin": ""}.get(sys.platform, "XDG_CACHE_HOME")
     stated = Path(os.environ.get(base, ""))
     usual = {"win32": "AppData/Local", "darwin": "Library/Caches"}.get(sys.platform, ".cache")
@@ -189,11 +189,11 @@ def _finite(value: object) -> Any:
 
 
 def drop_output() -> None:
-    """Redirect standard output to nowhere, so that Python's flush at exit reports nothing."""
+    """Redirect standard output to the null device, so that Python's flush at exit does not fail."""
     try:
-        place = sys.stdout.fileno()
+        descriptor = sys.stdout.fileno()
     except (AttributeError, OSError, ValueError):  # no stream, or none with a file
         return
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, place)
+    os.dup2(nowhere, descriptor)
     os.close(nowhere)

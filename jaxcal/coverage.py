@@ -2,8 +2,8 @@ r"""Coverage of highest-density regions, for unnormalized densities.
 
 The region of level q of a prediction is :math:`\{y : f(y) \ge c\}` with probability q. A target
 lies in it if :math:`P(f(Z) > f(y)) \le q` for a draw Z of the prediction, so densities up to their
-constant and draws are sufficient. Where draws have the density of the target (counts, a plateau),
-no region has exactly the probability q, and the target is placed at random among them.
+constant and draws are sufficient. If draws have the same density as the target (counts, a plateau),
+no region has exactly the probability q, and a random number of these draws counts as higher.
 """
 
 from dataclasses import replace
@@ -27,31 +27,31 @@ from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 __all__ = ["coverage"]
 
-TIES = 0x7165  # seed of the places among equal values
+TIES = 0x7165  # seed of the random ranks among equal densities
 RowNumber: TypeAlias = int | Int[Array, ""]
 __dir__ = __all__.copy  # completion shows the public names
 
 
 class Coverage(Result):
-    """Share of n targets in the highest-density regions of each level.
+    """Share of n targets that lie in the highest-density regions of each level.
 
-    Under calibration half of them lie in the regions of level one half.
+    Under calibration the expected share equals the level.
 
     Attributes:
         levels: Probabilities of the regions, [q].
         observed: Share of targets inside, [q].
-        counts: Number of targets for each number 0, .., m of ``draws`` with a higher density, plus
-            a random part of those of equal density, [m + 1]. Counts of data sets with the same
-            number of draws can be added.
+        counts: Number of targets of each rank 0, .., m, [m + 1]. The rank is the number of
+            ``draws`` with a higher density, plus a random part of those with the same density.
+            Counts of data sets with the same number of draws can be added.
         p_uniform: P-value [] of "the share inside equals each level", which calibration implies;
             valid for every n.
         p_conservative: P-value [] of "the share inside is at least each level"; valid for every n.
             A small value means that regions are too small.
-        unknown: Number [] of targets with a NaN density; shares and p-values are then NaN.
-        draws: Number of draws from each prediction.
+        unknown: Number [] of targets with a NaN density, there or at a draw; p-values are then NaN.
+        draws: Number m of draws from each prediction.
         level: Level of tests by these p-values, and of `band`.
-        repeated: Number of targets that repeat another one [], with its prediction or, if almost
-            all do, without.
+        repeated: Number [] of observations that repeat an earlier target and its prediction; if
+            almost all targets repeat, predictions are not compared.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
@@ -77,7 +77,7 @@ class Coverage(Result):
     def band(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the pointwise band of shares under calibration, with confidence 1 - ``level``.
 
-        Lower and upper ends, each [q]: binomial quantiles over n.
+        Returns its lower and its upper ends, each [q]: binomial quantiles over n.
         """
         import scipy.stats
 
@@ -131,9 +131,9 @@ def coverage(
     """Return how many targets lie in each prediction's highest-density region of every level.
 
     If r of m draws have a higher density than the target, the target is in the region of level
-    k / (m + 1) for r < k. Among draws of the same density, as for counts, it is placed at random
-    (by its row number: repeated calls agree). Under calibration r is uniform on 0, .., m, so each
-    share is unbiased for every m. Conservative regions do not imply calibration.
+    k / (m + 1) for r < k. Of draws with the same density, as for counts, a random number counts as
+    higher (by row number: repeated calls agree). Under calibration r is uniform on 0, .., m, so
+    each share is unbiased for every m. Conservative regions do not imply calibration.
 
     The p-values are from the largest gap between share and level by the inequality of Massart
     (1990), which needs no approximation: p = 2 exp(-2 n gap^2), one-sided exp(-2 n gap^2).
@@ -141,8 +141,8 @@ def coverage(
 
     Args:
         predictions: An `Unnormalized` or a numpyro distribution with batch shape [n]; or
-            `LogDensities` at targets and draws, which are then not needed. For posteriors of
-            torch: `jaxcal.sbi.predictions`.
+            `LogDensities` at targets and draws, without the arguments ``targets`` and ``draws``.
+            For posteriors of torch: `jaxcal.sbi.predictions`.
         targets: Observed targets, shape [n] or [n, ...].
         draws: m draws from each prediction, as `Draws`, `McmcDraws` or an array [n, m, ...]. They
             must be independent (thin a Markov chain until its effective size is m), or the shares
@@ -182,9 +182,9 @@ def ranks_of(
     first: int = 0,
     least: int = 2,
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"], int]:
-    """Return the number of draws with a higher density than each target, [n], a mask of NaN
-    densities, [n], and the number of draws; ``first`` is the number of the first of ``least`` rows
-    or more, and the other arguments are as in `coverage`."""
+    """Return the number of draws with a higher density than each target, [n]; which targets have a
+    NaN density there or at a draw, [n]; and the number of draws. ``first``: row number of the first
+    target, for `among`; ``least``: least number of targets. Other arguments as in `coverage`."""
     if isinstance(predictions, LogDensities):
         if targets is not None or draws is not None:
             raise TypeError(
@@ -212,7 +212,7 @@ def ranks_of(
 
 
 def _precomputed(logs: LogDensities) -> tuple[Array, Array]:
-    """Return log densities at targets [n] and at draws [m, n]."""
+    """Return the validated log densities at targets [n] and at draws [m, n]."""
     here = checks.floats(logs.at_targets, "LogDensities.at_targets")
     there = checks.floats(logs.at_draws, "LogDensities.at_draws")
     if here.ndim != 1 or not here.size or there.ndim != 2 or len(there) != len(here):
@@ -238,7 +238,7 @@ def _ranks(
 def _above(
     here: Float[Array, " n"], there: Float[Array, "m n"], first: RowNumber
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"]]:
-    """Return ranks, and a mask of NaN, from log densities at the targets and at the draws."""
+    """Return the rank of each target among its draws, and which have a NaN, from log densities."""
     unknown = jnp.isnan(here) | jnp.any(jnp.isnan(there), axis=0)
     higher, equal = (jnp.sum(f(there, here[None]), axis=0) for f in (jnp.greater, jnp.equal))
     return higher + among(equal, here, first), unknown
@@ -248,14 +248,14 @@ def among(
     equal: Int[Array, " n"], values: Float[Array, " n"], first: RowNumber = 0
 ) -> Int[Array, " n"]:
     """Return a random whole number from 0 to ``equal`` for each row; see `by_row`."""
-    places = by_row(values, first) * (equal + 1).astype(values.dtype)
-    return jnp.minimum(jnp.floor(places).astype(equal.dtype), equal)
+    uniform = by_row(values, first) * (equal + 1).astype(values.dtype)
+    return jnp.minimum(jnp.floor(uniform).astype(equal.dtype), equal)
 
 
 @jax.jit
 def by_row(values: Float[Array, " n"], first: RowNumber = 0) -> Float[Array, " n"]:
-    """Return a uniform random number for each row, which the number of the row, counted from
-    ``first``, and its value determine."""
+    """Return a uniform random number from 0 to 1 for each row. It is determined by the value and
+    the number of the row; ``first`` is the number of the first row."""
     bits = jax.lax.bitcast_convert_type(values.astype(jnp.float32), jnp.uint32)
     rows = first + jnp.arange(len(bits))
 
@@ -272,7 +272,7 @@ def _counted(ranks: Int[Array, " n"], unknown: Int[Array, ""], m: int) -> Covera
 
 
 def of_counts(counts: Int[Array, " m1"], unknown: Int[Array, ""]) -> Coverage:
-    """Return the coverage of counted ranks 0, .., m."""
+    """Return the `Coverage` from the number of targets of each rank 0, .., m."""
     m = counts.size - 1
     levels = jnp.arange(1, m + 1, dtype=float) / (m + 1)
     n = jnp.sum(counts).astype(levels.dtype)
@@ -292,10 +292,10 @@ def of_counts(counts: Int[Array, " m1"], unknown: Int[Array, ""]) -> Coverage:
 
 def massart(gap: Scalar, n: int | Array, *, sides: int) -> Scalar:
     r"""Return the p-value min(1, sides :math:`e^{-2 n\,gap^2}`) of the largest gap between the
-    empirical distribution of n independent values and the true one, in one direction or both.
+    empirical distribution of n independent values and the true one.
 
-    Valid for every n and every distribution, and close to exact for continuous ones. Source:
-    Massart (1990), the tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality.
-    """
+    ``sides``: 1 for the largest gap in one direction, 2 for that in either direction. Valid for
+    every n and every distribution, and close to exact for continuous ones. Source: Massart (1990),
+    the tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality."""
     p = sides * jnp.exp(-2 * n * at_least(gap, 0) ** 2)
     return at_most(p, 1.0)

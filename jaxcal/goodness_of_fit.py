@@ -1,4 +1,4 @@
-"""Goodness of fit: KSD for one density, KCSD for a density given each input."""
+"""Test and estimate goodness of fit: KSD for one density, KCSD for a density given each input."""
 
 from typing import Any, Unpack
 
@@ -34,7 +34,7 @@ def kcsd_test(
     mesh: Mesh | None = None,
     **options: Unpack[SteinOptions],
 ) -> TestResult:
-    """Test that each prediction is the distribution of its target GIVEN the input: the KCSD test.
+    """Test that each prediction is the distribution of its target GIVEN its input: the KCSD test.
 
     This is stronger than calibration: a forecast that ignores part of the input can be calibrated
     and fail here.
@@ -43,8 +43,8 @@ def kcsd_test(
         key: Random key: typed, legacy or an integer seed.
         predictions: n predictions, as in `jaxcal.kccsd_test`.
         targets: Observed targets, shape [n], [n, d] or [n, ...].
-        inputs: Input vectors [n, q] (or learned features of the inputs), standardized like the
-            targets. ``prediction_kernel`` acts on them.
+        inputs: Input vectors [n, q] (or learned features of the inputs) that ``prediction_kernel``
+            compares; standardized like the targets unless ``standardize=False``.
         null: As in `jaxcal.kccsd_test`.
         level: Probability of rejecting correct predictions.
         coordinates: As in `jaxcal.kccsd_test`.
@@ -82,7 +82,7 @@ def kcsd(
     inputs: ArrayLike,
     **options: Unpack[SteinOptions],
 ) -> Estimate:
-    """Estimate the squared KCSD, the distance from the conditional distribution, without testing.
+    """Estimate the squared KCSD between targets and predictions given inputs, without testing.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -165,7 +165,7 @@ def ksd_test(
 def ksd(
     key: KeyLike, model: Predictions, targets: ArrayLike, **options: Unpack[SteinOptions]
 ) -> Estimate:
-    """Estimate the squared KSD between targets and one density, without testing.
+    """Estimate the squared KSD between the targets and one density, without testing.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -216,19 +216,19 @@ def _refuse(options: SteinOptions, names: tuple[str, ...], why: str) -> None:
 def _single(
     model: Predictions, targets: ArrayLike, options: SteinOptions
 ) -> tuple[Any, Array, SteinOptions]:
-    one = "KSD has one model, and nothing to compare it with; leave it out"
-    _refuse(options, ("divergence", "prediction_kernel"), one)
+    why = "KSD has one model, and nothing to compare it with; leave it out"
+    _refuse(options, ("divergence", "prediction_kernel"), why)
     ys = checks.targets(targets)
-    plain = callable(model) and not isinstance(model, type)
-    if plain and not hasattr(model, "log_prob") and not hasattr(model, "scores"):
+    is_function = callable(model) and not isinstance(model, type)
+    if is_function and not hasattr(model, "log_prob") and not hasattr(model, "scores"):
         model = Unnormalized(_ignore_parameters(model), None, in_axes=None)
-    nothing = Vectors(jnp.zeros((ys.shape[0], 1), ys.dtype))
-    alone = SteinOptions(divergence=nothing, prediction_kernel=Constant())
-    return scored(model, ys, "model"), ys, alone | options
+    zeros = Vectors(jnp.zeros((ys.shape[0], 1), ys.dtype))
+    unweighted = SteinOptions(divergence=zeros, prediction_kernel=Constant())
+    return scored(model, ys, "model"), ys, unweighted | options
 
 
 class _ignore_parameters:
-    """``log_density(y)`` as ``log_density(params, y)``; two are equal if their functions are."""
+    """A function of (params, y) that returns ``log_density(y)``; equal for equal functions."""
 
     def __init__(self, log_density: Any):
         self.log_density = log_density

@@ -1,4 +1,4 @@
-"""Roots, bounds and extremes that propagate NaN.
+"""Compute bounds, extremes and roots that propagate NaN, linear solves and random draws.
 
 On a CPU the compiler may drop NaN in a fused ``maximum`` or ``minimum``, and in a maximum over many
 entries: ``sum(maximum(x, 0))`` of more than a few thousand entries with one NaN is finite. A
@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxcal.typing import DTypeLike
 
 TURN = 2 * math.pi
-PANEL = 20  # rows of a large matrix that are eliminated together
+PANEL = 20  # most rows of a large matrix that are eliminated together
 # coefficients in x^2 of cos(pi x / 2) and sin(pi x / 2) / x, from Chebyshev nodes of [0, 1]
 COSINE = (0.9999999998, -1.233700534, 0.2536693222, -0.02086268671, 9.177229238e-4, -2.38241523e-5)
 SINE = (1.570796327, -0.6459640956, 0.07969260369, -4.681657707e-3, 1.602545899e-4, -3.431788893e-6)
@@ -30,8 +30,9 @@ Outcome = TypeVar("Outcome")
 
 
 def full_precision(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
-    """Multiply matrices in all digits of their dtype, in a function and in what it calls: GPUs and
-    TPUs keep 10 bits or fewer of float32 by default, and sums over pairs cancel."""
+    """Return the function with matrix products in all digits of their dtype, also in functions that
+    it calls. GPUs and TPUs keep 10 bits or fewer of float32 by default, and sums over pairs cancel.
+    """
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
@@ -43,7 +44,7 @@ def full_precision(function: Callable[Arguments, Outcome]) -> Callable[Arguments
 
 @functools.cache
 def most_maps() -> float:
-    """Return the number of memory maps that the system grants a process."""
+    """Return the number of memory maps that a process may have; infinity if that is unknown."""
     try:
         return float(Path("/proc/sys/vm/max_map_count").read_bytes())
     except OSError:  # not Linux
@@ -51,21 +52,20 @@ def most_maps() -> float:
 
 
 def make_room() -> None:
-    """Drop compiled programs, which are compiled again where needed, if the process has more than
-    half of the memory maps granted: without any left LLVM ends it. A large program keeps about 800
-    (JAX 0.10) to 1,500 (0.12)."""
+    """Drop all compiled programs if the process has more than half of the memory maps it may have:
+    at the limit LLVM aborts. A large program has about 800 maps (JAX 0.10) to 1,500 (0.12)."""
     most, maps = most_maps(), Path("/proc/self/maps")
     if math.isfinite(most) and maps.read_bytes().count(b"\n") > most / 2:
         jax.clear_caches()
 
 
 def at_least(x: Array, low: ArrayLike) -> Array:
-    """Return ``maximum(x, low)``; NaN if either is NaN; the derivative of x for ties."""
+    """Return ``maximum(x, low)``; NaN if either is NaN. At ties the derivative is that of x."""
     return jnp.where((x < low) | jnp.isnan(low), low, x)
 
 
 def at_most(x: Array, high: ArrayLike) -> Array:
-    """Return ``minimum(x, high)``; NaN if either is NaN; the derivative of x for ties."""
+    """Return ``minimum(x, high)``; NaN if either is NaN. At ties the derivative is that of x."""
     return jnp.where((x > high) | jnp.isnan(high), high, x)
 
 
@@ -88,8 +88,8 @@ def not_finite(tree: PyTree) -> Int[Array, ""]:
 
 
 def binary_size(x: Array) -> Array:
-    """Return the power of two just above ``abs(x)``; 1 for 0, NaN and infinity. Division by it
-    loses no digits, and squares of the quotient neither overflow nor vanish."""
+    """Return the smallest power of two above ``abs(x)``; 1 for 0, NaN and infinity. Dividing x by
+    it loses no digits, and the square of the quotient neither overflows nor underflows."""
     unsigned = jnp.uint32 if x.dtype == jnp.float32 else jnp.uint64
     exponent = jax.lax.bitcast_convert_type(jnp.asarray(jnp.inf, x.dtype), unsigned)
     bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(x), unsigned) & exponent
@@ -101,7 +101,7 @@ def in_order(x: Array) -> Array:
     """Return ``jnp.sort(x)`` along the last axis, sorted as integers: faster on a CPU."""
     signed = jnp.int32 if x.dtype == jnp.float32 else jnp.int64
 
-    def turned(bits: Array) -> Array:  # its own inverse: negative ones count down
+    def turned(bits: Array) -> Array:  # reverse the order of negative numbers; its own inverse
         return jnp.where(bits < 0, bits ^ jnp.iinfo(signed).max, bits)
 
     bits = jax.lax.bitcast_convert_type(jnp.where(jnp.isnan(x), jnp.nan, x), signed)
@@ -111,8 +111,8 @@ def in_order(x: Array) -> Array:
 def cos_and_sin(turns: Array) -> tuple[Array, Array]:
     r"""Return cosine and sine of :math:`2 \pi x`, for x in turns.
 
-    In float32 by polynomials, ten times faster than the compiler's on a CPU. Errors are below 2e-7,
-    in addition to that of the argument, whose whole turns are subtracted without rounding.
+    Float32 uses polynomials, ten times faster on a CPU than the compiler's functions, with errors
+    below 2e-7 for exact x: whole turns are subtracted without rounding.
     """
     if turns.dtype != jnp.float32:
         angle = TURN * (turns - jnp.round(turns))
@@ -131,7 +131,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
 
 
 class Eliminated(NamedTuple):
-    r"""Solutions for positive definite matrices A [*, k, k] and columns V [*, k, b].
+    r"""Solutions of linear equations for positive definite A [*, k, k] and columns V [*, k, b].
 
     Attributes:
         forms: :math:`v^\top A^{-1} v` of each column, [*, b].
@@ -147,8 +147,8 @@ class Eliminated(NamedTuple):
 def eliminated(
     matrices: Float[Array, "*batch k k"], columns: Float[Array, "*batch k b"]
 ) -> Eliminated:
-    """Solve by Gauss-Jordan elimination, one row per step, of large matrices up to `PANEL` rows;
-    pivots are at least rounding. LAPACK can deadlock on a CPU with few threads."""
+    """Solve by Gauss-Jordan elimination: one row per step, up to `PANEL` rows if k > 2 `PANEL`.
+    Pivots are bounded from below by rounding. LAPACK could deadlock on a CPU with few threads."""
     k = matrices.shape[-1]
     width = max(w for w in range(1, PANEL + 1 if k > 2 * PANEL else 2) if k % w == 0)
     both = jnp.concatenate([matrices, columns], axis=-1)
@@ -178,20 +178,20 @@ def eliminated(
 def uniforms(
     keys: Sequence[Array], shapes: Sequence[tuple[int, ...]], dtype: DTypeLike
 ) -> list[Array]:
-    """Return `jax.random.uniform` for each key and shape, with the same numbers. One generator
-    serves all, as compiling each takes a quarter of a second."""
+    """Return the numbers of `jax.random.uniform` for each key and shape, from one call for all: to
+    compile a call takes a quarter of a second."""
     most = max(map(math.prod, shapes))
     drawn = jax.vmap(lambda key: jax.random.uniform(key, (most,), dtype))(jnp.stack(keys))
     return [u[: math.prod(shape)].reshape(shape) for u, shape in zip(drawn, shapes, strict=True)]
 
 
 def normals(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Return `jax.random.normal`, drawn in one row: the same numbers, half the time to compile."""
+    """Return the numbers of `jax.random.normal`, drawn as one vector: half the time to compile."""
     return jax.random.normal(key, (math.prod(shape),), dtype).reshape(shape)
 
 
 def normal_of(uniform: Array) -> Array:
-    """Return `jax.random.normal` from `jax.random.uniform` with the same key and shape."""
+    """Return the numbers of `jax.random.normal` from those of `jax.random.uniform` with its key."""
     low = np.nextafter(np.asarray(-1, uniform.dtype), 0, dtype=uniform.dtype)
     return 2**0.5 * jax.lax.erf_inv(at_least(uniform * (1 - low) + low, low))
 
@@ -217,7 +217,7 @@ def psd_root(matrix: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]:
 
     Eigenvalues are clipped at 0, so a Gram matrix may be slightly indefinite by rounding (its
     Cholesky factor would be NaN). The derivative solves R dR + dR R = dA in the basis of
-    eigenvectors, so it is finite for equal eigenvalues; directions without variance get 0.
+    eigenvectors, so it is finite for equal eigenvalues. Entries for two eigenvalues of 0 are 0.
     """
     values, vectors = jnp.linalg.eigh(matrix)
     return (vectors * jnp.sqrt(at_least(values, 0))[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
@@ -228,12 +228,12 @@ def _(primals, tangents):
     root = psd_root(primals[0])
     values, vectors = jnp.linalg.eigh(jax.lax.stop_gradient(primals[0]))
     roots = jnp.sqrt(at_least(values, 0))
-    across = jnp.swapaxes(vectors, -1, -2)
+    transposed = jnp.swapaxes(vectors, -1, -2)
     sums = roots[..., :, None] + roots[..., None, :]
 
     def solve(_, change: Array) -> Array:
-        inner = across @ change @ vectors
-        return vectors @ jnp.where(sums > 0, inner / jnp.where(sums > 0, sums, 1), 0) @ across
+        inner = transposed @ change @ vectors
+        return vectors @ jnp.where(sums > 0, inner / jnp.where(sums > 0, sums, 1), 0) @ transposed
 
     # differentiate the equation, as derivatives of the eigenvectors may not exist
     change = (tangents[0] + jnp.swapaxes(tangents[0], -1, -2)) / 2
@@ -246,13 +246,13 @@ def _(primals, tangents):
 def sketched_eigenvalues(
     products: Float[Array, "c n q"], diagonal: Float[Array, "c n"], sketch: Float[Array, "n q"]
 ) -> Float[Array, "r q"]:
-    r"""Approximate the q largest eigenvalues of each channel of H without its diagonal D.
+    r"""Return approximations of the q largest eigenvalues of H - D, with D the diagonal of H.
 
-    ``products`` are H - D times q random columns ``sketch``. H, positive semidefinite, is
-    approximated by :math:`Y (\Omega^\top Y)^{-1} Y^\top = V \Lambda V^\top`, :math:`Y = H \Omega`,
-    and the eigenvalues are those of :math:`\Lambda - V^\top D V`. If there are several channels,
-    their sum comes first. Cost 2 n q^2. Source: Tropp, Yurtsever, Udell and Cevher (2017),
-    Algorithm 3.
+    H is positive semidefinite, one matrix per channel c. ``products`` are :math:`(H - D) \Omega`
+    for q random columns ``sketch`` :math:`\Omega`. With :math:`Y = H \Omega`, H is approximated by
+    :math:`Y (\Omega^\top Y)^{-1} Y^\top = V \Lambda V^\top`, and the eigenvalues, ascending, are
+    those of :math:`\Lambda - V^\top D V`. With several channels, row 0 is for their sum. Cost
+    2 n q^2. Source: Tropp, Yurtsever, Udell and Cevher (2017), Algorithm 3.
     """
     if products.shape[0] > 1:
         products, diagonal = (
@@ -267,12 +267,12 @@ def sketched_eigenvalues(
         y = y + shift * sketch
         core = sketch.T @ y
         sizes, directions = jnp.linalg.eigh((core + core.T) / 2)
-        real = sizes > shift * sketch.shape[0] / 2
-        half = y @ (directions * jnp.where(real, jnp.where(real, sizes, 1) ** -0.5, 0)[None])
+        used = sizes > shift * sketch.shape[0] / 2  # not rounding errors
+        half = y @ (directions * jnp.where(used, jnp.where(used, sizes, 1) ** -0.5, 0)[None])
         values, rotation = jnp.linalg.eigh(half.T @ half)
-        seen = values > shift
-        basis = half @ (rotation * jnp.where(seen, jnp.where(seen, values, 1) ** -0.5, 0)[None])
-        inner = jnp.diag(jnp.where(seen, values - shift, 0))
+        kept = values > shift
+        basis = half @ (rotation * jnp.where(kept, jnp.where(kept, values, 1) ** -0.5, 0)[None])
+        inner = jnp.diag(jnp.where(kept, values - shift, 0))
         return jnp.linalg.eigvalsh(inner - basis.T @ (diagonal[:, None] * basis))
 
     return jax.vmap(of_channel)(products, diagonal)

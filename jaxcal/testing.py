@@ -1,4 +1,4 @@
-"""Tests from features to result: one pass over pairs, the null, and the notes."""
+"""Run a test or an estimate: fit, one pass over pairs of observations, the null, and notes."""
 
 from collections.abc import Callable
 from functools import partial
@@ -52,7 +52,7 @@ def estimate(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> Estimate:
-    """Return the estimate from one pass without bootstrap columns."""
+    """Return the estimate from one pass over pairs, without a null; NaN for inputs not finite."""
     prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, targets)
     none = jnp.zeros((targets.shape[0], 0))
     sums = over_pairs(prepared.pairwise, featured.features, none, Needs(), tile=tile, mesh=mesh)
@@ -70,8 +70,8 @@ def over_pairs(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
-    """Return sums over all pairs, with forms of the null's weights and of ``columns``; statistics
-    of finite rank take linear time."""
+    """Return the sums over all pairs, with forms of the weights in ``needs`` and then of
+    ``columns``. The cost is linear in n for statistics of finite rank."""
     sketched, weights = needs.sketch is not None, needs.weights
     shared = None
     if isinstance(weights, HadamardSigns) and isinstance(pairwise, OfVectors):
@@ -124,10 +124,10 @@ def apply_with(
 ) -> tuple[Outcome, Float[Array, " d"] | None]:
     """Apply a null; return the outcome, and the forms [d] of further ``columns`` of weights [n, d].
 
-    The forms come from the same pass; None for blocks and for nulls without draws. The null uses
-    ``series`` [n, q] in place of the features. ``guarded``: whether to correct the
-    statistic for skewness. ``redrawn``: function of keys [b] that returns the estimates of data
-    sets with redrawn targets.
+    The forms come from the same pass; None for blocks and for nulls without draws. The null takes
+    ``series`` [n, q], if not None, in place of the features. ``guarded``: whether to correct the
+    statistic for skewness. ``redrawn``: function of keys [b] and the estimates [r] that returns
+    the estimates [r, b] of data sets with redrawn targets; ValueError if the null needs it.
     """
     needs = null.needs(key, features if series is None else series)
     if (size := needs.block_size) is not None:
@@ -160,8 +160,8 @@ def _redrawn(
     tile: int,
     mesh: Mesh | None,
 ) -> Float[Array, "r b"]:
-    """Return estimates of data sets with redrawn targets: for classes from the forms of one pass,
-    for other targets one data set at a time."""
+    """Return the estimates [r, b] of b data sets with redrawn targets: for classes from forms of
+    one pass, for other targets one data set at a time."""
     prepared, featured = fitted
     forms = as_forms(prepared.pairwise, featured.features, keys)
     if forms is not None:
@@ -184,12 +184,12 @@ def _redrawn(
 def _sensitivity(
     forms: Float[Array, " d"], scores: Points, outcome: Outcome
 ) -> Float[Array, " d"] | None:
-    r"""Return the growth of the expected statistic with the square of a shift of the targets, [d].
+    r"""Return the coefficients [d] of squared shifts of the targets in the expected statistic.
 
     For targets shifted by :math:`\delta` along coordinate e the Stein feature has mean
     :math:`\delta\, E_p[\partial_e \xi] = -\delta\, E_p[(s_p)_e\, \xi]` by partial integration, so
-    that :math:`E\,U = \delta^2 E[(s_i)_e (s_j)_e h_{ij}]` to first order: one more column of
-    weights. NaN if the estimate is not significantly above its values under random signs.
+    that :math:`E\,U = \delta^2 E[(s_i)_e (s_j)_e h_{ij}]` to first order. ``forms`` [d] have the
+    scores as weights. NaN where the coefficient is not significantly above 0.
     """
     slope = forms / ordered_pairs(scores.shape[0])
     noise = jnp.std(outcome.samples[:1], axis=1) * jnp.mean(scores**2, axis=0)
@@ -208,7 +208,7 @@ def run(
     mesh: Mesh | None,
     features: RandomFeatures | None,
 ) -> TestResult:
-    """Return the result of a test at a level: fit, pass over pairs, outcome and notes."""
+    """Check options, run the test, and return its result with the verdict at ``level``."""
     level, tile = checks.level(level), checks.integer(tile, "tile")
     checks.devices(mesh)
     if features is not None:
@@ -230,8 +230,8 @@ def unjudged(
     tile: int,
     mesh: Mesh | None,
 ) -> TestResult:
-    """Return the result before it is compared with its level. Only limits depend on the level, so
-    one program serves all levels."""
+    """Return the result for `TestResult.at_level`. Only confidence limits of coordinates depend on
+    ``level`` here; it is an array, so that one program serves all levels."""
     one = partial(_unjudged, test, tile, mesh)
     return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
 
@@ -278,7 +278,7 @@ def _unjudged(
     sensitivity = None
     if forms is not None and featured.scores is not None:
         sensitivity = _sensitivity(forms, featured.scores, outcome)
-    # vectors that the distance compares in place of predictions, such as inputs, are in the spec
+    # the spec contains vectors from the user, such as inputs, that are compared as predictions
     notes["repeated-rows"] = n_repeated(targets, predictions, spec)
     notes["nonfinite-targets"] = not_finite(targets)
     notes |= _rounding(fitted.pairwise, featured.features, outcome)
@@ -299,23 +299,23 @@ def _unjudged(
 
 
 def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:
-    """Return the rounding of kernels on targets as a multiple of what the mean of h resolves.
+    """Return the note ``small-residuals``: the rounding error eps k(y, y) over mean h(i, i) / n.
 
     Residuals k(y, .) - E k(Z, .) of precise predictions are small differences of large numbers,
-    whose rounding has a bias of some percent of eps k(y, y). The null resolves h(i, i) / n.
-    """
+    with a bias of some percent of eps k(y, y) by rounding. The null resolves h(i, i) / n. Empty
+    for statistics without kernel means or with a formula for residuals."""
     statistic = kernel_residual(pairwise)
     if statistic is None or hasattr(statistic.means.formulas, "residual"):
         return {}
     y, n = features.residual.ys[:1], outcome.contributions.shape[1]
     diagonal = jnp.abs(n * outcome.biased[0] - (n - 1) * outcome.estimate[0])  # mean of h(i, i)
     size = statistic.means.gram(y, y)[0, 0] * jnp.finfo(diagonal.dtype).eps
-    nothing = n * (outcome.estimate[0] != 0).astype(size.dtype)  # but rounding, of points at y
-    return {"small-residuals": jnp.where(diagonal == 0, nothing, n * size / diagonal)}
+    only_rounding = n * (outcome.estimate[0] != 0).astype(size.dtype)  # predictions are points at y
+    return {"small-residuals": jnp.where(diagonal == 0, only_rounding, n * size / diagonal)}
 
 
 def _first_row(outcome: Outcome) -> dict[str, Any]:
-    """Return the numbers of the statistic itself, by the fields of a result."""
+    """Return row 0 of an outcome, the statistic itself, by names of the fields of a result."""
     return {
         "estimate": outcome.estimate[0],
         "biased": outcome.biased[0],
@@ -335,10 +335,10 @@ def _of_a_moment(
     null: Null,
     n: int,
 ) -> tuple[Outcome, Array]:
-    """Return the outcome of a moment, and whether it lacks a p-value, as the moment is excluded or
-    0 everywhere. A target at density 0 gives the smallest possible p-value."""
-    drawn = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
-    silent = (excluded | jnp.all(drawn == 0)) & ~impossible
+    """Return the outcome of a moment, and whether it has no p-value because the moment cannot be
+    used (``excluded``) or is 0 everywhere. A target of density 0 gives the least p-value of n."""
+    values = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
+    silent = (excluded | jnp.all(values == 0)) & ~impossible
     p = jnp.where(silent, jnp.nan, outcome.p_value)
     certain = impossible & jnp.all(~jnp.isnan(outcome.samples))
     error = None if outcome.p_error is None else jnp.where(certain, 0, outcome.p_error)
@@ -347,13 +347,13 @@ def _of_a_moment(
 
 
 def _coordinates(featured: Featured, outcome: Outcome, level: Scalar) -> Coordinates:
-    """Return the split over coordinates; for d = 1 the only channel is the statistic itself."""
+    """Return the results per target coordinate; for d = 1 the statistic is the only channel."""
     rows = slice(1, None) if outcome.p_value.size > 1 else slice(None)
     p = outcome.p_value[rows]
-    claimed: Any = ()
+    faults: Any = ()
     if featured.claimed is not None:
         ys, claims = featured.claimed
-        claimed = attribution.faults(
+        faults = attribution.faults(
             ys,
             claims.scores,
             claims.centers,
@@ -364,5 +364,5 @@ def _coordinates(featured: Featured, outcome: Outcome, level: Scalar) -> Coordin
             gaussian=claims.gaussian,
         )
     return Coordinates(
-        outcome.estimate[rows], p, contract.holm(p), outcome.contributions[rows], *claimed
+        outcome.estimate[rows], p, contract.holm(p), outcome.contributions[rows], *faults
     )

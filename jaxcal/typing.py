@@ -11,7 +11,7 @@ Scalar: TypeAlias = Float[Array, ""]
 Vector: TypeAlias = Float[Array, " n"]
 Point: TypeAlias = Float[Array, " d"]
 Points: TypeAlias = Float[Array, "n d"]
-Nodes: TypeAlias = Float[Array, "m d"]  # base points
+Nodes: TypeAlias = Float[Array, "m d"]  # points at which scores of predictions are compared
 Matrix: TypeAlias = Float[Array, "n m"]
 Key: TypeAlias = _Key[Array, ""]
 Keys: TypeAlias = _Key[Array, " n"]
@@ -37,10 +37,10 @@ class HasScores(Protocol):
 
 @runtime_checkable
 class Pairwise(Protocol):
-    """A symmetric function h of two observations, on blocks of observations.
+    """A symmetric function h of two observations, evaluated on blocks of pairs.
 
-    ``features`` are computed once; the engine only slices them. ``block`` takes the features of r
-    rows and of c columns and returns ``[channels, r, c]``; h is the sum over channels. ``diagonal``
+    Features are computed once; the engine only slices them. ``block`` takes the features of r
+    rows and of s columns and returns ``[channels, r, s]``; h is the sum over channels. ``diagonal``
     returns h of every observation with itself, ``[channels, n]``.
     """
 
@@ -64,12 +64,12 @@ class OfVectors(Protocol):
 
 @runtime_checkable
 class Divergence(Protocol):
-    """A divergence between predictions: features once per prediction, then squared values.
+    """A squared distance between predictions, computed from features of each prediction.
 
     ``features`` takes a `jaxcal.read.Standardized`, with the original predictions and the units [d]
-    of the test, and, if ``needs_nodes``, their scores at nodes. ``squared_distances`` of the
-    features of r and of c predictions has shape ``[r, c]``; ``paired`` compares rows, ``[r]``.
-    """
+    of the test, and their scores at nodes, None unless ``needs_nodes``. ``squared_distances`` takes
+    features of r and of c predictions, and returns ``[r, c]``; ``paired`` compares row i with row
+    i, and returns ``[r]``."""
 
     @property
     def needs_nodes(self) -> bool: ...
@@ -148,13 +148,13 @@ if TYPE_CHECKING:  # argument types for users; at run time `checks` validates wi
     BaseMeasure: TypeAlias = Distribution | ArrayLike
 
     class HasLogProb(Protocol):
-        """Log densities of one parameter given one observation, such as posteriors of sbi."""
+        """Log density of a parameter given an observation, such as a posterior of sbi."""
 
         @property
         def log_prob(self) -> Callable[..., Any]: ...
 
     class HasScored(Protocol):
-        """Scores of posteriors at pairs, such as `jaxcal.sbi.TorchPosterior`."""
+        """Scores of posteriors at (parameter, observation): `jaxcal.sbi.TorchPosterior`."""
 
         @property
         def scored(self) -> Callable[..., HasScoresAtTargets]: ...

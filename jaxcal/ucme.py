@@ -67,24 +67,24 @@ def ucme_test(
             and ``targets``; they must not depend on the data. By default ``n_locations`` of the
             observations, selected by the key and by their values, are used as locations and
             excluded from the test.
-        n_locations: Number J of observations that are used as locations.
-        null: `Signs` or `jaxcal.nulls.Redrawn`, with ``statistic`` equal to ``biased``; by default
-            one of the two, as in `jaxcal.skce_test`. `Redrawn` keeps the targets of locations. Or
-            `F`, with Hotelling's :math:`Q = n \bar Z^\top S^{-1} \bar Z` (S with n - 1). Q is
-            invariant to the scale of the kernel and to linear maps of the locations, and weights
-            directions of small spread equally: up to .08 more shifted forecasts were rejected
-            (`experiments/ucme_level`). But `F` rejects calibrated models too often for few
-            observations, or for many or close locations; ``result.warnings()`` reports this.
+        n_locations: Number J of observations used as locations if ``locations`` is None.
+        null: `Signs` or `jaxcal.nulls.Redrawn`, with ``biased`` as the statistic; by default
+            `Redrawn` if its cost is small, as in `jaxcal.skce_test`, else `Signs`. `Redrawn` keeps
+            the observed targets of locations. Or `F`, with Hotelling's statistic
+            :math:`Q = n \bar Z^\top S^{-1} \bar Z`, S the sample covariance, which is invariant
+            to linear maps of :math:`Z_i`. It rejected up to .08 more of shifted forecasts, but also
+            too many calibrated models for few observations, or for many or close locations
+            (`experiments/ucme_level`); ``result.warnings()`` reports this.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         **options: Options of `jaxcal.skce`, as explained in `jaxcal.skce_test`, except ``whiten``.
             Units and unset bandwidths depend on all observations, including locations.
 
     Returns:
         `TestResult`. ``biased`` is the plug-in :math:`\|\bar Z\|^2 / J`, ``estimate`` the same
-        without pairs of an observation with itself. p is NaN if S is numerically singular, as with
-        locations far from all observations.
+        without pairs of an observation with itself. p is NaN if Z = 0, as with locations far from
+        all observations, and for `F` also if S is numerically singular.
 
-    Cost: O(J n) kernel evaluations, and O(J n b) for b draws or O(J^2 n).
+    Cost: O(J n) kernel evaluations; O(J n b) for b draws, or O(J^2 n) for `F`.
 
     Source: Widmann, Lindsten and Zachariah (2021), Section 3.3 and App. C.
 
@@ -105,10 +105,10 @@ def ucme_test(
         null = default_null(problem.predictions, problem.ys, Signs(), problem.spec.target_kernel)
     least = 2 if isinstance(null, Redrawn) else null.least(j)
     if used < least:
-        left = f" after {j} of n={n} serve as locations" if locations is None else ""
+        why = f" after {j} of n={n} serve as locations" if locations is None else ""
         raise ValueError(
             f"the null {type(null).__name__} at {j} locations needs {least} observations, "
-            f"got {used}{left}: use fewer locations"
+            f"got {used}{why}: use fewer locations"
         )
     level = checks.level(level)
     result = _test(jax.random.fold_in(key, 2), problem, null)  # split uses 0 and 1
@@ -162,8 +162,8 @@ def ucme(
 
 
 class _Problem(NamedTuple):
-    """Observations ``rows`` and locations: other rows ``at``, or predictions ``where`` with targets
-    ``at``."""
+    """Validated arguments. ``rows``: row numbers of the observations that are tested. ``at``: row
+    numbers of the locations, or their targets if ``where`` contains their predictions."""
 
     key: Key
     predictions: PredictionsLike
@@ -183,7 +183,7 @@ class _Problem(NamedTuple):
         n_locations: int,
         options: MeanOptions,
     ) -> "_Problem":
-        """Return the validated arguments."""
+        """Validate the arguments and select the locations; errors name the argument."""
         pick, kernel_key = jax.random.split(key)
         if options.get("whiten") is not None:
             raise ValueError(
@@ -211,7 +211,7 @@ class _Problem(NamedTuple):
 def _checked(
     locations: ArrayLike, predictions: PredictionsLike, ys: Array
 ) -> tuple[PredictionsLike, Array]:
-    """Return test predictions of the same kind as the predictions, and as many test targets."""
+    """Return the test predictions and test targets after checks of kinds and shapes."""
     if not isinstance(locations, (tuple, list)) or len(locations) != 2:
         raise TypeError(
             f"locations: wanted (test predictions, test targets), got {type(locations).__name__}"
@@ -247,7 +247,7 @@ def _distribution(predictions: PredictionsLike) -> Any:
 def _at_locations(
     problem: _Problem, prepared: Fitted, featured: Featured
 ) -> tuple[Float[Array, "n j"], Array]:
-    """Return features of the observations at the locations, and the number of non-finite ones."""
+    """Return Z_ij, [n, j], and the number of non-finite values in predictions and locations."""
     nonfinite = featured.notes["nonfinite-predictions"]
     observations = jax.tree.map(lambda leaf: leaf[problem.rows], featured.features)
     if problem.where is None:
@@ -262,24 +262,24 @@ def _at_locations(
     statistic, observed, at = pairwise.statistic, observations.residual, there.residual
     assert isinstance(statistic, KernelResidual)
     means = statistic.means
-    near = gram_block(
+    k = gram_block(
         pairwise.prediction_kernel, pairwise.divergence, observations.predictions, there.predictions
     )
-    z = near * (means.gram(observed.ys, at.ys) - means.first(observed.distribution, at.ys))
+    z = k * (means.gram(observed.ys, at.ys) - means.first(observed.distribution, at.ys))
     return z, nonfinite
 
 
 def _redrawn(
     key: Key, problem: _Problem, null: Redrawn, fitted: tuple[Fitted, Featured]
 ) -> Float[Array, " b"]:
-    """Return plug-in estimates of data sets with redrawn targets; targets of locations stay."""
+    """Return plug-in estimates [b] of data sets with redrawn targets, except those of locations."""
     _, _, ys, _, _, at, where = problem
-    kept = jnp.zeros(ys.shape[0], bool)
-    kept = kept.at[at].set(True) if where is None else kept
+    is_location = jnp.zeros(ys.shape[0], bool)
+    is_location = is_location.at[at].set(True) if where is None else is_location
 
     def one(key: Key) -> Array:
         keys = jax.random.split(problem.key)
-        again = refitted(key, keys, problem.spec, fitted, problem.predictions, ys, kept)
+        again = refitted(key, keys, problem.spec, fitted, problem.predictions, ys, is_location)
         return _estimate(_at_locations(problem, *again)[0]).biased
 
     return jax.lax.map(one, jax.random.split(key, null.n_draws))

@@ -1,7 +1,7 @@
-"""The demonstration, from data to report: fit on three years, test on the fourth.
+"""Run the demonstration, from data to report.
 
-Two forecasters of tomorrow's temperatures in Seattle are fitted and tested.
-"""
+Two forecasters of tomorrow's temperatures in Seattle are fitted on three years and tested on the
+fourth."""
 
 import csv
 import time
@@ -91,7 +91,7 @@ class Days(NamedTuple):
 
 
 def forecasts(weather: Weather) -> Days:
-    """Return forecasts of each day from the day before."""
+    """Return inputs and targets of the forecasts of each day from the day before."""
     day_of_year = (weather.dates - weather.dates.astype("datetime64[Y]")).astype(int)
     angle = 2 * np.pi * day_of_year / 365.25
     inputs = np.stack(
@@ -110,7 +110,7 @@ def forecasts(weather: Weather) -> Days:
 
 
 class Verdict(NamedTuple):
-    """Tests of one forecaster with two nulls; the second is split over coordinates."""
+    """Tests of a forecaster for ``independent`` and for ``dependent`` days (with coordinates)."""
 
     name: str
     independent: TestResult
@@ -118,12 +118,11 @@ class Verdict(NamedTuple):
 
 
 def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> list[Verdict]:
-    """Fit, test and print the report; save the figure ``output`` and, next to it, an HTML page with
-    the check of the last forecaster. The report is reproducible for a given seed.
+    """Fit and test two forecasters, and print a report; save the figure ``output`` and, next to it,
+    an HTML page with the check of the last forecaster. Return the tests of both.
 
-    ``draws``: number of draws of each null. ``rounds``: rounds of training. Computes in float32.
-    Raises OSError if the figure cannot be written.
-    """
+    ``draws``: number of draws of each null. ``rounds``: rounds of training. Computes in float32;
+    reproducible for a given seed. OSError if the figure cannot be written."""
     started = time.perf_counter()
     days = forecasts(seattle_weather())
     fitted = days.within("2012-01-02", "2014-12-31")
@@ -160,7 +159,7 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
 def draw(
     results: Sequence[tuple[str, TestResult]], dates: Shaped[np.ndarray, " n"], output: Path
 ) -> None:
-    """Save a figure of the null, days and coordinates of each result to ``output``."""
+    """Save a figure to ``output`` with one row of plots per result: null, days, coordinates."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 3.9 * len(results)), layout="constrained")
@@ -191,7 +190,7 @@ def check_of(verdict: Verdict, tested: Days) -> CheckReport:
 
 
 def _trained(start_key: Key, train_key: Key, fitted: Days, rounds: int) -> Energy:
-    """Train the energy on 2012 and 2013; 2014 determines when to stop."""
+    """Return an energy trained on 2012 and 2013, from the round with the smallest loss on 2014."""
     training, validation = (
         (jnp.asarray(days.inputs), jnp.asarray(days.targets))
         for days in (

@@ -1,5 +1,5 @@
-"""Two forecasters of a target given an input: a least-squares regression, and an unnormalized
-density fitted by score matching."""
+"""Fit two forecasters of a target given an input: a least-squares regression, and an unnormalized
+density by score matching."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ class Regression(NamedTuple):
 
     @classmethod
     def fit(cls, inputs: Float[Array, "n q"], targets: Points) -> "Regression":
-        """Fit by least squares, with the covariance of the residuals."""
+        """Return the least-squares fit, with the covariance of the residuals."""
         n, q = inputs.shape
         x_mean, y_mean = jnp.mean(inputs, axis=0), jnp.mean(targets, axis=0)
         xs, ys = inputs - x_mean[None], targets - y_mean[None]
@@ -39,7 +39,7 @@ class Regression(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """``weight x + bias``."""
+    """Layer of a network: the map from x to ``weight x + bias``."""
 
     weight: Float[Array, "after before"]
     bias: Float[Array, " after"]
@@ -71,11 +71,11 @@ class Energy(eqx.Module):
         linear = Regression.fit(input_units.points(inputs), target_units.points(targets))
         q, d = inputs.shape[1], targets.shape[1]
         first, second = jax.random.normal(key, (2, 32, 32), targets.dtype)  # one draw compiles fast
-        silent = jnp.zeros(32, targets.dtype)
+        zeros = jnp.zeros(32, targets.dtype)
         layers = (
-            Layer(first[:, : q + d] / (q + d) ** 0.5, silent),
-            Layer(second / 32**0.5, silent),
-            Layer(silent[None], silent[:1]),
+            Layer(first[:, : q + d] / (q + d) ** 0.5, zeros),
+            Layer(second / 32**0.5, zeros),
+            Layer(zeros[None], zeros[:1]),
         )
         return cls(
             layers,
@@ -120,9 +120,9 @@ class Trained(NamedTuple):
 def score_matching_loss(energy: Energy, xs: Float[Array, "n q"], ts: Points) -> Scalar:
     r"""Return the mean of :math:`\tfrac12 \|s(t)\|^2 + \mathrm{tr}\,\nabla s(t)` with scores s.
 
-    Its minimizer over densities is the distribution of the data; the constant drops out. Inputs
-    [n, q] and targets [n, d] are in standard units. The trace is exact: d products with the
-    Hessian.
+    Its minimizer over densities is the distribution of the data; the normalizing constant has no
+    effect on it. Inputs [n, q] and targets [n, d] are in standard units. The trace is exact: d
+    products with the Hessian.
     Source: Hyvarinen (2005), eq. 4, given an input.
     """
 
@@ -147,7 +147,7 @@ def train(
     steps: int = 20,
     rate: float = 3e-4,
 ) -> Trained:
-    """Train by Adam on all training days at once, for ``rounds`` rounds of ``steps`` steps.
+    """Train by Adam on all training days at once, for ``rounds`` rounds of ``steps`` steps each.
 
     ``training`` and ``validation`` are (inputs, targets) in the units of the data. The parameters
     with the smallest validation loss after a round are kept, to avoid overfitting. ``resolution``:
@@ -168,19 +168,19 @@ def train(
         return score_matching_loss(_with(energy, learned), *days)
 
     training_key, validation_key = jax.random.split(key)
-    seen, unseen = standard(training), spread(validation_key, standard(validation))
+    train_days, held_out = standard(training), spread(validation_key, standard(validation))
     optimizer = optax.adam(rate)
 
     def step(state, key: Key):
         learned, memory = state
-        value, gradient = jax.value_and_grad(loss)(learned, spread(key, seen))
+        value, gradient = jax.value_and_grad(loss)(learned, spread(key, train_days))
         updates, memory = optimizer.update(gradient, memory)
         return (optax.apply_updates(learned, updates), memory), value
 
     def a_round(state, key: Key):
         current, best, best_loss = state
         current, values = jax.lax.scan(step, current, jax.random.split(key, steps))
-        value = loss(current[0], unseen)
+        value = loss(current[0], held_out)
         better = value < best_loss
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), current[0], best)
         return (current, best, jnp.minimum(value, best_loss)), (values[-1], value)

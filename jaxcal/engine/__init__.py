@@ -18,14 +18,14 @@ from jaxtyping import PyTree
 # XLA's fusion emitters take a third of the time in which JAX 0.10 compiles a program for CPUs. Only
 # loops over pairs are faster with them. JAX 0.12 cannot leave them out
 EMITTERS = "xla_cpu_use_fusion_emitters"
-FEW = 1024  # observations whose loops over pairs take less time than their compilation
+FEW = 1024  # most observations for which loops over pairs take less time than compilation
 with eval_context():  # this module may be imported while a program is traced
-    OUTSIDE = get_opaque_trace_state()  # of every program and transformation
+    OUTSIDE = get_opaque_trace_state()  # the state outside of every jit, vmap and derivative
 
 
 @functools.cache
 def optional(option: str) -> bool:
-    """Return whether this XLA can compile without what the option names."""
+    """Return whether this XLA accepts the compiler option with the value False."""
     try:
         jax.jit(lambda: 0, compiler_options={option: False})()
     except jax.errors.JaxRuntimeError:  # it does not know the option
@@ -34,17 +34,16 @@ def optional(option: str) -> bool:
 
 
 def few_targets(key: Any, predictions: Any, targets: Any, *_: Any, **__: Any) -> bool:
-    """Return whether a test has few pairs of targets."""
+    """Return whether a test has at most `FEW` targets; takes the arguments of the test."""
     return len(targets) <= FEW
 
 
 class LightJit:
-    """`jax.jit` that compiles in two thirds of the time if XLA can, for calls that are no part of
-    another program and for which ``light``, a function of the arguments, is true: programs without
-    loops over pairs, or with few of them, are no slower.
+    """A `jax.jit` that compiles in two thirds of the time: without fusion emitters, if XLA can.
 
-    Attributes:
-        program: The function as `jax.jit` compiles it, which other calls are.
+    Only for calls outside of other programs for which ``light``, a function of the arguments, is
+    true: programs without loops over pairs, or with few pairs, run as fast. All other calls use
+    ``program``, the function as `jax.jit` compiles it.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class LightJit:
 
     @functools.cached_property
     def alone(self) -> Any:
-        """The function as calls by themselves compile it."""
+        """The function compiled without fusion emitters, or ``program`` if XLA needs them."""
         if not optional(EMITTERS):
             return self.program
         return jax.jit(self._function, compiler_options={EMITTERS: False}, **self._options)
@@ -73,9 +72,9 @@ class LightJit:
 def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Return the function with a ``vmap`` that, on a CPU, loops over the batch.
 
-    A walk over blocks of H fits the cache; a thousand of them side by side do not. On other
-    devices, and for derivatives, ``vmap`` is unchanged; ``jax.lax.map`` of a derivative loops.
-    Derivatives of every order and mode are supported. Arguments that are no arrays are static;
+    One loop over blocks of H fits into the cache; a thousand in parallel do not. On other devices,
+    and for derivatives, ``vmap`` is unchanged; use ``jax.lax.map`` to loop over derivatives.
+    Derivatives of every order and mode are supported. Arguments that are not arrays are static;
     arrays that the function closes over are treated as arguments.
     """
     if jax.default_backend() != "cpu":
@@ -92,11 +91,11 @@ def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         program, shape = jax.make_jaxpr(flat, return_shape=True)(*leaves)
         count = len(program.consts)
 
-        def plain(*args: PyTree) -> list[PyTree]:
+        def evaluate(*args: PyTree) -> list[PyTree]:
             return jaxpr_as_fun(ClosedJaxpr(program.jaxpr, args[:count]))(*args[count:])
 
-        walking = jax.custom_jvp(sequential_vmap(plain))
-        walking.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
+        walking = jax.custom_jvp(sequential_vmap(evaluate))
+        walking.defjvp(lambda primals, tangents: jax.jvp(evaluate, primals, tangents))
         results = walking(*program.consts, *leaves)
         return jax.tree.unflatten(jax.tree.structure(shape), results)
 
@@ -104,7 +103,8 @@ def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
 
 def over_rows(function: Callable[..., PyTree], *, mesh: Mesh | None, reduce: bool) -> PyTree:
-    """Return ``function(shared, rows)`` with the rows distributed over the devices of the mesh."""
+    """Return ``function(shared, rows)`` with the rows distributed over the devices of the mesh.
+    Results are summed over devices if ``reduce``, and otherwise concatenated along rows."""
     if mesh is None:
         return function
     axes = tuple(mesh.axis_names)
@@ -113,11 +113,11 @@ def over_rows(function: Callable[..., PyTree], *, mesh: Mesh | None, reduce: boo
         parts = function(shared, rows)
         return jax.tree.map(lambda a: jax.lax.psum(a, axes), parts) if reduce else parts
 
-    split, whole = PartitionSpec(axes), PartitionSpec()
+    split, replicated = PartitionSpec(axes), PartitionSpec()
     return jax.shard_map(
         local,
         mesh=mesh,
-        in_specs=(whole, split),
-        out_specs=whole if reduce else split,
+        in_specs=(replicated, split),
+        out_specs=replicated if reduce else split,
         check_vma=False,
     )

@@ -32,7 +32,7 @@ def linear_sums(
     rows: int = ROWS,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
-    """Return all sums over pairs of observations, from sums of their vectors.
+    """Return all sums over pairs of observations, from sums over their vectors.
 
     Args:
         pairwise: The statistic, with ``vectors(features)`` of shape [channels, p, n].
@@ -49,7 +49,7 @@ def linear_sums(
         is not.
 
     Cost: the vectors of each observation twice, n p b multiplications, and for squares or
-    eigenvalues n p^2 / 2 plus the half of the diagonal blocks of side `SIDE`.
+    eigenvalues n p (p + `SIDE`) / 2 more.
     """
     n = count(features)
     if n < 2:
@@ -65,8 +65,8 @@ Triangle = list[list[Float[Array, "_ _"]]]
 
 
 def parts_of(z: Float[Array, "p n"]) -> Parts:
-    """Split z into parts of at most `SIDE` rows. If nothing else uses z, each part is computed
-    once; otherwise a compiler recomputes all of z for every slice."""
+    """Return z split into parts of at most `SIDE` rows. Use only these parts afterwards: if z is
+    used elsewhere too, the compiler recomputes all of z for every part."""
     return [z[k : k + SIDE] for k in range(0, len(z), SIDE)]
 
 
@@ -76,20 +76,19 @@ def along(parts: Parts, columns: Float[Array, "n b"]) -> Float[Array, "p b"]:
 
 
 def triangle(parts: Parts) -> Triangle:
-    """Return ``z @ z.T`` from the parts of z: per block row, the blocks from the diagonal on."""
+    """Return the blocks of ``z @ z.T`` on and right of the diagonal, one list per part of z."""
     return [[part @ other.T for other in parts[k:]] for k, part in enumerate(parts)]
 
 
 def square(blocks: Triangle) -> Float[Array, "p p"]:
     """Return the symmetric matrix from the blocks of its `triangle`."""
-    places = range(len(blocks))
-    return jnp.block(
-        [[blocks[i][j - i] if i <= j else blocks[j][i - j].T for j in places] for i in places]
-    )
+    k = range(len(blocks))
+    return jnp.block([[blocks[i][j - i] if i <= j else blocks[j][i - j].T for j in k] for i in k])
 
 
 def filled(features: PyTree, columns: Float[Array, "n b"], missing: int) -> PyTree:
-    """Pad n observations with copies of the first, which add no NaN, and columns with zeros."""
+    """Return features and columns with ``missing`` more rows: copies of the first observation,
+    which add no NaN, and zeros."""
 
     def repeated(leaf: Array) -> Array:
         return jnp.concatenate([leaf, jnp.broadcast_to(leaf[:1], (missing, *leaf.shape[1:]))])
@@ -98,7 +97,7 @@ def filled(features: PyTree, columns: Float[Array, "n b"], missing: int) -> PyTr
 
 
 def in_blocks(tree: PyTree, rows: int) -> PyTree:
-    """Reshape arrays with leading axis k rows to blocks [k, rows]."""
+    """Return arrays with leading axis k * rows reshaped to k blocks, [k, rows, ...]."""
     return jax.tree.map(lambda leaf: leaf.reshape(-1, rows, *leaf.shape[1:]), tree)
 
 
@@ -163,18 +162,18 @@ def _sums(
     if not blocks:
         return result
     products = square(blocks)
-    apart = _channel_blocks(products, channels)
+    by_channel = _channel_blocks(products, channels)
     if squares:
         result = result._replace(
-            squares=jnp.sum(apart**2, axis=(1, 2)) - jnp.sum(diagonal**2, axis=1),
+            squares=jnp.sum(by_channel**2, axis=(1, 2)) - jnp.sum(diagonal**2, axis=1),
             all_squares=jnp.sum(products**2) - jnp.sum(jnp.sum(diagonal, axis=0) ** 2),
         )
     if eigenvalues:
-        # subtract the diagonal of H; along few of n directions it acts nearly as its mean
+        # subtract the mean in place of the diagonal of H: nearly equal along p of n directions
         means = jnp.mean(diagonal, axis=1)
         every = jnp.linalg.eigvalsh(products)[None] - jnp.sum(means)
         if channels > 1:
-            each = jnp.linalg.eigvalsh(apart) - means[:, None]
+            each = jnp.linalg.eigvalsh(by_channel) - means[:, None]
             each = jnp.pad(each, ((0, 0), (every.shape[1] - each.shape[1], 0)))
             every = jnp.concatenate([every, each])
         result = result._replace(eigenvalues=every)

@@ -30,11 +30,11 @@ class QuadraticSums(NamedTuple):
     """Sums over pairs of n observations, for each channel c of h (h is the sum of its channels).
 
     ``total`` [c]: sum of h_ij over i != j. ``diagonal`` [c, n]: h_ii. ``row_sums`` [c, n]: sum of
-    h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j, for the columns of signs
+    h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j, for the columns w of signs
     and then of weights. If requested: ``squares`` [c], sum of h_ij^2 over i != j;
     ``all_squares`` [], the same for the sum of the channels; ``eigenvalues`` [r, k], approximate
-    largest eigenvalues of H without its diagonal, negative ones as 0, for the sum of the channels
-    and then for each channel if there are several.
+    largest eigenvalues of H without its diagonal, for the sum of the channels and then for each
+    channel if there are several; some may be negative.
     """
 
     total: Float[Array, " c"]
@@ -47,8 +47,8 @@ class QuadraticSums(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Columns that multiply the rows of a tile: ones and weights, a sketch, and grouped signs;
-    padding is zero everywhere."""
+    """Columns that multiply a tile of h: ones and weights, the sketch, the signs of observations,
+    and the sign patterns of their groups. Rows of padding are zero."""
 
     weights: Float[Array, "r k"]
     sketch: Float[Array, "r q"]
@@ -57,17 +57,17 @@ class _Columns(NamedTuple):
 
 
 class _Forms(NamedTuple):
-    """Sums over pairs that are accumulated with compensation."""
+    """Quadratic forms of the columns, summed over tiles by Kahan's compensated summation."""
 
     weighted: Float[Array, "c k"]
-    shares: Float[Array, "c m p"]  # of signs, by the distance of a pair's rows in their groups
+    shares: Float[Array, "c m p"]  # of sign patterns, by the offset of a pair (`_shares`)
 
 
 class _Tile(NamedTuple):
     forms: _Forms
     row_sums: Float[Array, "c r"]
     col_sums: Float[Array, "c s"]
-    squares: Float[Array, " c1"]  # per channel, then of the sum of channels
+    squares: Float[Array, " c1"]  # sums of squares per channel, then of the sum of channels
     row_products: Float[Array, "c r q"]  # h times the sketch; q = 0 without one
     col_products: Float[Array, "c s q"]
 
@@ -97,7 +97,7 @@ def quadratic_sums(
         pairwise: The statistic.
         features: Pytree with leading axis n >= 2.
         weights: [n, b], one column per bootstrap draw; b may be 0.
-        signs: More columns, whose forms share their additions.
+        signs: More columns, whose forms share additions and come before those of ``weights``.
         squares: Whether to compute sums of squares of h.
         sketch: [n, q] normal draws from which the q largest eigenvalues of H are estimated, or
             None.
@@ -123,7 +123,7 @@ def quadratic_sums(
 
 
 def means(sums: QuadraticSums) -> Estimate:
-    """Return the means of h over pairs of different observations, and over all pairs, from sums."""
+    """Return the mean of h over pairs of different observations, and that over all pairs."""
     n, total = sums.diagonal.shape[1], jnp.sum(sums.total)
     return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
 
@@ -150,9 +150,9 @@ def _sums(
     if signs is not None:
         features, columns, rows = _arranged(features, columns, signs, side)
     if side >= n:
-        whole = _tile(pairwise, features, features, columns, columns, 0, group, squares)
-        forms, row_sums, squared = whole.forms, whole.row_sums, whole.squares
-        products = whole.row_products
+        sums = _tile(pairwise, features, features, columns, columns, 0, group, squares)
+        forms, row_sums, squared = sums.forms, sums.row_sums, sums.squares
+        products = sums.row_products
     else:
         walk = partial(_walk, pairwise, n=n, side=side, group=group, squares=squares)
         spread = _spread(walk, mesh, -(-n // side))
@@ -181,7 +181,7 @@ def _sums(
 def _arranged(
     features: Features, columns: _Columns, signs: HadamardSigns, side: int
 ) -> tuple[Features, _Columns, Array]:
-    """Return features and columns in the order of the signs, and each observation's row there."""
+    """Return features and columns in the order of the signs, and the row of each observation."""
     places = signs.arranged(side)
     dtype = columns.weights.dtype
     real = places.signs != 0
@@ -211,14 +211,14 @@ def ordered_pairs(n: int) -> float:
 
 
 def _with_ones(weights: Array, dtype: jnp.dtype) -> Array:
-    """Return the weights after a column of ones (the statistic itself), padded up to LANES."""
+    """Return a column of ones (the statistic itself), the weights, and more ones up to `LANES`."""
     more = -(weights.shape[1] + 1) % LANES
     ones = jnp.ones((weights.shape[0], 1 + more), dtype)
     return jnp.concatenate([ones[:, :1], weights.astype(dtype), ones[:, 1:]], axis=1)
 
 
 def _side(n: int, tile: int, devices: int, group: int) -> int:
-    """Return the side of equal tiles of whole groups, with at least about one tile per device."""
+    """Return the number of rows of a tile, a multiple of ``group``, for about a tile per device."""
     if devices == 1 and n <= tile:
         side = n
     else:
@@ -228,7 +228,7 @@ def _side(n: int, tile: int, devices: int, group: int) -> int:
 
 
 def _tile(pairwise, rows, cols, columns_i, columns_j, offset, group, squares) -> _Tile:
-    """Return the sums of one tile; ``offset`` is its first row number minus its first column's."""
+    """Return the sums of one tile; ``offset``: number of its first row minus its first column."""
     h = pairwise.block(rows, cols)
     side = jnp.arange(h.shape[-1])
     h = jnp.where((side[: h.shape[-2], None] + offset == side[None])[None], 0, h)
@@ -249,7 +249,7 @@ def _tile(pairwise, rows, cols, columns_i, columns_j, offset, group, squares) ->
 def _shares(
     h: Float[Array, "c r s"], columns_i: _Columns, columns_j: _Columns, group: int
 ) -> Float[Array, "c m p"]:
-    """Return the forms of the group patterns, by the offset g of a pair within its groups."""
+    """Return the forms of the p sign patterns over pairs (a, a xor g) in groups, for each g < m."""
     if columns_i.signs.shape[1] == 0:
         return jnp.zeros((h.shape[0], group, 0), h.dtype)
     parts = fold(h * (columns_i.signs * columns_j.signs.T)[None], group)
@@ -259,7 +259,8 @@ def _shares(
 
 
 def _walk(pairwise, first, second, factor, features, columns, *, n, side, group, squares):
-    """Return sums over listed tiles; ``factor``: 1 on the diagonal, 2 above, 0 for padding."""
+    """Return forms, row sums, squares and sketch products over the tiles (``first``, ``second``).
+    ``factor``: 1 for tiles on the diagonal, 2 above it, 0 for padding."""
     tiles = -(-n // side)
 
     def cut(leaf, rows, filling):
@@ -309,7 +310,7 @@ def _add_at(sums: Array, start: Array, values: Array) -> Array:
 
 
 def _spread(walk, mesh: Mesh | None, tiles: int):
-    """Return the walk over tiles on and above the diagonal, distributed over the mesh."""
+    """Return a function that runs ``walk`` over tiles on and above the diagonal, on all devices."""
     i, j = np.triu_indices(tiles)
     factor = np.where(i == j, 1, 2)
 
@@ -325,14 +326,14 @@ def _spread(walk, mesh: Mesh | None, tiles: int):
     def shared(*args):
         return jax.tree.map(lambda x: jax.lax.psum(x, axes), run(*args))
 
-    split, whole = PartitionSpec(axes), PartitionSpec()
+    split, replicated = PartitionSpec(axes), PartitionSpec()
     # every k-th tile goes to the same device, which spreads the cheap diagonal ones evenly
     i, j, factor = (a.reshape(-1, mesh.size).T.reshape(-1) for a in (i, j, factor))
     spread = jax.shard_map(
         shared,
         mesh=mesh,
-        in_specs=(split, split, split, whole, whole),
-        out_specs=whole,
+        in_specs=(split, split, split, replicated, replicated),
+        out_specs=replicated,
         check_vma=False,
     )
     return partial(spread, jnp.asarray(i), jnp.asarray(j), jnp.asarray(factor))
@@ -341,8 +342,8 @@ def _spread(walk, mesh: Mesh | None, tiles: int):
 class BlockSums(NamedTuple):
     """Sums over pairs within m consecutive blocks, for each channel c.
 
-    ``means`` [c, m]: mean of h_ij over i != j within each block. ``diagonal`` [c, n]: h_ii.
-    ``row_sums`` [c, n]: sums within blocks, 0 for the last n mod size observations. ``squares``
+    ``means`` [c, m]: mean of h_ij over i != j in each block. ``diagonal`` [c, n]: h_ii.
+    ``row_sums`` [c, n]: sums over the block, 0 for the last n mod size observations. ``squares``
     [c]: sum of h_ij^2 over i != j; ``all_squares`` []: the same for the sum of the channels."""
 
     means: Float[Array, "c m"]
@@ -355,10 +356,9 @@ class BlockSums(NamedTuple):
 def block_sums(
     pairwise: Pairwise, features: Features, size: int, *, squares: bool = False
 ) -> BlockSums:
-    """Return means of h within consecutive blocks of ``size``: O(n size) evaluations of h.
+    """Return sums over the pairs within consecutive blocks of ``size``: O(n size) evaluations of h.
 
-    The last n mod size observations are ignored. ValueError unless 2 <= size <= n.
-    """
+    Pairs of the last n mod size observations are ignored. ValueError unless 2 <= size <= n."""
     n = count(features)
     if not 2 <= size <= n:
         raise ValueError(f"block size: wanted 2 <= size <= n={n}, got {size}")

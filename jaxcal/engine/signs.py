@@ -1,4 +1,4 @@
-r"""Random signs for a wild bootstrap: independent ones, and columns whose forms share additions.
+r"""Draw random signs for a wild bootstrap: independent, or in columns whose forms share additions.
 
 Columns :math:`w_j = s \circ h_j` with random signs s and columns h_j of a Hadamard matrix have
 forms that one transform computes together. The entries of h_j multiply as their row numbers add
@@ -6,9 +6,9 @@ bit by bit, :math:`h_j(a) h_j(a') = h_j(a \oplus a')`, so that
 
 .. math:: w_j^\top H w_j = \sum_g h_j(g) \sum_a s_a s_{a \oplus g} H_{a, a \oplus g}:
 
-n^2 additions for n draws, instead of n^2 multiplications per independent column. Every single
-column is one of independent signs. Two columns are uncorrelated, and so are their forms, up to the
-few pairs of entries that stay together under a random order of the observations.
+n^2 additions for n draws, instead of n^2 multiplications per independent column. Signs within a
+column are independent. Two columns are uncorrelated, and so are their forms, up to the share of
+pairs of observations that lie in one group; the groups are random.
 """
 
 from typing import NamedTuple
@@ -26,7 +26,7 @@ LEAST_GROUPS = 12  # 2^11 sign patterns over the groups, so that few are drawn t
 
 
 def independent_signs(key: Key, n: int, b: int, dtype: DTypeLike) -> Float[Array, "n b"]:
-    """Return independent random signs, 32 from each random word."""
+    """Return independent random signs 1 and -1, 32 from each random word."""
     return _of_words(jax.random.bits(key, (n * -(-b // 32),), jnp.uint32), n, b, dtype)
 
 
@@ -37,10 +37,10 @@ def _of_words(words: UInt32[Array, " w"], n: int, b: int, dtype: DTypeLike) -> F
 
 
 class Places(NamedTuple):
-    """Observations in tiles of whole groups: in a tile, first the first member of every group, then
-    the second; padding has sign 0."""
+    """Arrangement of the observations in t rows: tiles of whole groups. A tile lists the first
+    members of all its groups, then their second members, and so on. Padding has sign 0."""
 
-    observations: Int[Array, " t"]
+    observations: Int[Array, " t"]  # observation in each row
     signs: Float[Array, " t"]
     patterns: Float[Array, "g q"]  # zeros for groups of padding only
     rows: Int[Array, " n"]  # row of each observation
@@ -54,9 +54,9 @@ class HadamardSigns(eqx.Module):
     ``patterns[group, r]``. With m = 1 the columns are the independent ``patterns``.
 
     Attributes:
-        order: Observations in random order, [n].
-        signs: A sign for each position k, [n].
-        patterns: Signs of the groups, [ceil(n / m), q].
+        order: Numbers of the observations in random order, [n].
+        signs: A random sign for each position k in this order, [n].
+        patterns: Random signs of the groups, [ceil(n / m), q].
         group: Observations m in a group, a power of two.
         count: Number b of columns, at most m q.
     """
@@ -104,27 +104,27 @@ class HadamardSigns(eqx.Module):
         return each.reshape(k, -1)[:, : self.count]
 
     def arranged(self, side: int) -> Places:
-        """Return the observations in tiles of ``side``, a multiple of the group size."""
+        """Return the arrangement in tiles of ``side`` rows, a multiple of the group size."""
         n, m = self.signs.shape[0], self.group
         tiles = -(-n // side)
-        places = np.arange(tiles * side).reshape(tiles, side // m, m).swapaxes(1, 2).reshape(-1)
-        real, kept = places < n, np.minimum(places, n - 1)
+        slots = np.arange(tiles * side).reshape(tiles, side // m, m).swapaxes(1, 2).reshape(-1)
+        real, safe = slots < n, np.minimum(slots, n - 1)
         missing = tiles * (side // m) - self.patterns.shape[0]
         return Places(
-            jnp.where(real, self.order[kept], self.order[0]),
-            jnp.where(real, self.signs[kept], 0),
+            jnp.where(real, self.order[safe], self.order[0]),
+            jnp.where(real, self.signs[safe], 0),
             jnp.pad(self.patterns, ((0, missing), (0, 0))),
-            jnp.zeros_like(self.order).at[self.order].set(np.argsort(places)[:n]),
+            jnp.zeros_like(self.order).at[self.order].set(np.argsort(slots)[:n]),
         )
 
     def of_shares(self, shares: Float[Array, "c m q"]) -> Float[Array, "c b"]:
-        """Return the forms of all columns from sums over pairs at offset g < m in their groups."""
+        """Return the forms of all columns from those of the q patterns at each offset g < m."""
         forms = jnp.einsum("jg,cgq->cjq", hadamard(self.group, shares.dtype), shares)
         return forms.reshape(shares.shape[0], -1)[:, : self.count]
 
 
 def hadamard(m: int, dtype: DTypeLike) -> Float[Array, "m m"]:
-    """Return Sylvester's Hadamard matrix for a power of two m: (-1)^(bits that i and j share)."""
+    """Return Sylvester's Hadamard matrix: (-1)^k for k common 1 bits of i and j; m a power of 2."""
     matrix = np.ones((1, 1))
     while len(matrix) < m:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])
@@ -132,10 +132,10 @@ def hadamard(m: int, dtype: DTypeLike) -> Float[Array, "m m"]:
 
 
 def fold(blocks: Float[Array, "c mp mq"], m: int) -> Float[Array, "c m p q"]:
-    r"""Return sums over a of the entries (a, a xor g) of m by m blocks, for each g < m."""
+    """Return sums over a of the blocks (a, a xor g) of a matrix of m by m blocks, for g < m."""
     parts = blocks[:, None]
     while m > 1:
-        radix = min(m, 8)  # bits per pass: few passes, and small programs
+        radix = min(m, 8)  # 3 bits per pass: few passes, and small programs
         rows, cols = (side // radix for side in parts.shape[-2:])
         split = parts.reshape(*parts.shape[:2], radix, rows, radix, cols)
         sums = [

@@ -1,4 +1,4 @@
-"""Kernel calibration error (SKCE): tests, estimates and intervals."""
+"""Test and estimate the kernel calibration error (SKCE), with intervals."""
 
 from jaxcal.skce.calibration import kce, skce, skce_test
 from jaxcal.skce.estimates import block_estimates, skce_interval

@@ -1,4 +1,4 @@
-"""SKCE: tests and estimates of calibration from kernel means of the predictions."""
+"""Test and estimate calibration from kernel means of the predictions (SKCE)."""
 
 from typing import Any, TypeVar, Unpack
 
@@ -41,11 +41,11 @@ DIVERGENCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: Wasserstein}
 
 Otherwise = TypeVar("Otherwise")
 MOST_PRODUCTS = 10**8  # multiplications per draw of redrawn classes
-MOST_REFITTED = 64  # observations with closed forms up to which each draw is refitted
+MOST_REFITTED = 64  # observations with closed forms up to which `Redrawn` is the default
 
 
 class MeanOptions(Options, total=False):
-    """Options by name of every test and estimate with kernel means; see `skce_test`."""
+    """Keyword options of all tests and estimates with kernel means; `skce_test` explains them."""
 
     n_draws: int | None
     whiten: Whitener | None
@@ -64,7 +64,7 @@ def mean_specification(
     standardize: bool = True,
     whiten: Whitener | None = None,
 ) -> tuple[Any, Array, Specification]:
-    """Return validated predictions, targets and choices; errors name the argument."""
+    """Return validated predictions, targets and `Specification`; errors name the argument."""
     predictions, ys = observations(predictions, targets)
     standardize = checks.flag(standardize, "standardize")
     n_draws = None if n_draws is None else checks.integer(n_draws, "n_draws", least=2)
@@ -98,9 +98,9 @@ def mean_specification(
 def default_null(
     predictions: Any, ys: Array, otherwise: Otherwise, kernel: Any = None
 ) -> Redrawn | Otherwise:
-    """Return `Redrawn` if its cost is small, or else another null.
+    """Return `Redrawn` if its cost is small, or else ``otherwise``.
 
-    ``kernel`` on targets; None is the default one.
+    ``kernel``: the kernel on targets; None for the default one.
     """
     n = ys.shape[0]
     if isinstance(predictions, Classes):
@@ -140,7 +140,7 @@ def _no_class_kernel(kernel: Any, m: int) -> TypeError:
 
 
 def of_targets_alone(spec: Specification) -> None:
-    """Raise TypeError if the target kernel depends on the predictions too."""
+    """Raise TypeError unless the target kernel is a function of targets alone."""
     if isinstance(spec.target_kernel, MatrixKernel):
         raise TypeError("target_kernel: a function of two predictions is for skce_test and skce")
 
@@ -182,8 +182,8 @@ def skce_test(
         predictions: A numpyro distribution with batch shape [n] (Normal, MultivariateNormal,
             Laplace and mixtures of these in closed form, Categorical and Bernoulli; any other
             through draws), class probabilities [n, m], probabilities [n] of class 1, or
-            `jaxcal.Draws`. These are split: one half is for the divergence, one for the kernel
-            means, as the weight of a pair must not depend on the errors of its means.
+            `jaxcal.Draws`. Draws are split: one half is for the divergence, one for the kernel
+            means, as the weight of a pair must not depend on the errors of its kernel means.
         targets: Observed targets, shape [n], [n, d] or [n, ...]; integer classes 0, .., m - 1 for
             class probabilities.
         divergence: Distance between predictions. By default 2-Wasserstein for normals and Laplace
@@ -201,18 +201,18 @@ def skce_test(
             `jaxcal.nulls.Redrawn`, which is exact for every n, if its cost is small: for two
             classes, for m classes up to n^2 (m - 1) = 10^8, and for normals, Laplace distributions
             and their mixtures up to n = 64 with a target kernel that has closed forms (Gaussian;
-            for Laplace distributions `L1Laplace`). `jaxcal.nulls.Wild` otherwise, and with
-            ``features``; it has a verdict only if predictions expect at least ten rare targets.
+            for Laplace distributions `L1Laplace`). Otherwise, with ``features`` or K(p, q),
+            `jaxcal.nulls.Wild`: no verdict if it depends on under ten expected rare targets.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
-        base_measure: For divergences of scores, as in `jaxcal.kccsd_test`.
-        n_nodes: For divergences of scores, as in `jaxcal.kccsd_test`.
-        n_draws: Number of draws of each prediction for kernel means, instead of closed forms, sums
-            and quantiles.
+        base_measure: Nodes of divergences that need scores, as in `jaxcal.kccsd_test`.
+        n_nodes: Number of these nodes to draw, as in `jaxcal.kccsd_test`.
+        n_draws: Number of draws of each prediction for kernel means. By default closed forms, sums
+            or quantiles are used, or else 64 draws.
         standardize: Whether to divide targets by their standard deviation in each coordinate first;
             bandwidths that you set are then in standard deviations.
         whiten: `jaxcal.whitening.Moments()`, or another whitener, transforms targets and
             predictions to the units of each prediction, as in `jaxcal.kccsd_test`, for the target
-            kernel; for draws it uses the half for the divergence. Not for classes.
+            kernel. From draws, it uses the half for the divergence. Not for classes.
         features: `RandomFeatures(key, 100)` replaces the pairs by random features of the kernel, in
             linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are stored either.
         tile: Rows and columns of a block of pairs that is computed at a time.
@@ -271,7 +271,7 @@ def skce(
             ``n_nodes``, ``n_draws``, ``standardize`` and ``whiten`` of `skce_test`.
 
     Returns:
-        `Estimate` of the square.
+        `Estimate` of the square: ``unbiased`` (U-statistic) and ``biased`` (V-statistic), both [].
 
     Cost: n^2 d multiplications with closed forms.
 
@@ -294,8 +294,8 @@ def kce(
 ) -> Array:
     """Estimate the kernel calibration error (KCE): the square root of the biased SKCE.
 
-    Its derivative at 0 is 0. It is 0 if the biased SKCE of kernels of height 1 is negative by
-    rounding; NaN if it is negative beyond that, which positive definite kernels exclude.
+    The derivative is 0 where the estimate is 0. A biased SKCE that is negative by rounding, for
+    kernels of height 1, gives 0; NaN below that, which positive definite kernels exclude.
 
     Args:
         key: Random key, used only where draws are needed.

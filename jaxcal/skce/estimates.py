@@ -1,4 +1,4 @@
-"""Estimates of the squared calibration error from blocks, and intervals for it."""
+"""Estimate the squared calibration error from blocks, and compute intervals for it."""
 
 from functools import partial
 from typing import ClassVar, Unpack
@@ -26,9 +26,9 @@ class BlockEstimates(Result):
 
     Attributes:
         blocks: Estimates, [m]; independent and identically distributed if the observations are.
-        estimate: Their mean, [].
-        standard_error: Standard error of that mean, from their spread (ddof 1), []; NaN for one
-            block.
+        estimate: Mean of the estimates of the blocks, [].
+        standard_error: Standard error of this mean, from the spread of the blocks (ddof 1), []; NaN
+            for one block.
         size: Number of observations in a block.
         n: Number of observations.
     """
@@ -44,14 +44,14 @@ class BlockEstimates(Result):
     def lower_bound(self, level: float = 0.05) -> Scalar:
         """Return a lower bound of the squared error, ``max(0, estimate - z standard_error)``, [].
 
-        Inverts the test of blocks `jaxcal.nulls.BlockNormal`, for many blocks; the bound has
-        confidence 1 - ``level``.
+        The bound has confidence 1 - ``level`` for many blocks: it inverts the test
+        `jaxcal.nulls.BlockNormal`.
         """
         z = ndtri(jnp.asarray(1 - checks.level(level), self.estimate.dtype))
         return at_least(self.estimate - z * self.standard_error, 0)
 
     def _sentences(self) -> Sentences:
-        m, left = self.blocks.shape[-1], self.n - self.blocks.shape[-1] * self.size
+        m, unused = self.blocks.shape[-1], self.n - self.blocks.shape[-1] * self.size
         finite = bool(np.all(np.isfinite(np.asarray(self.estimate))))
         return [
             (
@@ -60,9 +60,9 @@ class BlockEstimates(Result):
                 not finite,
             ),
             (
-                f"the last {left} of {self.n} observations make no whole block and were not used"
+                f"the last {unused} of {self.n} observations make no whole block and were not used"
                 " [left-over-observations]",
-                left > 0,
+                unused > 0,
             ),
             (f"{m} blocks are few for a normal limit: use smaller blocks [few-blocks]", 1 < m < 20),
             ("one block has no spread: there is no standard error [few-blocks]", m == 1),

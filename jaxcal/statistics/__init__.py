@@ -1,1 +1,1 @@
-"""Statistics h(i, j) of two observations: the definition for one pair, and blocks of pairs."""
+"""Compute statistics h(i, j) of two observations: for one pair by definition, and in blocks."""

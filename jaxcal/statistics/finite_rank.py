@@ -28,20 +28,21 @@ from jaxcal.typing import DTypeLike, Features, KernelLike, Key, OfVectors
 
 class Frequencies(NamedTuple):
     """Frequencies of the joint kernel: ``predictions`` [r, q], ``targets`` [r, d], and amplitudes
-    ``sizes`` [r], whose squares sum to the kernel's height."""
+    ``sizes`` [r], whose squares sum to the kernel's height k(x, x) on average."""
 
     predictions: Float[Array, "r q"]
     targets: Float[Array, "r d"]
     sizes: Float[Array, " r"]
 
     def turns(self, vectors: Float[Array, "q n"]) -> Float[Array, "r n"]:
-        """Return the phases of the predictions' waves, in turns."""
+        """Return the phases of the predictions, in turns, from their vectors."""
         return (self.predictions / TURN) @ vectors
 
 
 class Draw(eqx.Module):
-    """Random frequencies, the same at every call: ``count`` of them, for a ``kernel`` on vectors of
-    length ``dimension`` of the predictions and a ``target_kernel`` with its bandwidth."""
+    """Draw of ``count`` frequencies, the same at every call, for a ``kernel`` on vectors of
+    predictions, of length ``dimension``, and a ``target_kernel``. ``orthogonal``: whether they are
+    from `orthogonal_normals`."""
 
     key: Key
     kernel: KernelLike
@@ -52,8 +53,8 @@ class Draw(eqx.Module):
     dtype: DTypeLike = eqx.field(static=True)
 
     def frequencies(self, d: int = 0, kernel: KernelLike | None = None) -> Frequencies:
-        """Return frequencies of the predictions and, for d > 0, of targets [n, d] under ``kernel``,
-        by default the test's target kernel."""
+        """Return frequencies for the predictions and, if d > 0, for targets [n, d] under
+        ``kernel``, by default ``target_kernel``."""
         keys, q = self._keys(), self.dimension
         draw = orthogonal_normals if self.orthogonal else _normals
         normals = draw(keys[0], self.count, q + d, self.dtype)
@@ -70,7 +71,7 @@ class Draw(eqx.Module):
         return Frequencies(nu, second.frequencies(normals[:, q:]), sizes)
 
     def signs(self, length: int) -> Float[Array, "r length"]:
-        """Return random signs, one row per frequency."""
+        """Return random signs 1 and -1, one row per frequency."""
         return jax.random.rademacher(self._keys()[3], (self.count, length), self.dtype)
 
     def _keys(self) -> Array:
@@ -79,24 +80,24 @@ class Draw(eqx.Module):
 
 @runtime_checkable
 class Waves(Protocol):
-    """Map from the vectors [q, n] of the predictions and the features of a statistic to vectors
-    [channels, p, n] of the statistic times a kernel on predictions."""
+    """Map from the vectors [q, n] of the predictions and the features of a statistic to random
+    features [channels, p, n] of a kernel on predictions times the statistic."""
 
     def __call__(self, vectors: Float[Array, "q n"], features: Any, /) -> Float[Array, "c p n"]: ...
 
 
 @runtime_checkable
 class HasWaves(Protocol):
-    """Protocol of statistics of targets that are means over random frequencies."""
+    """Protocol of statistics of targets whose method ``waves`` returns their random features."""
 
     def waves(self, draw: Draw, features: Any, /) -> Waves: ...
 
 
 def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "WeightedWaves":
-    """Return a kernel on predictions times a statistic, as an inner product of random features.
+    """Return the map to random features of a kernel on predictions times a statistic.
 
-    The statistic needs a method ``vectors(features)``, [channels, q, n], whose inner product it
-    is, or a method ``waves(draw, features)``; TypeError otherwise.
+    The statistic needs a method ``vectors(features)``, [channels, q, n], whose inner products are
+    the statistic, or a method ``waves(draw, features)``; TypeError otherwise.
     """
     divergence, statistic = weighted.divergence, weighted.statistic
     assert isinstance(divergence, VectorDivergence)
@@ -112,7 +113,7 @@ def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "Wei
 
 
 class WeightedWaves(eqx.Module):
-    """The map of `FiniteRank`: waves of predictions times those of a statistic of the targets."""
+    """Map from features to random features of a kernel on predictions times a statistic."""
 
     divergence: VectorDivergence
     statistic: Waves
@@ -123,7 +124,7 @@ class WeightedWaves(eqx.Module):
 
 
 class VectorWaves(eqx.Module):
-    """Waves of predictions times vectors of a statistic: 2 r q numbers per observation."""
+    """Cosines and sines of predictions times the vectors of a statistic: 2 r q per observation."""
 
     frequencies: Frequencies
     statistic: OfVectors
@@ -136,8 +137,7 @@ class VectorWaves(eqx.Module):
 
 @runtime_checkable
 class Map(Protocol):
-    """Map from features of n observations to the columns of [channels, p, n], the layout in which
-    loops over observations access adjacent memory."""
+    """Map from features of n observations to vectors [channels, p, n], contiguous along n."""
 
     def __call__(self, features: Any, /) -> Float[Array, "c p n"]: ...
 
@@ -145,7 +145,7 @@ class Map(Protocol):
 class FiniteRank(eqx.Module):
     """Pairwise statistic < z_i, z_j > with z = ``vectors(features)`` [channels, p, n].
 
-    The engine computes its sums from those of the vectors: n p numbers instead of n^2.
+    The engine computes sums over pairs from the vectors: n p numbers instead of n^2.
     """
 
     map: Map
@@ -164,7 +164,7 @@ class FiniteRank(eqx.Module):
 
 
 def waves(turns: Float[Array, "r n"], sizes: Float[Array, " p"]) -> tuple[Array, Array]:
-    """Return cosine and sine [p, n], p = 2 r, of the turns and of the turns minus a quarter.
+    """Return ``sizes`` times cosine and sine [p, n], p = 2 r, of the turns and of turns - 1 / 4.
 
     The quarter turn maps cosine to sine and sine to minus cosine, so that one formula for z
     yields the real and imaginary part of ``exp(2 pi i turns) (real + i imaginary)``.
@@ -175,7 +175,7 @@ def waves(turns: Float[Array, "r n"], sizes: Float[Array, " p"]) -> tuple[Array,
 
 
 def twice(rows: Array) -> Array:
-    """Repeat the rows, for cosines and for sines."""
+    """Return the rows twice, first for cosines and then for sines."""
     return jnp.concatenate([rows, rows])
 
 
@@ -184,16 +184,16 @@ def _normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[Array, "co
 
 
 class Precisions(NamedTuple):
-    """Random variances ``values`` [r, d] of the frequencies, and the ``height`` [r] of the kernel
-    of each; the mean height is k(x, x). ``drawn`` [r, d]: frequencies from kernels that draw them
-    directly."""
+    """Random variances ``values`` [r, d] of normal frequencies, and heights ``height`` [r] of the
+    kernels of these frequencies, whose mean is k(x, x). ``drawn`` [r, d]: frequencies that kernels
+    draw themselves, which are added."""
 
     values: Float[Array, "r d"]
     height: Float[Array, " r"]
     drawn: Float[Array, "r d"] | float = 0.0
 
     def frequencies(self, normals: Float[Array, "r d"]) -> Float[Array, "r d"]:
-        """Return the frequencies, from standard normal vectors."""
+        """Return frequencies, from standard normal vectors."""
         return normals * jnp.sqrt(self.values) + self.drawn
 
 
@@ -206,7 +206,7 @@ def precisions(
     *,
     dtype: Any = None,
 ) -> Precisions:
-    r"""Draw the precisions [count, d] of Gaussian kernels whose mixture is a kernel on vectors.
+    r"""Return random `Precisions` [count, d] of Gaussian kernels whose mixture is the kernel.
 
     The kernel may be `Gaussian`, `IMQ`, `RationalQuadratic`, `Matern52`, `Laplace`, `L1Laplace`,
     `Constant`, their sums, products and multiples, with their bandwidths; any radial kernel with a

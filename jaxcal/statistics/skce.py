@@ -1,4 +1,4 @@
-r"""Statistic h(i, j) of the kernel calibration error: targets against predicted kernel means.
+r"""Compute the statistic h(i, j) of the kernel calibration error, from kernel means.
 
 .. math:: h = k_P(p, p')\, h_Y, \qquad h_Y = k(y, y') - E k(Z, y') - E k(y, Z') + E k(Z, Z')
 
@@ -26,7 +26,7 @@ from jaxcal.typing import Features
 
 
 class Observed(NamedTuple):
-    """n observations: targets [n, d] or classes [n], and the features of their kernel means."""
+    """Features of n observations: targets [n, d] or classes [n], and those of the kernel means."""
 
     ys: Array
     distribution: Features
@@ -35,9 +35,9 @@ class Observed(NamedTuple):
 class KernelResidual(eqx.Module):
     r"""h_Y: the inner product of residuals :math:`\xi = k(y, \cdot) - E k(Z, \cdot)`.
 
-    Features: `Observed`. With kernel means from draws, blocks are valid for different observations
-    only, and the diagonal uses independent draws. Cost per pair: a kernel on targets and the kernel
-    means; for classes, a product of residuals :math:`e_y - p`.
+    Features: `Observed`. With kernel means from draws, ``block`` is valid for pairs of different
+    observations only; ``diagonal`` averages over pairs of different draws. Cost per pair: a kernel
+    on targets and the kernel means; for classes, a product of residuals :math:`e_y - p`.
 
     Source: Widmann, Lindsten and Zachariah (2021), Section 3.2.
     """
@@ -50,7 +50,7 @@ class KernelResidual(eqx.Module):
 
     @property
     def route(self) -> str:
-        """Return how the kernel means are computed."""
+        """Return how the kernel means are computed, in words."""
         return self.means.route
 
     def block(self, rows: Observed, cols: Observed) -> Float[Array, "c r s"]:
@@ -75,8 +75,8 @@ class KernelResidual(eqx.Module):
         return (at_targets + means.own(features.distribution))[None]
 
     def waves(self, draw: Draw, features: Observed) -> "MeanWaves | ClassWaves":
-        """Return the statistic in random features; ``means`` must be those of a `Wave`. For
-        classes, a random projection of the residuals replaces frequencies."""
+        """Return the map to random features; ``means`` must be those of a `Wave`. For classes, a
+        random projection of the residuals replaces frequencies of targets."""
         if isinstance(features.distribution, Classes):
             kernel = self.means.kernel
             if isinstance(kernel, MatrixKernel):
@@ -89,7 +89,7 @@ class KernelResidual(eqx.Module):
 
 
 class MeanWaves(eqx.Module):
-    """Waves minus their means under the prediction: 2 r numbers per observation."""
+    """Cosines and sines minus their means under the prediction: 2 r numbers per observation."""
 
     frequencies: Frequencies
     cosine: KernelMeans
@@ -105,9 +105,9 @@ class MeanWaves(eqx.Module):
 
 
 class ClassWaves(eqx.Module):
-    r"""Waves of the predictions times a random projection of the residual :math:`e_y - p`.
+    r"""Cosines and sines of predictions times a random projection of the residual :math:`e_y - p`.
 
-    ``directions`` [r, m] have second moment :math:`\Lambda`, the Gram matrix of the m classes.
+    ``directions`` [r, m]: rows g as returned by `class_directions`.
     """
 
     frequencies: Frequencies
@@ -123,8 +123,8 @@ class ClassWaves(eqx.Module):
 def class_directions(
     signs: Float[Array, "r k"], matrix: Float[Array, "m m"] | None
 ) -> Float[Array, "r m"]:
-    r"""Return directions [r, m] with :math:`E (g^\top r)(g^\top r') = r^\top \Lambda r'` for
-    residuals of sum 0, from random signs [r, m - 1]: none is spent on the mean of residuals, 0."""
+    r"""Return random directions g with :math:`E (g^\top u)(g^\top v) = u^\top \Lambda v`, for u, v
+    of sum 0, from random signs; ``matrix`` is :math:`\Lambda`, None for the identity."""
     m = signs.shape[1] + 1
     # an orthonormal basis [m, m - 1] of the vectors of sum 0
     ones = jnp.ones((m, 1), signs.dtype)
@@ -139,7 +139,7 @@ def class_directions(
 
 
 def _sine(cosine: KernelMeans) -> KernelMeans:
-    """Return the kernel means of the sine: every formula is linear in its wave."""
+    """Return the kernel means with cosines replaced by sines: formulas are linear in the wave."""
     return jax.tree.map(
         lambda part: Wave(sine=True) if isinstance(part, Wave) else part,
         cosine,

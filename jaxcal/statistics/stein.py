@@ -1,4 +1,4 @@
-r"""Statistic h(i, j) of the Stein tests: for one pair, and as blocks of matrix products.
+r"""Compute the statistic h(i, j) of the Stein tests: for one pair, and in blocks of pairs.
 
 For a kernel l on targets and scores s, the Stein kernel of two observations is
 
@@ -34,9 +34,9 @@ class SteinFeatures(NamedTuple):
 
 
 def stein(kernel: PointKernel, x: Point, y: Point, score_x: Point, score_y: Point) -> Scalar:
-    r""":math:`l s_x^\top s_y + s_x^\top \nabla_y l + s_y^\top \nabla_x l + tr \nabla_x\nabla_y l`.
+    r"""Return :math:`l s_x^\top s_y+s_x^\top\nabla_y l+s_y^\top\nabla_x l+tr\nabla_x\nabla_y l`.
 
-    The definition for one pair, by automatic differentiation of any twice differentiable l.
+    The definition for one pair, by automatic differentiation of any twice differentiable kernel l.
     Points and scores [d]; unit: score squared; cost O(d^2). Not finite if a score is not.
     Source: Glaser et al. (2023), eq. 10.
     """
@@ -117,14 +117,14 @@ def _derivatives(f: Callable[[Array], Array], u: Array) -> tuple[Array, Array, A
 
 
 def _radial_block(f: Callable[[Array], Array], a: SteinFeatures, b: SteinFeatures) -> Array:
-    r"""Return h for l = f(r^2), three matrix products:
+    r"""Return blocks [r, c] of h for l = f(r^2), by three matrix products:
     :math:`f s^\top s' + 2 f' (s' - s)^\top (y - y') - 2 d f' - 4 r^2 f''`."""
     r2 = points.squared_distances(a.ys, b.ys)
     value, first, second = _derivatives(f, r2)
-    own_a = jnp.sum(a.scores * a.ys, -1, keepdims=True)
-    own_b = jnp.sum(b.scores * b.ys, -1, keepdims=True)
-    left = jnp.concatenate([a.scores, a.ys, -own_a, -jnp.ones_like(own_a)], -1)
-    right = jnp.concatenate([b.ys, b.scores, jnp.ones_like(own_b), own_b], -1)
+    inner_a = jnp.sum(a.scores * a.ys, -1, keepdims=True)
+    inner_b = jnp.sum(b.scores * b.ys, -1, keepdims=True)
+    left = jnp.concatenate([a.scores, a.ys, -inner_a, -jnp.ones_like(inner_a)], -1)
+    right = jnp.concatenate([b.ys, b.scores, jnp.ones_like(inner_b), inner_b], -1)
     cross = left @ right.T
     d = a.ys.shape[-1]
     return value * (a.scores @ b.scores.T) + 2 * first * (cross - d) - 4 * r2 * second
@@ -159,11 +159,11 @@ def _component_blocks(
 
 
 def _matrices(features: SteinFeatures) -> Float[Array, "n d d"]:
-    """Return the preconditioner of every observation as a matrix."""
+    """Return each observation's preconditioner as a matrix; the identity for None or scalars."""
     n, d = features.ys.shape
     eye = jnp.eye(d, dtype=features.ys.dtype)
     m = features.preconditioner
-    if m is None or m.ndim == 1:  # a scalar preconditioner multiplies k instead
+    if m is None or m.ndim == 1:  # `Stein.block` multiplies h by scalar preconditioners
         return jnp.broadcast_to(eye, (n, d, d))
     return m[:, :, None] * eye[None] if m.ndim == 2 else m
 
@@ -174,8 +174,8 @@ def _rows(features: SteinFeatures, lengths: Array) -> tuple[Array, Array]:
 
 
 class Stein(eqx.Module):
-    """Inner product h of the Stein features of two observations: KSD. Times a kernel on predictions
-    (`jaxcal.statistics.weighted.Weighted`) it is KCCSD or KCSD.
+    """Inner product h of the Stein features of two observations, the statistic of KSD. Times a
+    kernel on predictions (`jaxcal.statistics.weighted.Weighted`) it is that of KCCSD or KCSD.
 
     With ``components`` the d components are channels; their sum is the statistic. For radial target
     kernels (one bandwidth or one per dimension) blocks are matrix products, O(d) per pair; other
@@ -211,15 +211,15 @@ class Stein(eqx.Module):
         return jnp.moveaxis(jax.vmap(alone)(features), 0, 1)
 
     def waves(self, draw: Draw, features: SteinFeatures) -> "SteinWaves":
-        """Return the statistic in random features of its target kernel."""
+        """Return the map to random features of the statistic, from those of its target kernel."""
         frequencies = draw.frequencies(self.dimension, self.target_kernel)
         return SteinWaves(frequencies, self.components)
 
     def _target_block(self, rows: SteinFeatures, cols: SteinFeatures) -> Array:
         kernel, m = self.target_kernel, rows.preconditioner
-        plain = not self.components and (m is None or m.ndim == 1)
+        scalar = not self.components and (m is None or m.ndim == 1)
         radial = points.profile(kernel)
-        if radial is not None and plain:
+        if radial is not None and scalar:
             return _radial_block(radial, rows, cols)[None]
         if radial is not None:
             blocks = _component_blocks(radial, jnp.ones((), rows.ys.dtype), rows, cols)
@@ -239,7 +239,7 @@ class Stein(eqx.Module):
 
 
 class SteinWaves(eqx.Module):
-    """Waves under the Stein operator: 2 r d numbers per observation for r frequencies.
+    """Map to cosines and sines under the Stein operator: 2 r d per observation, r frequencies.
 
     With ``components`` each target coordinate is a channel.
     """

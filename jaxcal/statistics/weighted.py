@@ -1,4 +1,4 @@
-r"""Statistic h(i, j) = k(p_i, p_j) < t_i, t_j >, for every residual t with mean zero.
+r"""Compute h(i, j) = k(p_i, p_j) < t_i, t_j > for residuals t with mean zero under calibration.
 
 The residual of a target is a vector (`Inner`: a moment, a one-hot label minus its probabilities, an
 outcome minus its confidence) or a function (`jaxcal.statistics.stein.Stein`: the Stein feature of a
@@ -16,7 +16,7 @@ from jaxcal.typing import DivergenceLike, Features, KernelLike, Pairwise
 
 
 class Inner(eqx.Module):
-    """Inner product of residuals [n, q], which are the features themselves."""
+    """Inner product of residuals; the features are the residuals, [n, q]."""
 
     @property
     def channels(self) -> int:
@@ -29,7 +29,7 @@ class Inner(eqx.Module):
         return jnp.sum(features**2, axis=1)[None]
 
     def vectors(self, features: Float[Array, "n q"]) -> Float[Array, "1 q n"]:
-        """Return the residuals."""
+        """Return the residuals as columns."""
         return features.T[None]
 
 
@@ -54,7 +54,7 @@ class Weighted(eqx.Module):
 
     @property
     def route(self) -> str:
-        """Return how the statistic computes kernel means; empty if it has none."""
+        """Return how the statistic computes kernel means, in words; empty if it has none."""
         return getattr(self.statistic, "route", "")
 
     def block(self, rows: WeightedFeatures, cols: WeightedFeatures) -> Float[Array, "c r s"]:

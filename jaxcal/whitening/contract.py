@@ -1,4 +1,4 @@
-"""Protocol of whiteners, which compute a centre and a scale of each prediction."""
+"""Define the protocol of whiteners, which compute a centre and a scale of each prediction."""
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -15,13 +15,14 @@ FORMS = ("full", "diagonal")
 
 
 class Whitening(NamedTuple):
-    """Centres and scales of n predictions, in the units of the targets they are used on.
+    """Centres and scales of n predictions, in the units of the targets that they transform.
 
     Attributes:
         center: Centres, [n, d].
         scale: Scales M, [n, d, d].
-        clamped: Number of predictions whose scale could not be computed in all directions, [].
-        n_not_converged: Number of predictions whose mode was not reached, [].
+        clamped: Number of predictions whose scale could not be estimated in all directions and was
+            replaced by a typical one or bounded, [].
+        n_not_converged: Number of predictions whose mode `Landing` did not reach, [].
     """
 
     center: Points
@@ -38,14 +39,13 @@ class Whitening(NamedTuple):
         return jnp.einsum("nij,ni->nj", self.scale, scores)
 
     def along_coordinates(self) -> Float[Array, "n d d"]:
-        r"""Return :math:`D M^{-\top}`, D the claimed deviations, which maps whitened scores and
-        gradients to those per coordinate in claimed deviations; the identity for diagonal scales.
-        """
+        r"""Return :math:`D M^{-\top}`, D the deviations of the predictions. It maps whitened
+        scores :math:`M^\top s` to :math:`D s`. The identity for diagonal scales."""
         deviations = jnp.linalg.norm(self.scale, axis=2, keepdims=True)
         return deviations * jnp.swapaxes(jnp.linalg.inv(self.scale), 1, 2)
 
     def covariances(self) -> Float[Array, "n d d"]:
-        r"""Return covariances that the predictions claim, :math:`M M^\top`, [n, d, d]."""
+        r"""Return the covariances of the predictions, :math:`M M^\top`, [n, d, d]."""
         return self.scale @ jnp.swapaxes(self.scale, 1, 2)
 
 
@@ -79,7 +79,7 @@ def checked(value: object, name: str) -> Whitener:
 
 
 def at_base_points(at_nodes: NodeScores | None, who: str) -> tuple[Nodes, Float[Array, "n m d"]]:
-    """Return nodes and the scores at them; raise ValueError if there are none."""
+    """Return nodes and the scores at them; ValueError with the name ``who`` without nodes."""
     if at_nodes is None or at_nodes.nodes is None:
         raise ValueError(
             f"whiten: {who} needs scores at base points and those points: give Scores.at_nodes and "
@@ -94,7 +94,7 @@ def in_units_of(
     clamped: Int[Array, ""],
     n_not_converged: Int[Array, ""] | None = None,
 ) -> Whitening:
-    """Return the whitening with M = D R^1/2 for covariances D R D; NaN entries stay NaN."""
+    """Return the whitening with M = D R^1/2 for covariances D R D; NaN if these are not finite."""
     finite = jnp.all(jnp.isfinite(covariances), axis=(1, 2))[:, None, None]
     safe = jnp.where(finite, covariances, eyes(covariances))
     deviations = jnp.sqrt(jnp.diagonal(safe, axis1=1, axis2=2))

@@ -1,4 +1,4 @@
-r"""Matrices M_p that scale every prediction by its own spread.
+r"""Compute precisions and covariances of predictions from scores, and scales from precisions.
 
 If predictions differ in width, sharp ones have large scores and dominate the statistic. Scores at
 the nodes determine the width: :math:`s_p(z) \approx -\Lambda_p (z - \mu_p)`, so the slope of a
@@ -17,13 +17,13 @@ from jaxcal.numerics import at_least, at_most, eliminated, psd_root
 from jaxcal.typing import Nodes, Precondition
 
 # A scale that is too large gives scores that dominate the statistic; one too small does no harm.
-WIDTHS = 1e4  # deviations wider than the typical one by more than this factor are clamped
+WIDTHS = 1e4  # largest ratio of a deviation to the typical one
 LEAST = 1e-5  # least eigenvalue of precisions with diagonal 1
-RANGE = 1e4  # eigenvalues further than this factor from the typical precision are clamped
+RANGE = 1e4  # largest ratio, up or down, of an eigenvalue to the typical precision
 
 
 class Preconditioner(NamedTuple):
-    """``values`` [n], [n, d] or [n, d, d]; ``clamped`` []: number of clamped predictions."""
+    """Scales ``values`` [n], [n, d] or [n, d, d]; number of predictions ``clamped`` []."""
 
     values: Array
     clamped: Int[Array, ""]
@@ -36,10 +36,10 @@ def precision_root(
     r"""Return :math:`M_p = \Lambda_p^{-1/2}` from the scores [n, m, d] at m nodes [m, d].
 
     ``form``: "isotropic" (one number per prediction), "diagonal" or "full" (symmetric; m > d).
-    Slopes that are not positive (densities that widen, or too few points) are replaced by the
+    Precisions that are not positive (densities that widen, or too few points) are replaced by the
     median over predictions; those that differ from it by a factor over 1e4 are clamped; both are
     counted. M depends on no target, so the Stein identity holds even for a bad fit; the level at
-    finite n also requires that no M is far too large. M is a length. Cost O(n m d^2 + n d^3).
+    finite n also requires that no M is far too large. M has the unit of y. O(n m d^2 + n d^3).
     """
     z, s = _centred(nodes, scores, form, "precondition")
     d = nodes.shape[1]
@@ -63,7 +63,7 @@ def slopes(nodes: Nodes, scores: Float[Array, "n m d"], form: str) -> Float[Arra
     r"""Return the precisions :math:`\Lambda_p` of :math:`s_p(z) \approx -\Lambda_p (z - c)`.
 
     Symmetrized least squares of the scores [n, m, d] at m nodes [m, d]; "diagonal" treats each
-    coordinate separately. They need not be positive. Cost O(n m d^2).
+    coordinate separately. The precisions may be indefinite. Cost O(n m d^2).
     """
     z, s = _centred(nodes, scores, form, "form")
     if form == "full":
@@ -88,7 +88,7 @@ def _centred(
 
 
 def _regression(z: Nodes, s: Float[Array, "n m d"]) -> Float[Array, "n d d"]:
-    """Return minus the symmetric part of the slope of scores on points."""
+    """Return minus the symmetric part of the slope in a regression of scores on points."""
     m, d = z.shape
     slope = -jnp.linalg.lstsq(z, jnp.moveaxis(s, 1, 0).reshape(m, -1))[0]
     slope = jnp.moveaxis(slope.reshape(d, -1, d), 1, 0)
@@ -110,7 +110,7 @@ def _clamp(precisions: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Int[Ar
 def _clamp_spectrum(
     matrices: Float[Array, "n d d"], finite: Bool[Array, "n 1"]
 ) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
-    """Return symmetric matrices with clamped eigenvalues, and how many were clamped."""
+    """Return the matrices with clamped eigenvalues, and how many of the ``finite`` ones changed."""
     bounded, moved = bounded_spectrum(
         matrices, lambda values: _clamp(jnp.where(finite, values, jnp.nan))[0]
     )
@@ -120,11 +120,11 @@ def _clamp_spectrum(
 def bounded_spectrum(
     matrices: Float[Array, "n d d"], bound: Callable[[Float[Array, "n d"]], Float[Array, "n d"]]
 ) -> tuple[Float[Array, "n d d"], Bool[Array, " n"]]:
-    """Return symmetric matrices with replaced eigenvalues, and which matrices were changed.
+    """Return symmetric matrices with ``bound`` applied to eigenvalues, and which ones changed.
 
     Eigenvectors have no derivative where eigenvalues coincide, but the matrix has: to first order
-    the eigenvalues move by the diagonal of the change in their basis, and off-diagonal entries are
-    multiplied by divided differences. Exact in every order where nothing is changed.
+    the eigenvalues change by the diagonal of the change of the matrix in their basis, and its other
+    entries are multiplied by divided differences. Exact in every order if ``bound`` changes none.
     """
     fixed = jax.lax.stop_gradient(matrices)
     values, vectors = jnp.linalg.eigh(fixed)
@@ -142,9 +142,9 @@ def bounded_spectrum(
 
 
 def inverses(precisions: Float[Array, "n d d"]) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
-    """Return covariances from symmetric matrices, and the number of clamped matrices.
+    """Return covariances from precisions, and how many of these `bounded_matrices` changed.
 
-    Matrices are clamped with diagonals scaled to 1, so the units of coordinates do not matter.
+    They are bounded with diagonals scaled to 1, so the units of coordinates do not matter.
     """
     bounded, clamped = bounded_matrices(precisions, precisions=True)
     return _inverse(bounded), clamped
@@ -153,13 +153,13 @@ def inverses(precisions: Float[Array, "n d d"]) -> tuple[Float[Array, "n d d"], 
 def regressed(
     nodes: Nodes, scores: Float[Array, "n m d"]
 ) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"]]:
-    """Return positive precisions and covariances from the scores at m nodes, as in `slopes`."""
+    """Return positive definite precisions, by `slopes` of scores at m nodes, and covariances."""
     precisions, _ = bounded_matrices(slopes(nodes, scores, "full"), precisions=True)
     return precisions, _inverse(precisions)
 
 
 def _inverse(bounded: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
-    """Return inverses of positive matrices, computed with diagonal 1; NaN entries stay NaN."""
+    """Return inverses of positive definite matrices, computed with diagonal 1; NaN for NaN."""
     finite = jnp.all(jnp.isfinite(bounded), axis=(1, 2))[:, None, None]
     units = jnp.diagonal(jnp.where(finite, bounded, eyes(bounded)), axis1=1, axis2=2) ** -0.5
     square = units[:, :, None] * units[:, None]
@@ -171,12 +171,12 @@ def _inverse(bounded: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
 def bounded_matrices(
     matrices: Float[Array, "n d d"], *, precisions: bool
 ) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
-    """Return the nearest valid covariances or precisions, and how many matrices were changed.
+    """Return positive definite covariances or precisions, and how many matrices were changed.
 
-    A diagonal entry that is not positive becomes the median of its coordinate over predictions,
-    without correlations; a deviation more than `WIDTHS` times the typical one is clamped there.
+    A diagonal entry that is not positive becomes the median of its coordinate over predictions; a
+    deviation over `WIDTHS` times the typical one is reduced to that. Correlations of both are 0.
     Eigenvalues of the matrix with diagonal 1 that are not positive become 1; those of precisions
-    are at least `LEAST`. NaN stays NaN and is not counted here.
+    are at least `LEAST`. Matrices that are not finite become NaN and are not counted.
     """
     finite = jnp.all(jnp.isfinite(matrices), axis=(1, 2))
     diagonal = jnp.diagonal(matrices, axis1=1, axis2=2)

@@ -1,7 +1,7 @@
-"""Whiteners: centres and scales of predictions.
+"""Whiten by centres and scales of predictions, and compare predictions by them.
 
-They come from moments of predictions, moments from the user or moments of draws; or, for densities,
-from a regression of scores at nodes or from Newton steps.
+They are computed from moments of predictions, moments from the user or moments of draws; or, for
+densities, from a regression of scores at nodes or by Newton steps.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ from jaxcal.whitening.precisions import (
 
 
 def _moment(name: str) -> Any:
-    """Return a field of floating-point arrays or None."""
+    """Return a field of a module for an array of floats; None by default."""
 
     def read(value: object) -> Array | None:
         return None if value is None else convert.floats(value, name)
@@ -50,7 +50,7 @@ def _moment(name: str) -> Any:
 class Moments(eqx.Module):
     """Centre and scale by the mean and covariance of each prediction.
 
-    Both must be functions of the predictions alone. Without arguments they come from the
+    Both must be functions of the predictions alone. Without arguments they are computed from the
     predictions: normals, Laplace distributions, their mixtures, distributions with a ``mean`` and
     ``variance``, and `jaxcal.Draws`.
 
@@ -149,7 +149,7 @@ def _of_draws(draws: Draws, predictions: Standardized, form: str) -> Normals:
     return Normals(jnp.mean(points, axis=1), covariances)
 
 
-NOT_LANDED = 0.5  # a mode further away than this, in deviations, counts as not reached
+NOT_LANDED = 0.5  # distance to the mode, in deviations, above which it counts as not reached
 
 SHORTER = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # factors of the Newton step
 
@@ -157,9 +157,9 @@ SHORTER = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # factors of the Newton ste
 class Regression(eqx.Module):
     r"""Centre and scale from scores at nodes, :math:`s_p(z) \approx -\Lambda_p (z - c_p)`.
 
-    The slope of a regression of scores on points is the precision, and its intercept gives the
-    centre: exact for Gaussians, from scores that divergences between predictions need anyway. Works
-    with `jaxcal.Scores` that have nodes.
+    Minus the slope of a regression of scores on nodes is the precision, and its intercept gives the
+    centre. Both are exact for Gaussians; the Fisher divergences use the same scores. Works with
+    `jaxcal.Scores` that have nodes.
 
     Args:
         form: "full", which needs more nodes than dimensions; or "diagonal", which regresses one
@@ -206,8 +206,8 @@ class Landing(eqx.Module):
         steps: Number of Newton steps.
         form: "full" or "diagonal".
 
-    Cost per prediction: m log densities, ``steps`` + 1 gradients and d times as many
-    Hessian-vector products.
+    Cost per prediction: m log densities for m nodes, and in each of ``steps`` + 1 steps 8 log
+    densities, a gradient and d Hessian-vector products.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -239,7 +239,7 @@ class Landing(eqx.Module):
         return self.summits(predictions, nodes, values.shape[0])
 
     def summits(self, predictions: Standardized, nodes: Nodes, n: int) -> Whitening:
-        """Return a mode of each of n predictions, by ascent from the best of the nodes [m, d]."""
+        """Return the whitening at a mode of each of n predictions, by ascent from nodes [m, d]."""
         d = nodes.shape[1]
 
         def height(ys: Points) -> Array:
@@ -258,11 +258,11 @@ class Landing(eqx.Module):
             higher = jnp.take_along_axis(candidates, best[None, :, None], axis=0)[0]
             return higher, at, scores, hessians
 
-        # the last step is not taken: one program differentiates on the way and at the end
+        # the last step is not taken: it only computes the derivatives at the end
         nothing = jnp.zeros((n, d, d), start.dtype)
         climbed = (start, start, jnp.zeros_like(start), nothing)
         _, at, scores, hessians = jax.lax.fori_loop(0, self.steps + 1, step, climbed)
-        # adds 0 at a mode; if none was reached it bounds M^T s by 1
+        # s s^T is 0 at a mode; elsewhere it bounds M^T s by 1
         precisions = scores[:, :, None] * scores[:, None] - hessians
         precisions = precisions if self.form == "full" else diagonals(precisions)
         # a density without slope or curvature gets the typical scale and is counted
@@ -278,7 +278,7 @@ class Landing(eqx.Module):
 
 
 def _newton(scores: Points, precisions: Float[Array, "n d d"]) -> Points:
-    """Return the Newton step along the absolute curvature; 0 if there is none."""
+    """Return Newton steps, [n, d], with absolute values of the curvature; 0 if not finite."""
     finite = jnp.all(jnp.isfinite(precisions), axis=(1, 2)) & jnp.all(jnp.isfinite(scores), axis=1)
     safe = jnp.where(finite[:, None, None], precisions, eyes(precisions))
     diagonal = jnp.abs(jnp.diagonal(safe, axis1=1, axis2=2))
@@ -292,10 +292,10 @@ def _newton(scores: Points, precisions: Float[Array, "n d d"]) -> Points:
 class LocationScale(_Euclidean, eqx.Module):
     r"""Divergence between predictions by their centres, log scales and correlations.
 
-    The Euclidean distance of vectors :math:`(c_p, \log D_p, R_p^{1/2})`, the last without its
-    diagonal, with :math:`M_p = D_p R_p^{1/2}` from ``whitener``; centres in the units of the test.
-    `Fisher` grows like 1 / width^4, so the sharpest predictions dominate its median or overflow;
-    this distance grows like the logarithm of widths. It ignores other properties.
+    The Euclidean distance of vectors :math:`(c_p, \log D_p, R_p^{1/2})`, with the entries of
+    :math:`R_p^{1/2}` above its diagonal, :math:`M_p = D_p R_p^{1/2}` from ``whitener``, and centres
+    in the units of the test. `Fisher` grows like 1 / width^4, so the sharpest predictions dominate
+    its median or overflow; this distance grows like the logarithm of widths. It ignores all else.
 
     Args:
         whitener: `Regression`, `Landing` or `Moments`.
