@@ -26,7 +26,7 @@ from jaxcal.numerics import full_precision, not_finite
 from jaxcal.read import Draws, checks
 from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.observations import drawn_order, n_repeated
-from jaxcal.results import Estimate, TestResult, recorded
+from jaxcal.results import Estimate, TestResult, recorded, rows_in_one_order
 from jaxcal.skce.calibration import (
     MeanOptions,
     default_null,
@@ -116,6 +116,7 @@ def ucme_test(
 
 
 @full_precision
+@rows_in_one_order
 def ucme(
     key: KeyLike,
     predictions: PredictionsLike,

@@ -37,5 +37,10 @@ POPULATIONS = {
     "overconfident": Population(uniform(0, 1), lambda c: 0.1 + 0.8 * c),
     "rare labels": Population(uniform(0, 0.1), lambda c: c / 2),
     "too sure by .1": Population(uniform(0.8, 1), lambda c: c - 0.1),
+    "three steps": Population(
+        uniform(0, 1), lambda c: np.choose((3 * c).astype(int), (0.1, 0.5, 0.9))
+    ),
+    "jumps of .4": Population(uniform(0, 1), lambda c: c + 0.2 * np.sign(np.sin(4 * np.pi * c))),
+    "six waves": Population(uniform(0.2, 0.8), lambda c: c + 0.2 * np.sin(20 * np.pi * c)),
     "waves": Population(uniform(0.2, 0.8), lambda c: c + 0.15 * np.sin(8 * np.pi * c)),
 }

@@ -14,9 +14,11 @@ from jaxtyping import Array, Float
 
 from jaxcal.dce.predictions import Binary, Ordered, ascending, atoms, binary
 from jaxcal.read import checks
+from jaxcal.results import rows_in_one_order
 from jaxcal.typing import ArrayLike, DTypeLike, Scalar, Vector
 
 
+@rows_in_one_order
 def unbinned_ece(
     predictions: ArrayLike, targets: ArrayLike, *, weights: ArrayLike | None = None
 ) -> Scalar:
@@ -81,6 +83,7 @@ class BinnedECE(NamedTuple):
     residual: Float[Array, " b"]
 
 
+@rows_in_one_order
 def binned_ece(
     predictions: ArrayLike,
     targets: ArrayLike,

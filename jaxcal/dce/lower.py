@@ -19,6 +19,7 @@ from jaxcal.dce.interior_point import ChainProgram, solve_chain
 from jaxcal.dce.predictions import Ordered, binary, ordered, sums
 from jaxcal.numerics import at_least, at_most, largest
 from jaxcal.read import checks
+from jaxcal.results import rows_in_one_order
 from jaxcal.typing import ArrayLike, Scalar, Vector
 
 CELLS = 512
@@ -44,6 +45,7 @@ class LowerDistance(NamedTuple):
     on_one: Places
 
 
+@rows_in_one_order
 def lower_distance(
     predictions: ArrayLike,
     targets: ArrayLike,

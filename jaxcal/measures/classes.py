@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.numerics import largest
 from jaxcal.read import checks
-from jaxcal.results import Result, Sentences, counted, recorded
+from jaxcal.results import Result, Sentences, counted, recorded, rows_in_one_order
 from jaxcal.typing import ArrayLike, Scalar
 
 Z = 1.959963984540054  # P(|normal variable| <= Z) = .95
@@ -147,6 +147,7 @@ def wilson(
     return jnp.where(rate == 0, 0, middle - half), jnp.where(rate == 1, 1, middle + half)
 
 
+@rows_in_one_order
 def confidences(
     predictions: ArrayLike, targets: ArrayLike
 ) -> tuple[Float[Array, " n"], Bool[Array, " n"]]:
@@ -176,6 +177,7 @@ def confidences(
     return largest(p, axis=1), jnp.argmax(p, axis=1).astype(ys.dtype) == ys
 
 
+@rows_in_one_order
 def ece(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Scalar:
     r"""Return the expected calibration error (ECE) of the most likely class.
 

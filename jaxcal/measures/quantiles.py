@@ -22,6 +22,7 @@ from jaxcal.results import (
     count_verdicts,
     in_words,
     recorded,
+    rows_in_one_order,
     sentences,
     too_few,
 )
@@ -89,6 +90,7 @@ class QuantileCalibration(JudgedResult):
         ]
 
 
+@rows_in_one_order
 def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
     """Return the probability integral transforms F_i(y_i), one per target.
 
@@ -362,6 +364,7 @@ def _levels(levels: ArrayLike, dtype: DTypeLike) -> Float[Array, " q"]:
     return at
 
 
+@rows_in_one_order
 def pinball_loss(
     predictions: PredictionsLike, targets: ArrayLike, *, levels: ArrayLike = LEVELS
 ) -> Scalar:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal.read import checks
 from jaxcal.read.scores import is_distribution, log_densities_at
-from jaxcal.results import Result, Sentences, counted, recorded
+from jaxcal.results import Result, Sentences, counted, recorded, rows_in_one_order
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 LAST = 20  # largest absolute logarithm of a temperature
@@ -91,6 +91,7 @@ class TemperatureFit(Result):
         ]
 
 
+@rows_in_one_order
 def nll(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
     """Return the mean negative log likelihood (NLL) of n targets.
 

@@ -71,7 +71,7 @@ def contributions(
     x: ArrayLike | None = None,
     *,
     bins: int | None = None,
-    label: str = "observation, in the order given",
+    label: str | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
     """Draw the contribution of each observation to the estimate, or means over groups.
@@ -86,7 +86,7 @@ def contributions(
         x: Numbers or dates (``datetime64``), [n]; by default the index of the observation. Text or
             booleans: one bar per group.
         bins: Number of bins of about equally many observations, whose means are drawn.
-        label: Name of x and its unit.
+        label: Name of x and its unit; by default "x", or "observation, in the order given".
         ax: Axes to draw on; new ones by default.
 
     Example:
@@ -109,6 +109,7 @@ def contributions(
         if not np.all(np.isfinite(where)):
             raise ValueError("x: wanted finite numbers, got NaN or infinity among them")
     to = "estimate" if result.parts is None else "log evidence"
+    label = label or ("observation, in the order given" if x is None else "x")
     ax.set(xlabel=label, ylabel=f"n times contribution to {to}")
     if not np.all(np.isfinite(parts)):
         return say(ax, "contributions are not finite numbers:\nno verdict")

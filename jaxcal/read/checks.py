@@ -273,7 +273,8 @@ def probabilities(value: Any, name: str = "predictions", *, binary: bool = False
     """Return class probabilities [n, m]; ValueError unless rows are >= 0 with sum 1 up to rounding.
 
     Accepts a numpyro ``Categorical`` and, with ``binary``, n probabilities of class 1. Columns of a
-    data frame named 0, .., m - 1 are put into this order. Values are checked outside of jit only.
+    data frame named 0, .., m - 1, or "p0", "p1", .., are put into this order. Values are checked
+    outside of jit only.
     """
     if is_distribution(value) and hasattr(value, "enumerate_support"):
         value = _categorical(value, name)

@@ -309,17 +309,23 @@ def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, 
 
 def class_columns(value: Any, name: str) -> list[int] | None:
     """Return the index of the column of each class 0, 1, .. in a data frame or table whose column
-    names are numbers; None if no name is a number."""
-    words = [str(word) for word in _named_columns(value)]
-    words = [{"False": "0", "True": "1"}.get(word, word) for word in words]
-    words = [re.sub(r"\.0$", "", word) for word in words]
+    names are numbers, or numbers with one text before them such as "p0" and "p1", and one after
+    them; None for other names, and for numbers after a text that ascend from column to column."""
+    names = [str(word) for word in _named_columns(value)]
+    words = [{"False": "0", "True": "1"}.get(word, word) for word in names]
+    words = [re.sub(r"^(-?\d+)\.0$", r"\1", word) for word in words]
     if not any(re.fullmatch(r"-?\d+", word) for word in words):
-        return None
+        parts = [re.fullmatch(r"(.*?)(\d+)(\D*)", word) for word in words]
+        if not all(parts) or len({(part[1], part[3]) for part in parts if part}) > 1:
+            return None
+        words = [str(int(part[2])) for part in parts if part]
+        if sorted(words, key=int) == words:
+            return None
     wanted = [str(k) for k in range(len(words))]
     if sorted(words) != sorted(wanted):
         raise ValueError(
             f"{name}: wanted columns named after the classes 0, .., {len(words) - 1}, got "
-            f"{SHORT.repr(words)}, from which classes cannot be read: rename them, or pass "
+            f"{SHORT.repr(names)}, from which classes cannot be read: rename them, or pass "
             f".to_numpy() with one column per class, in their order"
         )
     return [words.index(word) for word in wanted]

@@ -176,6 +176,8 @@ def offered_moments(predictions: Any) -> Normals | None:
     if isinstance(predictions, Standardized):
         moments = offered_moments(predictions.predictions)
         return None if moments is None else _in_units(moments, predictions.units)
+    if type(getattr(predictions, "support", None)).__name__.strip("_").lower() == "circular":
+        return None  # their means are directions
     closed_form = mean_and_covariance(distribution_of(predictions))
     if closed_form is not None or getattr(bare(predictions), "event_shape", None) != ():
         return closed_form

@@ -15,7 +15,7 @@ from jaxcal.results.parts import (
 )
 from jaxcal.results.report import confidence, count_verdicts, in_words, too_few
 from jaxcal.results.result import JudgedResult, Result, Sentences, TestResult, load
-from jaxcal.results.saved import recorded, replacing
+from jaxcal.results.saved import recorded, replacing, rows_in_one_order
 
 __all__ = [
     "FEW",
@@ -39,6 +39,7 @@ __all__ = [
     "plain",
     "recorded",
     "replacing",
+    "rows_in_one_order",
     "sentences",
     "tells",
     "too_few",

@@ -231,17 +231,29 @@ def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outc
     """Decorate a function: compute in `full_precision`, and record the call in the result, except
     under jit and vmap. ValueError if pandas arguments differ in the order of their rows."""
 
+    checked = full_precision(rows_in_one_order(function))
+
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
-        names = inspect.signature(function).parameters
-        _in_one_order(dict(zip(names, args, strict=False)) | kwargs)
         started = time.monotonic()
-        result: Any = full_precision(function)(*args, **kwargs)
+        result: Any = checked(*args, **kwargs)
         if not result.traced:
             object.__setattr__(result, SOURCE, _described(function, args, kwargs))
             if time.monotonic() - started > COMPILED:
                 make_room()
         return result
+
+    return call
+
+
+def rows_in_one_order(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
+    """Make the function refuse pandas objects with rows in different orders."""
+    names = tuple(inspect.signature(function).parameters)
+
+    @functools.wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
+        _in_one_order(dict(zip(names, args, strict=False)) | kwargs)
+        return function(*args, **kwargs)
 
     return call
 
@@ -252,6 +264,8 @@ def _in_one_order(arguments: Mapping[str, Any]) -> None:
     for name, value in arguments.items():
         parts = value if isinstance(value, Mapping) else {None: value}
         for label, part in parts.items():
+            if type(part).__module__.startswith("jaxcal"):  # Draws
+                part = getattr(part, "samples", part)
             if type(part).__module__.startswith("pandas") and hasattr(part, "index"):
                 tables[name if label is None else f"{name}[{label!r}]"] = part
     first = next(iter(tables), "")

@@ -202,8 +202,8 @@ def cross_fitted_means(
     gaps = _squares(z, landmarks)
     width = jnp.median(gaps)
     kernels = jnp.exp(-gaps / jnp.where(width > 0, width, 1))
-    parts = [jnp.ones((n, 1), z.dtype), z] if z.shape[1] <= LANDMARKS else [jnp.ones((n, 1))]
-    phi = jnp.concatenate([*parts, kernels], axis=1)
+    linear = [z] if z.shape[1] <= LANDMARKS else []
+    phi = jnp.concatenate([jnp.ones((n, 1), z.dtype), *linear, kernels], axis=1)
     places = drawn_order(key, n, predictors, thetas)
     fold = jnp.zeros(n, places.dtype).at[places].set(jnp.arange(n, dtype=places.dtype) % FOLDS)
 

@@ -56,9 +56,9 @@ class Monitored(JudgedResult):
         center, scale: Mean and deviation of inputs and widths in the first call, [q + r].
         slopes: Fitted mean of the normal scores: its intercept and its slope along each single
             input, [r, 1 + q]; positive where parameters are higher than claimed.
-        spreads: Fitted log deviation of the normal scores, and its slope along the claimed log
-            deviation, [r, 2]; positive where the posterior is too narrow. Ranks are bounded, so
-            deviations above about 2 are underestimated.
+        spreads: Fitted log deviation of the normal scores about their mean, and its slope along the
+            claimed log deviation, [r, 2]; positive where the posterior is too narrow. Ranks are
+            bounded, so deviations above about 2 are underestimated.
         statistics: Names of what is ranked: "density" or "distance", then each parameter.
         level: Largest probability of ever rejecting a right posterior.
     """
@@ -105,21 +105,23 @@ class Monitored(JudgedResult):
 
     def _lines(self) -> list[str]:
         n, e = len(self.log_evidence), math.exp(min(700.0, float(self.log_evidence[-1])))
-        stop = self.rejected_at
+        stop, highest = self.rejected_at, float(np.max(np.asarray(self.log_evidence)))
         lines = [
             f"monitor: E = {e:.3g} after {n} pairs, rejected at {1 / self.level:.3g}",
             f"  {self.verdict}"
             + (f" after {stop} pairs" if stop else "")
-            + f" (anytime p = {float(self.p_value):.2g})",
+            + f" (anytime p = {math.exp(-min(700.0, max(0.0, highest))):.2g})",
         ]
         slopes = np.asarray(self.slopes)
         k, j = np.unravel_index(np.argmax(np.abs(slopes)), slopes.shape)
-        where = "everywhere" if j == 0 else f"along input {j - 1}"
+        side = "" if k == 0 else f"claimed too {'low' if slopes[k, j] > 0 else 'high'} by "
+        size = f"{slopes[k, j]:+.2f}" if k == 0 else f"{abs(slopes[k, j]):.2f}"
+        where = "" if j == 0 else f" for each deviation of input {j - 1}"
         factors, along = np.exp(np.asarray(self.spreads)[1:]).T
         i = int(np.argmax(np.abs(np.log(factors)) + np.abs(np.log(along))))
         return [
             *lines,
-            f"  largest fitted error: {self.statistics[k]} {where}, {slopes[k, j]:+.2f} deviations",
+            f"  largest fitted error: {self.statistics[k]} {side}{size} deviations{where}",
             f"  fitted spread: {self.statistics[1 + i]} {factors[i]:.2f} times the claimed one, "
             f"and {along[i]:.2f} times that for each deviation of the claimed log deviation",
         ]
@@ -343,6 +345,7 @@ def _spreads(
     """Return the log deviation of scores at width 0 and its slope along the widths, by a regression
     of log absolute scores on widths; the slope is 0 for constant widths."""
     n = jnp.sum(ones)
+    scores = scores - jnp.sum(scores * ones, axis=0, keepdims=True) / n
     gaps = ones * (widths - jnp.sum(widths * ones, axis=0, keepdims=True) / n)
     sizes = jnp.log(at_least(jnp.abs(scores), LEAST_SCORE))
     squares = jnp.sum(gaps**2, axis=0)

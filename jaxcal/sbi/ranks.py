@@ -62,6 +62,7 @@ class PosteriorRanks(Result):
         repeated: Number of pairs that repeat another one, []; 0 if there are log densities.
         moments: Result of `jaxcal.calibration_test` with the draws, and x as inputs; None if there
             are log densities, and for fewer than 4 independent draws.
+        level: Level of the band in the figure.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("statistics", "p_values")
@@ -78,6 +79,7 @@ class PosteriorRanks(Result):
     correlation: Scalar | float = 0.0
     repeated: Int[Array, ""] | int = 0
     moments: TestResult | None = None
+    level: float = eqx.field(static=True, default=0.05)
 
     def _sentences(self) -> Sentences:
         lost = bool(np.any(np.isnan(np.asarray(self.p_values))))
@@ -92,7 +94,7 @@ class PosteriorRanks(Result):
         ]
 
     def figure(self) -> "Figure":
-        ax = import_module("jaxcal.plots.sbi").rank_bands(self, level=0.05)
+        ax = import_module("jaxcal.plots.sbi").rank_bands(self, level=self.level)
         ax.figure.set_size_inches(4.8, 3.2)
         return ax.figure
 
@@ -230,6 +232,7 @@ def rank_densities(
         DRAWS if drawn else CHAINS,
         size,
         lag,
+        level=level,
     )
 
 
@@ -265,6 +268,7 @@ def rank_draws(
         lag,
         n_repeated(thetas, draws if features is None else features),
         moments,
+        level,
     )
 
 

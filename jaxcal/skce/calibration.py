@@ -25,7 +25,7 @@ from jaxcal.read import checks
 from jaxcal.read.families import Classes, Laplaces, Mixtures, Normals, distribution_of
 from jaxcal.read.observations import check_parameters, observations
 from jaxcal.read.sampling import lattice_size
-from jaxcal.results import Estimate, TestResult, recorded
+from jaxcal.results import Estimate, TestResult, recorded, rows_in_one_order
 from jaxcal.typing import (
     ArrayLike,
     BaseMeasure,
@@ -255,6 +255,7 @@ def skce_test(
     return testing.run(key, predictions, ys, spec, null, "SKCE test", level, tile, mesh, features)
 
 
+@rows_in_one_order
 def skce(
     key: KeyLike, predictions: PredictionsLike, targets: ArrayLike, **options: Unpack[MeanOptions]
 ) -> Estimate:
@@ -289,6 +290,7 @@ def skce(
     return testing.estimate(key, predictions, ys, spec)
 
 
+@rows_in_one_order
 def kce(
     key: KeyLike, predictions: PredictionsLike, targets: ArrayLike, **options: Unpack[MeanOptions]
 ) -> Array:

@@ -274,12 +274,31 @@ def test_columns_named_after_the_classes_are_put_in_their_order(measure):
     measure, want = OF_CLASSES[measure], OF_CLASSES[measure](THREE)
     turned = pandas.DataFrame(THREE[:, ::-1], columns=[2, 1, 0])
     forms = [turned, turned.set_axis(["2", "1", "0"], axis=1)]
+    forms += [
+        turned.set_axis(names, axis=1) for names in (["p2", "p1", "p0"], ["c2x", "c1x", "c0x"])
+    ]
     forms.append(pytest.importorskip("pyarrow").Table.from_pandas(forms[1]))
-    for frame in (*forms, pandas.DataFrame(THREE, columns=["a", "b", "c"])):
+    for names in (["a", "b", "c"], ["p1", "p2", "p3"], ["p0", "q1", "r2"]):  # by position
+        forms.append(pandas.DataFrame(THREE, columns=names))
+    for frame in forms:
         np.testing.assert_allclose(measure(frame), want)
 
 
-@pytest.mark.parametrize("names", [[1, 2, 3], [0, 1, 1], [0, 1, "other"], [-1, 0, 1]])
+def test_numbers_of_names_are_no_text():
+    """Sorted as text, "p10" stands before "p2"."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(np.random.default_rng(3).dirichlet(np.ones(11), 40))
+    frame.columns = [f"p{k}" for k in range(11)]
+    labels = np.arange(40) % 11
+    by_text = frame[sorted(frame.columns)]
+    assert list(by_text.columns)[:3] == ["p0", "p1", "p10"]
+    np.testing.assert_allclose(measures.ece(by_text, labels), measures.ece(frame, labels))
+
+
+WRONG = [[1, 2, 3], [0, 1, 1], [0, 1, "other"], [-1, 0, 1], ["p3", "p2", "p1"]]
+
+
+@pytest.mark.parametrize("names", WRONG)
 def test_numbers_with_ambiguous_classes_of_columns_are_refused(names):
     frame = pytest.importorskip("pandas").DataFrame(THREE, columns=names)
     with pytest.raises(ValueError, match=r"predictions: .*classes 0, .., 2, got .*to_numpy\(\)"):
@@ -300,6 +319,13 @@ def test_indices_in_different_orders_are_refused():
         jaxcal.skce_test(0, frame, there)
     with pytest.raises(ValueError, match=r"models\['b'\]: its index"):
         jaxcal.compare(0, {"a": frame, "b": frame.iloc[::-1]}, labels)
+    draws, values = jaxcal.Draws(frame), pandas.Series(THREE[:, 0], there.index)
+    plain = (measures.ece, lambda p, y: jaxcal.skce.kce(0, p, y))
+    for call in (*plain, lambda p, _: measures.pinball_loss(draws, values)):
+        with pytest.raises(ValueError, match="targets: its index has the labels of predictions"):
+            call(frame, there)
+    with pytest.raises(ValueError, match="targets: its index"):
+        jaxcal.dce.lower_distance(frame[0], there == 0)
     wanted = jaxcal.skce_test(0, THREE, labels).p_value
     for same in (labels, labels.set_axis(range(5, 35)), labels.set_axis([0] * 30)):
         assert jaxcal.skce_test(0, frame, same).p_value == wanted

@@ -143,10 +143,14 @@ def intervals() -> str:
     right = {"keep": lambda row: row["fault"] == "none" and row["family"] == "gaussian"}
     heavy = {"keep": lambda row: row["fault"] == "none" and row["family"] == "student"}
     by_probability = {"keep": lambda row: row["measure"] == "probability"}
+    jumps = ("three steps", "jumps of .4", "six waves")
+    smooth = {"keep": lambda row: row["population"] not in jumps}
+    steps = {"keep": lambda row: row["population"] in jumps}
     rows = (
         ("all differences of `compare`", "compare", "all_differences_covered", by_probability),
         ("error of one model, `compare`", "compare", "value_covered", by_probability),
-        ("calibration error, every row", "squared_ce_intervals", "covered", {}),
+        ("calibration error, every row", "squared_ce_intervals", "covered", smooth),
+        ("calibration error, steps and six waves", "squared_ce_intervals", "covered", steps),
         ("distance from calibration", "distance_intervals", "coverage", {}),
         ("shift of a coordinate, Gaussian", "faults", "mean_covered", right),
         ("spread of a coordinate, Gaussian", "faults", "spread_covered", right),

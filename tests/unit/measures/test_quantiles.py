@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 import scipy.optimize
 import scipy.stats
@@ -162,7 +163,10 @@ def test_the_gap_is_that_of_kolmogorov():
 def test_draws_stand_for_a_cdf():
     n, m = 20_000, 9
     z = RNG.normal(size=(n, m, 1))
-    report = quantile_calibration(Draws(z), RNG.normal(size=n), levels=np.arange(1, 10) / 10)
+    ys, levels = RNG.normal(size=n), np.arange(1, 10) / 10
+    report = quantile_calibration(Draws(z), ys, levels=levels)
+    of_frame = quantile_calibration(Draws(pd.DataFrame(z[:, :, 0])), ys, levels=levels)
+    assert float(of_frame.p_value) == float(report.p_value)
     low, high = scipy.stats.binom.interval(0.9999, n, np.arange(1, 10) / 10)
     counts = np.rint(np.asarray(report.observed) * n)
     assert np.all((low <= counts) & (counts <= high))

@@ -66,7 +66,9 @@ def test_no_line_is_labelled_estimate_unless_it_is_the_average():
     tested = jaxcal.calibration_test(0, predictions, jnp.asarray(x + 0.8))
     apart = float(jnp.sum(tested.contributions) - tested.estimate)
     assert abs(apart) > 0.1 * abs(float(tested.estimate))
+    assert plots.contributions(tested).get_xlabel() == "observation, in the order given"
     for ax in (plots.contributions(tested, x), plots.contributions(tested, x, bins=5)):
+        assert ax.get_xlabel() == "x"
         shown = ax.get_legend_handles_labels()[1]
         assert shown
         assert "estimate" not in shown

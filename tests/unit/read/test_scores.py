@@ -13,6 +13,7 @@ import pytest
 from jaxcal import calibration_test, kccsd_test
 from jaxcal.divergences import Vectors
 from jaxcal.read import Scores, Standardized, Units, Unnormalized
+from jaxcal.read.families import offered_moments
 from jaxcal.read.scores import is_distribution, score, scores_at, signs_reversed
 
 N, D = 5, 3
@@ -22,6 +23,12 @@ MEAN = jnp.asarray(RNG.normal(size=(N, D)))
 DEVIATION = jnp.asarray(RNG.uniform(0.5, 2, size=(N, D)))
 ROOT = jnp.asarray(np.tril(RNG.normal(size=(N, D, D)), -1) + np.diag([1.0, 0.7, 1.4]))
 close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12)
+
+
+def test_directions_have_no_means():
+    """numpyro gives the circular mean of a von Mises distribution as its mean."""
+    assert offered_moments(dist.VonMises(jnp.linspace(-1, 3, N), 1.0)) is None
+    assert offered_moments(dist.Gamma(jnp.linspace(1, 3, N), 1.0)) is not None
 
 
 def gaussian(params, y):

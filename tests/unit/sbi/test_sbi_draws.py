@@ -367,7 +367,8 @@ def test_errors_along_x_are_printed_and_counted():
     assert float(without.uniformity) == float(blind.uniformity)
     least = min(float(without.uniformity), float(without.moments.p_value))
     assert float(without.p_value) == min(1, 2 * least)
-    two = sbi.check_draws(0, draws[:, :3], thetas)
+    two = sbi.check_draws(0, draws[:, :3], thetas, level=0.2)
+    assert "80 % band" in two.figure().axes[0].get_legend_handles_labels()[1]
     assert two.moments is None
     assert float(two.p_value) == float(two.uniformity)
 

@@ -88,6 +88,16 @@ def test_errors_of_the_spread_along_its_own_claim_are_found():
     assert "fitted spread: theta_" in repr(result)
 
 
+def test_a_shift_is_no_spread_and_has_its_direction():
+    """Posteriors are .99 deviations too high, and as wide as they should be."""
+    thetas, xs = pairs(7, 200)
+    result = sbi.monitor(0, lambda theta, x: exact(theta - 0.7, x), thetas, xs, prior=PRIOR)
+    assert np.all(np.abs(np.asarray(result.spreads)[1:, 0]) < 3 / 400**0.5)
+    text = repr(result)
+    assert "claimed too high by " in text
+    assert "anytime p = 0)" not in text
+
+
 def test_the_evidence_has_mean_1():
     # E of 3 pairs, by the mean over 20,000 data sets: its error is below .02
     scores = jax.random.normal(jax.random.key(0), (20_000, 3, 2))
