@@ -124,7 +124,7 @@ def _weights(weights: ArrayLike | None, k: int) -> Float[Array, " k"]:
         return jnp.full(k, 1 / k)
     w = checks.floats(weights, "weights")
     if w.shape != (k,):
-        raise ValueError(f"weights: wanted one a member, shape ({k},), got {w.shape}")
+        raise ValueError(f"weights: wanted one per member, shape ({k},), got {w.shape}")
     good = isinstance(w, Tracer) or bool(jnp.all(w >= 0) & (jnp.abs(w.sum() - 1) <= 1e-5))
     if not good:
         raise ValueError(f"weights: wanted numbers >= 0 of sum 1, got {np.asarray(w).tolist()}")

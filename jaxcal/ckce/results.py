@@ -96,8 +96,9 @@ class CKCE(Result):
 
 
 class Differences(NamedTuple):
-    """Differences of the errors of all pairs of models, [M, M] each: the model of the row minus the
-    model of the column. A negative difference means that the model of the row has less error.
+    """Differences of the errors of all pairs of models: row minus column, in arrays [M, M].
+
+    A negative difference means that the model of the row has less error.
 
     Attributes:
         estimate: Differences of the squared errors without label noise; negative errors are used as

@@ -186,7 +186,7 @@ def quantile_calibration(
         massart(jnp.where(unknown, jnp.nan, gap), n, sides=2),
         checks.level(level),
         m,
-        n_repeated(ys, predictions),
+        n_repeated(ys, predictions if samples is None else samples),
     )
 
 

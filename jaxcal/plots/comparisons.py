@@ -224,7 +224,7 @@ def _p_values(rows: Any, name: str, settings: int) -> Float[np.ndarray, "k trial
     values = np.asarray(checks.floats(rows, f"p_values[{name!r}]"))
     if values.ndim != 2 or len(values) != settings or not values.shape[1]:
         raise ValueError(
-            f"p_values[{name!r}]: wanted one row of p-values a setting, shape "
+            f"p_values[{name!r}]: wanted one row of p-values per setting, shape "
             f"({settings}, trials), got {values.shape}"
         )
     if np.any((values < 0) | (values > 1)):

@@ -109,7 +109,8 @@ def contributions(
         if not np.all(np.isfinite(where)):
             raise ValueError("x: wanted finite numbers, got NaN or infinity among them")
     to = "estimate" if result.parts is None else "log evidence"
-    label = label or ("observation, in the order given" if x is None else "x")
+    if label is None:
+        label = "observation, in the order given" if x is None else "x"
     ax.set(xlabel=label, ylabel=f"n times contribution to {to}")
     if not np.all(np.isfinite(parts)):
         return say(ax, "contributions are not finite numbers:\nno verdict")

@@ -14,7 +14,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Bool, Int, PyTree, UInt32
 
 from jaxcal.read import Draws, Scores, Unnormalized, checks
-from jaxcal.read.convert import brought, leaves
+from jaxcal.read.convert import brought
 from jaxcal.read.families import Classes, Mixtures, bare, distribution_of
 from jaxcal.read.scores import is_discrete, is_distribution, no_log_densities
 from jaxcal.typing import ArrayLike, DTypeLike, Key, PredictionsLike
@@ -229,7 +229,7 @@ def _n_repeated(targets: Array, arrays: list[Array]) -> Int[Array, ""]:
 
 def _arrays(tree: PyTree, n: int) -> list[Any]:
     """Return the leaves that are arrays of n rows, so that programs depend on no other leaves."""
-    return [leaf for leaf in jax.tree.leaves(leaves(tree, "predictions")) if _has_rows(leaf, n)]
+    return [leaf for leaf in jax.tree.leaves(tree) if _has_rows(leaf, n)]
 
 
 def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[Array, " n"]:

@@ -130,7 +130,7 @@ def test_the_readme_is_short():
 
 def test_errors_are_listed_by_their_argument():
     listed = errors.messages()
-    assert any("at least 2 observations" in text for text in listed["targets"])
+    assert any("observations, got shape" in text for text in listed["targets"])
     assert list(listed)[-1] == errors.SHARED
     assert "## targets { #targets }" in errors.page()
 

@@ -406,7 +406,7 @@ def test_by_default_no_estimator_is_tuned(problem, report):
     alone = problem_error(jax.random.key(2), problem)
     assert alone.estimators == {}
     assert (alone.error, alone.interval) == (report.error, report.interval)
-    assert str(alone).splitlines() == str(report).splitlines()[:3]
+    assert str(alone).splitlines() == str(report).splitlines()[:4]
     for act in (lambda: alone.best, lambda: calibration_errors(alone)):
         with pytest.raises(ValueError, match="tuned"):
             act()
