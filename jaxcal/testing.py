@@ -188,8 +188,8 @@ def _sensitivity(
 
     For targets shifted by :math:`\delta` along coordinate e the Stein feature has mean
     :math:`\delta\, E_p[\partial_e \xi] = -\delta\, E_p[(s_p)_e\, \xi]` by partial integration, so
-    that :math:`E\,U = \delta^2 E[(s_i)_e (s_j)_e h_{ij}]` to first order. ``forms`` [d] have the
-    scores as weights. NaN where the coefficient is not significantly above 0.
+    that :math:`E\,U = \delta^2 E[(s_i)_e (s_j)_e h_{ij}]` to first order. ``forms`` [d] are sums
+    of this product over pairs. NaN where the coefficient is not significantly above 0.
     """
     slope = forms / ordered_pairs(scores.shape[0])
     noise = jnp.std(outcome.samples[:1], axis=1) * jnp.mean(scores**2, axis=0)

@@ -112,9 +112,9 @@ def default_rank(n: int, m: int) -> int:
     r"""Return the rank of `compare` for n predictions of m classes: 2 m + 8 n^(1/4), or 128 if that
     is larger, but at most n.
 
-    In a Gram matrix with trace at most 2 n, at most :math:`8 n^{1/4}` eigenvalues exceed n^(3/4) /
-    4, a quarter of n times the default ridge, which makes smaller ones negligible. For a million
-    Dirichlet predictions of 10 classes, 11 exceed a tenth. The kernel's linear part has rank m.
+    In a Gram matrix with trace at most 2 n, at most :math:`8 n^{1/4}` eigenvalues exceed r / 4,
+    r = n^(3/4) being n times the default ridge, which makes smaller ones negligible. For a million
+    Dirichlet predictions of 10 classes, 11 exceed r / 10. The kernel's linear part has rank m.
     """
     return min(n, max(128, 2 * m + int(8 * n**0.25)))
 

@@ -108,7 +108,7 @@ def normal_equations(
     *,
     side: int = TILE,
 ) -> _Sums:
-    """Return F^T F, F^T R and tr F F^T over rows of ``weights`` 1 (not 0), ``side`` at a time."""
+    """Return sums for features F and residuals R over rows of weight 1, ``side`` at a time."""
     n = points.shape[0]
     missing = -n % side
     padded = (jnp.concatenate([a, a[:1].repeat(missing, 0)]) for a in (points, residuals))

@@ -109,8 +109,8 @@ def check_bandwidth(kernel: KernelLike, q: int) -> None:
 def conditioned(
     kernel: KernelLike, q: Points, condition: tuple[Float[Array, "n a"], KernelLike] | None
 ) -> tuple[KernelLike, Float[Array, "n e"], dict[str, Scalar]]:
-    """Return the product of the kernel and of the one in ``condition``, which is on further
-    variables; points [n, e] that hold both; and {"given": bandwidth} if it was unset, else {}."""
+    """Return the product of the kernel and another in ``condition``, (variables, their kernel);
+    points [q, variables]; and {"given": bandwidth} if that of the other was unset, else {}."""
     if condition is None:
         return kernel, q, {}
     variables, on_variables = condition

@@ -17,8 +17,8 @@ a supremum of means, attained in the population by one s*. H of the data is at l
 and the mean of this fixed function is below its expectation by more than a radius with probability
 alpha. So H of the data plus the radius of *one* mean exceeds H of the population, and no supremum
 of noise is involved. As s* is unknown, the radius is that of s (y - v) with |s| = 1, which has the
-largest variance. It is the largest over four functions s: 1, -1, the sign of 1/2 - v and its
-negative. The last two give rare labels one sign, since skewness increases an upper quantile.
+largest variance: the largest of four, for s = 1, -1, the sign of 1/2 - v and its negative. With the
+last two, rare labels have residuals of one sign, and this skewness increases an upper quantile.
 Coverage: experiments/distance_intervals.
 """
 

@@ -128,7 +128,7 @@ class CalibrationTest(NamedTuple):
 def label_test(
     key: Key, data: Ordered, *, statistic: Any, equal: bool, n_draws: int, null: Null
 ) -> CalibrationTest:
-    """Test calibration; ``equal``: all weights are equal. The p-value of redrawn means is NaN."""
+    """Test calibration; ``equal``: all weights are equal. p is NaN if means are to be redrawn."""
     drawn = drawable(data, equal=equal, null=null)
     test = resampling_test(key, drawn, statistic=statistic, n_draws=n_draws, null=null)
     p = test.p_value

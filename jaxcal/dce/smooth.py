@@ -3,8 +3,8 @@ r"""Compute smooth and kernel calibration errors: the largest mean residual unde
 .. math:: smCE = \max_w \sum_i \rho_i w(v_i),\quad |w| \le 1,\ w\ \text{1-Lipschitz}
           = \min_a TV(a) + \int_0^1 |F - a|\,dt
 
-with F the cumulative residual and a any step function from 0 to F(1). smCE / 2 is a lower bound of
-the distance from calibration, and 2 smCE is an upper bound of the lower distance.
+with weighted residuals :math:`\rho` = weight (y - v), F their sum up to v, and a any step function
+from 0 to F(1). smCE / 2 <= distance from calibration, and the lower distance is <= 2 smCE.
 Source: Blasiok, Gopalan, Hu and Nakkiran (2023), Def. 7.2, Theorems 7.3 and 7.14.
 
 The kernel calibration error has the Laplace kernel:

@@ -72,7 +72,7 @@ class _Euclidean:
 
 
 def centred(vectors: Array) -> Array:
-    """Return the vectors minus their mean, so that a common offset costs distances no digits.
+    """Return the vectors minus their mean: a common offset would make distances inaccurate.
 
     Columns with NaN or infinite entries are not changed, so rows without such entries stay finite.
     """

@@ -390,8 +390,8 @@ def _table(
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:
-    """Return the statistic and its draws as `Sums` for a null. ``contributions`` [n]: to first
-    order, what the statistic loses without each observation."""
+    """Return the statistic and its b draws as `Sums` for a null. ``contributions`` [n]: what it
+    loses without each observation, to first order. ``signs`` [n, b]: those of the draws."""
     n = len(contributions)
     row = (contributions * ordered_pairs(n))[None]
     forms = statistic[None, 1:] * ordered_pairs(n)

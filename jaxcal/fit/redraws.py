@@ -112,7 +112,7 @@ def as_forms(
 
     Returns:
         The kernel as a statistic, its features, and k columns for the observed classes and for
-        each of b keys, [n, (1 + b) k]; None if the statistic is not of classes.
+        each of b keys, [n, (1 + b) k]; None without classes or for a `MatrixKernel`.
     """
     statistic = kernel_residual(pairwise)
     observed = features.residual if statistic is not None else None

@@ -48,7 +48,7 @@ class View(NamedTuple):
 
     ``ys``: targets [n, d] relative to the frame's origin, or classes [n]; ``scores`` [n, d]: scores
     at these. ``predictions`` are in the units of the test; ``about_origin`` are also relative to
-    the origin, so that a common offset costs no digits. ``whitening``, if not None, maps ``ys`` and
+    the origin, so that a common offset loses no digits. ``whitening``, if not None, maps ``ys`` and
     ``scores`` to units of each prediction; ``about_origin`` then has these. ``targets`` are raw.
     """
 

@@ -19,7 +19,7 @@ r squared, of the transform of :math:`G(r) = e^{-rz} / (2r)`:
 
 Expanded from the smallest rate up, these are sums of positive terms with
 :math:`E_1(x) = (1 - e^{-x}) / x` and the second divided difference :math:`E_2` of
-:math:`e^{-x}` at 0, x, y, so that (nearly) equal rates cost no digits. The formulas of Widmann,
+:math:`e^{-x}` at 0, x, y, so that (nearly) equal rates lose no digits. The formulas of Widmann,
 Lindsten and Zachariah (2021), App. D.2, are the same functions, but divide by differences of rates
 such as :math:`\beta^2\gamma^2 - 1`.
 """
@@ -68,7 +68,7 @@ class FullNormals(NamedTuple):
 
 
 class Diagonal(eqx.Module):
-    """Formulas for independent coordinates: O(d) per pair; kappa_1 of many is a matrix product."""
+    """Formulas for independent coordinates, O(d) per pair; for large d, kappa_1 is one product."""
 
     squares: Point  # l^2 of each coordinate
 
@@ -250,7 +250,7 @@ def _ordered(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
-    r"""Return ``E exp(-gamma |Z - y|)`` at distance z = abs(loc - y) >= 0, Z of rate alpha.
+    r"""Return ``E exp(-gamma |Z - y|)`` for Laplace Z of rate alpha, with z = abs(loc - y).
 
     With r <= R the two rates alpha and gamma in ascending order, it is
     :math:`\frac{\alpha}{\alpha + \gamma} e^{-rz} (1 + r z E_1((R - r) z))`.
@@ -260,9 +260,9 @@ def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
 
 
 def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
-    r"""Return ``E exp(-gamma |Z - Z'|)`` for Z of rate alpha, Z' of beta, locations z >= 0 apart.
+    r"""Return ``E exp(-gamma |Z - Z'|)``, Laplace Z, Z' of rates alpha, beta, at distance z >= 0.
 
-    With sorted rates :math:`r_0 \le r_1 \le r_2` and divided differences of f = G in r, not r^2,
+    With rates :math:`r_0 \le r_1 \le r_2`, and f the G of this module as a function of r, not r^2,
     :math:`G[r_0^2, r_1^2, r_2^2] = (f[r_0, r_1, r_2] -
     f[r_0, r_1] / (r_0 + r_1)) / ((r_1 + r_2)(r_0 + r_2))`.
     """

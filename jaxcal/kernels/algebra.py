@@ -129,7 +129,7 @@ class RadialLike(Protocol):
 
 
 def is_radial(kernel: KernelLike) -> TypeGuard[RadialLike]:
-    """Return whether the kernel declares a ``shape`` of the squared distance in bandwidths."""
+    """Return whether the kernel has a ``bandwidth`` and a ``shape(u)``, as `RadialLike` says."""
     return hasattr(kernel, "bandwidth") and callable(getattr(kernel, "shape", None))
 
 

@@ -1,8 +1,8 @@
 """Bandwidth heuristics: the median heuristic, and a second-order one for ground kernels.
 
-``median_heuristic`` scales a kernel by the distances between observations. A ground kernel, on the
-points of predictions inside a distance such as MMD or the kernelized Fisher divergence, is scaled
-by ``second_order_heuristic``: by the distances between draws of the predictions.
+``median_heuristic`` scales a kernel by the distances between observations. A ground kernel is
+one of points that defines a distance of predictions, such as MMD or kernelized Fisher divergence;
+``second_order_heuristic`` scales it by the distances between draws of the predictions.
 
 No bandwidth depends on the order of the rows: if not all pairs are compared, their values select
 them (`by_values`). A median is the distance of the one or two pairs that attain it, and is

@@ -7,14 +7,14 @@ the **implied residual** :math:`w = -\Sigma_p s_p(y) / \sigma` and the **plain r
 
 .. math:: E\,w = 0, \qquad E\,w_q z_l = (\Sigma_p)_{ql} / (\sigma_q \sigma_l).
 
-If p is Gaussian with these moments, w = z. Only then does an error of one coordinate not affect
-w of the others (`claims` checks this on the data). The mean of w is the marginal shift of a
-coordinate. The covariance of w and z is that of the targets in claimed deviations; its correlation
-depends on neither shifts nor spreads. The score of such a p, :math:`-\Sigma_p^{-1} (y - c_p)`,
+If p is Gaussian with these moments, then w = z, and w of a coordinate is not affected by errors of
+the others (`claims` checks this on the data). Then the mean of w is the marginal shift of a
+coordinate, and the covariance of w and z is that of the targets in units of claimed deviations; its
+correlations depend on neither shifts nor spreads. The score, :math:`-\Sigma_p^{-1} (y - c_p)`,
 concerns a coordinate *given the others*: with correlations, it also reacts to their errors.
 If scores are not linear, a nonzero mean of w shows that some coordinate is wrong, but not which.
-If the mean of p is known, z with it as :math:`c_p` shows the shift of a coordinate for predictions
-of any shape. `shifts` are -w: claimed minus actual.
+If the mean of p is known, it is used as :math:`c_p`; the mean of z is then the shift of a
+coordinate for predictions of any shape. `shifts` are -w: claimed minus actual.
 """
 
 from collections.abc import Callable

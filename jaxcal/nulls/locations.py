@@ -59,10 +59,10 @@ class LocationNull(Protocol):
 class Signs(eqx.Module):
     r"""Null that compares the estimate :math:`\|\bar Z\|^2 / J` with its values under random signs.
 
-    Each observation gets one sign. The level holds for normal forecasts from 16 observations
-    (`experiments/ucme_level`), also with more locations than observations or close locations. With
-    Hotelling's statistic instead, random signs reject as often as `F`: skewed features affect its
-    denominator, signs do not. p is NaN if no observation is near any location.
+    :math:`\bar Z` is the mean of the features at J locations; each observation gets one sign.
+    With 16 observations or more the level holds for normal forecasts (`experiments/ucme_level`),
+    also with close locations or more locations than observations. Random signs with Hotelling's
+    statistic would reject as often as `F`. p is NaN if no observation is near any location.
 
     Args:
         n_draws: Number of draws of signs.

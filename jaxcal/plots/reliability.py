@@ -173,7 +173,7 @@ def _one(result: DistanceResult, ax: "Axes | None", size: tuple[float, float]) -
 
 
 class _Curve(NamedTuple):
-    """Axis labels, an observed curve at ``at``, the band for a calibrated model, and a text."""
+    """Labels ``level`` and ``share`` of x and y, a curve, the band if calibrated, a corner text."""
 
     level: str
     share: str

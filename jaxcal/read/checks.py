@@ -329,9 +329,9 @@ def _categorical(value: Any, name: str) -> Array:
 
 
 def unit(value: object, name: str, wanted: str = "probabilities") -> Array:
-    """Return numbers in [0, 1], [n], n >= 1, or raise ValueError; 1 plus rounding becomes 1.
+    """Return an array of shape [n], n >= 1, of numbers from 0 to 1; 1 plus rounding becomes 1.
 
-    Values are checked outside of jit only.
+    ValueError, saying ``wanted``, for others; values are checked outside of jit only.
     """
     values = floats(value, name)
     if values.ndim != 1 or values.shape[0] < 1:

@@ -1,4 +1,4 @@
-"""Scores of log densities: the only module that differentiates a density."""
+"""Compute scores of predictions: the gradients of their log densities in y."""
 
 from collections.abc import Callable
 from typing import Any

@@ -25,8 +25,8 @@ LOST = 1.0  # no verdict if the rounding error is a larger multiple of the null'
 
 
 class Note(NamedTuple):
-    """The warning of one code. ``sentence``: its text, with braces for a number (see `counted`).
-    ``above``: it applies to larger numbers. ``together``: combines the numbers of a batch."""
+    """Warning that belongs to one code. ``sentence``: text with braces for a number (`counted`).
+    ``above``: the warning applies to larger numbers. ``together``: combines a batch's numbers."""
 
     sentence: str
     above: float = 0

@@ -78,7 +78,7 @@ def check_posterior(
             ``{"model": [0, 1, 2]}``. The continuous parameters are tested given the discrete ones.
             The probabilities of each discrete one are tested given x and all other parameters.
             ``bounds``, and a ``prior`` that is a numpyro distribution, are those of the continuous
-            ones. Needs log densities of one theta given one x, or of torch, such as sbi's MNPE.
+            ones. Needs log densities: of one theta given one x, or of a torch posterior (MNPE).
         **options: Those of `score_pairs`: ``prior``, ``bounds``, ``summaries`` (needed for images
             and long series), ``names`` of the parameters, ``n_nodes``, ``exclude_invalid_x``.
 

@@ -342,8 +342,8 @@ def _spread_bets(
 def _spreads(
     ones: Float[Array, "n 1"], scores: Float[Array, "n r"], widths: Float[Array, "n r"]
 ) -> Float[Array, "r 2"]:
-    """Return the log deviation of scores at width 0 and its slope along the widths, by a regression
-    of log absolute scores on widths; the slope is 0 for constant widths."""
+    """Return the log deviation of scores at width 0, and its slope (0 for constant widths) in a
+    regression of log absolute scores on widths. ``ones``: 1, or 0 for rows that only pad."""
     n = jnp.sum(ones)
     scores = scores - jnp.sum(scores * ones, axis=0, keepdims=True) / n
     gaps = ones * (widths - jnp.sum(widths * ones, axis=0, keepdims=True) / n)

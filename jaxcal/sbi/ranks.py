@@ -343,8 +343,8 @@ def check_draws(
 
     Args:
         key: Random key: typed, legacy or an integer.
-        draws: Independent draws of each posterior, in any order; correlated successive draws are
-            thinned until their correlation is below .1. One of these.
+        draws: Independent draws of each posterior, in one of the forms below. If successive draws
+            are correlated, they are thinned until their correlation is below .1.
 
             - An array or tensor [n, m, d], or [n, m] for one parameter. sbi's ``sample_batched``
               gives [m, n, d]: transpose the first two axes.
@@ -355,15 +355,15 @@ def check_draws(
               observation, whose chains are thinned to their effective size.
         thetas: [n, d] parameters from the prior; a dict of [n] or [n, k] for draws with names.
         xs: [n, q] observations or summaries of them, along which trends are tested; or None.
-        names: Names of the d parameters, in the order of the columns of ``thetas``. Draws with
-            names are put into that order; required if they have several and thetas is an array.
+        names: Names of the d parameters, in the order of the columns of ``thetas``; draws with
+            names are put into this order. Required for several named draws and an array thetas.
         level: Limits have confidence 1 - level.
 
     Returns:
         `PosteriorRanks`, with p-values of ranks, of trends along x and of moments (for at least 4
         independent draws), and the combined p-value.
 
-    Source: Talts et al. (2018) for the ranks; Lemos et al. (2023) for the distance; those of
+    Source: Talts et al. (2018) for the ranks; Lemos et al. (2023) for TARP; those of
     `jaxcal.calibration_test`.
 
     Example:

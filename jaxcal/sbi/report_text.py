@@ -46,8 +46,8 @@ SIGHT = {
 
 
 def table(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
-    """Return a header line and one line per parameter: its shift and spread by itself or, if only
-    scores of posteriors that are not Gaussian exist, p-values given the other parameters."""
+    """Return a header line and one line per parameter: its shift and spread by itself. If only
+    scores are known and the posteriors are not Gaussian: p-values given the other parameters."""
     wide = max(9, *(len(name) for name in names))
     if not (tells(d.shift) and tells(d.marginal_spread)):
         lines = [f"{'parameter':{wide}}   given the others: mean, p (Holm)   spread, p (Holm)"]

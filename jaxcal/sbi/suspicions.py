@@ -179,7 +179,7 @@ def _unlike(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 
 def prior_log_probs(prior: Any, thetas: np.ndarray) -> np.ndarray | None:
-    """Return log densities [n] of a prior of torch or numpyro; None if it has no ``log_prob``."""
+    """Return log densities [n]: all -inf if the prior rejects a theta, None if it has none."""
     if not hasattr(prior, "log_prob"):
         return None
     if is_of_torch(prior):

@@ -296,8 +296,8 @@ def kce(
 ) -> Array:
     """Estimate the kernel calibration error (KCE): the square root of the biased SKCE.
 
-    The derivative is 0 where the estimate is 0. A biased SKCE that is negative by rounding, for
-    kernels of height 1, gives 0; NaN below that, which positive definite kernels exclude.
+    The derivative is 0 where the estimate is 0. If the biased SKCE is negative, the result is 0
+    down to -100 eps (rounding) and NaN below; positive definite kernels of height 1 exclude that.
 
     Args:
         key: Random key, used only where draws are needed.

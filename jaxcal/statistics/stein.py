@@ -239,7 +239,7 @@ class Stein(eqx.Module):
 
 
 class SteinWaves(eqx.Module):
-    """Map to cosines and sines under the Stein operator: 2 r d per observation, r frequencies.
+    """Map to cosines and sines of r frequencies under the Stein operator: 2 r d values per row.
 
     With ``components`` each target coordinate is a channel.
     """

@@ -145,7 +145,7 @@ def _labels(column: Any, classes: Sequence[str]) -> np.ndarray:
 
 
 def _numbers(name: str, column: Any, widths: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return a column as numbers [n] or lists of numbers [n, k], and a mask of the valid rows."""
+    """Return numbers [n], or lists [n, k] of ``widths`` (see `arrays_of`), and the valid rows."""
     pa, pc = _arrow()
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = column.type

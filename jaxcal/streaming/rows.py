@@ -105,7 +105,7 @@ class Dealt(NamedTuple):
         return cls(first, np.clip(places, 0, n - 1), real, numbers, new)
 
     def sums(self, of: Rows) -> dict[str, np.ndarray]:
-        """Return the sums of one model over the rows that count, by name (`ComparisonSums`)."""
+        """Return the sums of one model over the rows not counted before, by name."""
         n, new = len(of.x), self.new
         g = np.concatenate([np.ones((n, 1)), of.x], axis=1) * new[:, None]
         square = np.sum(of.d**2, axis=1, keepdims=True)

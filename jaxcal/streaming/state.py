@@ -46,7 +46,7 @@ def gathered(values: np.ndarray) -> np.ndarray:
     While it waits, it prints the missing processes to stderr every `LATE` seconds.
 
     Raises:
-        RuntimeError: A process, which it names, has ended or did not connect in time.
+        RuntimeError: A process, named in the message, has ended or did not connect in time.
     """
     folder = f"jaxcal/{next(_numbers)}"
     _store().key_value_set(f"{folder}/{jax.process_index()}", "here")
@@ -195,7 +195,7 @@ class StreamState:
 
         Raises:
             ValueError: The processes have fitted different tests, or hold the same rows.
-            RuntimeError: A process, which it names, has ended.
+            RuntimeError: A process, named in the message, has ended or did not connect in time.
 
         Example:
             >>> from jaxcal.streaming import StreamState
@@ -269,7 +269,7 @@ def _content(shard: str) -> str:
 
 
 def _joined(spans: list[Span]) -> tuple[Span, ...]:
-    """Return the spans in order, with adjacent ones joined; ValueError if two overlap."""
+    """Return sorted spans, adjacent ones joined; ValueError for overlaps or too many gaps."""
     joined: list[Span] = []
     for start, stop in sorted(spans):
         if joined and start < joined[-1][1]:
