@@ -124,7 +124,8 @@ def ranks(key: KeyLike, candidates: Candidates, statistic: Statistic = log_densi
     values, w = statistic(candidates), candidates.weights
     if not isinstance(values, Array | np.ndarray) or values.shape != w.shape:
         raise ValueError(
-            f"statistic: wanted one number per candidate, shape {w.shape}, got {convert.say(values)}"
+            f"statistic: wanted one number per candidate, shape {w.shape}, got "
+            f"{convert.say(values)}"
         )
     below = jnp.sum(jnp.where(values < values[:, :1], w, 0), axis=1)
     ties = jnp.sum(jnp.where(values == values[:, :1], w, 0), axis=1)
