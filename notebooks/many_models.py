@@ -68,7 +68,7 @@ print(results)
 # %% [markdown]
 # ## From what fault on is a model found out?
 #
-# One data set gives one p-value a model. For power we need many data sets: another `vmap`, over
+# One data set gives one p-value per model. For power we need many data sets: another `vmap`, over
 # keys. Now each data set is one test of each of eleven faults, of either kind.
 
 # %%

@@ -88,9 +88,9 @@ def make(config: Config) -> runner.Study:
     def measure(cell: runner.Cell, key: jax.Array) -> dict[str, Any]:
         keys = jax.random.split(key, cell["data_sets"])
         p, statistic = program(cell["n"])(keys, jnp.asarray(cell["shift"]))
-        known = exact(cell["shift"])
+        expected = exact(cell["shift"])
         error = jnp.std(statistic, ddof=1) / len(keys) ** 0.5
-        numbers = {"mean": float(jnp.mean(statistic)), "error": float(error), "exact": known}
+        numbers = {"mean": float(jnp.mean(statistic)), "error": float(error), "exact": expected}
         return runner.rejections(p) | numbers
 
     return runner.Study(cells, (*runner.REJECTIONS, "mean", "error", "exact"), measure, config.seed)

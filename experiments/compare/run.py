@@ -394,16 +394,16 @@ def rates(results, truth):
         d = result.differences
         shown = d.p_adjusted <= 0.05
         wrongly = shown & (d.estimate > 0) & ~(gap > 0)
-        held = (result.low <= truth) & (truth <= result.high)
+        covered = (result.low <= truth) & (truth <= result.high)
         kept = (result.low <= result.corrected) & (result.corrected <= result.high)
         return (
             jnp.any(wrongly),
             shown[0, 1] & (d.estimate[0, 1] * gap[0, 1] > 0),
             jnp.all(((d.low <= gap) & (gap <= d.high)) | jnp.eye(len(truth), dtype=bool)),
-            held[0],
+            covered[0],
             result.high[0] < truth[0],
             result.low[0] > truth[0],
-            held[-1],
+            covered[-1],
             jnp.all(result.may_be_best | (truth > jnp.min(truth))),
             jnp.mean(1.0 - (kept & (result.low >= 0))),
             result.high[0] - result.low[0],

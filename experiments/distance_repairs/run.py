@@ -86,8 +86,8 @@ def study(config: Config) -> runner.Study:
         y = jax.random.bernoulli(label, population.rate(v)).astype(v.dtype)
         grid = population.predict((jnp.arange(GRID) + 0.5) / GRID)
         keys = jax.random.split(map_key, sets)
-        found = repairs(keys, v, y, grid, population.rate(grid))
-        truth, before, expected, low, high, rejected, shown = found
+        arrays = repairs(keys, v, y, grid, population.rate(grid))
+        truth, before, expected, low, high, rejected, shown = arrays
         return {
             "ece_before": before[0],
             "ece_after": jnp.mean(truth),

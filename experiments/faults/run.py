@@ -139,7 +139,7 @@ def make(config: Config) -> runner.Study:
         sets, d, fault = cell["data_sets"], cell["d"], FAULTS[cell["fault"]]
         keys = jax.random.split(key, sets)
         wide = jnp.broadcast_to(jnp.asarray(fault), (sets, 3))
-        result, given = program(cell["family"], d, cell["n"], cell["route"])(keys, wide)
+        result, exact = program(cell["family"], d, cell["n"], cell["route"])(keys, wide)
         shift, spread, weaker = fault
         truths = {
             "mean": -shift * (np.arange(d) == 0),
@@ -156,7 +156,7 @@ def make(config: Config) -> runner.Study:
             row[f"{kind}_covered"] = jnp.mean((means.low <= truth) & (truth <= means.high))
         others = np.arange(d) > 0
         for kind in ("mean", "spread"):
-            accused = getattr(given, kind).p_adjusted <= 0.05
+            accused = getattr(exact, kind).p_adjusted <= 0.05
             row[f"conditional_{kind}_accused"] = jnp.mean(jnp.any(accused & others[None], axis=1))
         numbers = jnp.concatenate([getattr(result, kind).p_value for kind in KINDS], axis=1)
         return row | {"not_a_number": int(jnp.sum(jnp.isnan(numbers)))}

@@ -160,10 +160,10 @@ def measure(cell, key):
     each = jax.jit(lambda keys: jax.lax.map(partial(one, cell, posterior), keys))
     logs, p = map(np.asarray, each(keys))
     reached = logs >= BOUND
-    found = reached.any(axis=1)
-    first = np.where(found, reached.argmax(axis=1) + 1.0, np.inf)
+    rejected = reached.any(axis=1)
+    first = np.where(rejected, reached.argmax(axis=1) + 1.0, np.inf)
     return {
-        "rejected": int(found.sum()),
+        "rejected": int(rejected.sum()),
         "median_pairs": float(np.median(first)),
         "at_once": int(np.sum(p <= 0.05)) if cell["ranks"] in ("densities", "skewed") else -1,
     }

@@ -63,11 +63,11 @@ def main() -> None:
 
     print("fault: in its form, at .05 and at .05 / 8 | with a linear feature, likewise")
     for d in (1, 2):
-        found = of_spread(random, d, lambda x: 0.2 * np.sign(x), np.sign, linear)
-        print(f"widths that cancel, normal {d}: {found}")
+        power = of_spread(random, d, lambda x: 0.2 * np.sign(x), np.sign, linear)
+        print(f"widths that cancel, normal {d}: {power}")
     for d in (1, 2):
-        found = of_spread(random, d, lambda x: 0.15 * x, linear)
-        print(f"spread trend in mean, normal {d}: {found}")
+        power = of_spread(random, d, lambda x: 0.15 * x, linear)
+        print(f"spread trend in mean, normal {d}: {power}")
     print("shifts that cancel, widths:", of_shift(random, 0.5))
     print("shifts that cancel, modes:", of_shift(random, 0.0))
     print("student too narrow:", of_student(random, 0.14))

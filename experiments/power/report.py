@@ -14,11 +14,11 @@ NORMAL_99 = 2.576
 
 def read(path: Path) -> dict[Cell, dict[str, dict[str, str]]]:
     """Rows by cell and test."""
-    found = {}
+    by_cell = {}
     for row in runner.read(path):
         cell = row["family"], row["fault"], row["n"]
-        found.setdefault(cell, {})[row["test"]] = row
-    return found
+        by_cell.setdefault(cell, {})[row["test"]] = row
+    return by_cell
 
 
 def brief(row: dict[str, str], level: str) -> str:

@@ -151,8 +151,8 @@ def study(wanted: list[dict[str, Any]], every: list[dict[str, Any]], path: Path,
     """``wanted`` and what the file holds already, which a later call may have asked for."""
     rows = runner.read(path) if path.exists() else []
     names = ("family", "fault", "n", "data_sets", "test")
-    held = {tuple(row[name] or "" for name in names) for row in rows}
-    listed = [cell for cell in every if cell in wanted or runner.identity(cell) in held]
+    measured = {tuple(row[name] or "" for name in names) for row in rows}
+    listed = [cell for cell in every if cell in wanted or runner.identity(cell) in measured]
     return runner.Study(listed, COLUMNS, measurement(old), SEED, ("test",))
 
 
@@ -169,15 +169,15 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("--n", type=int, nargs="+", help="only these")
     parser.add_argument("--output", type=Path, help="the CSV file to continue or begin")
     chosen = parser.parse_args(arguments)
-    found = cells(chosen.level, chosen.old)
+    wanted = cells(chosen.level, chosen.old)
     if not chosen.old:
-        unseen = [varying.unseen(cell["family"], cell["fault"]) for cell in found]
-        found = [cell for cell, late in zip(found, unseen, strict=True) if late == chosen.unseen]
+        unseen = [varying.unseen(cell["family"], cell["fault"]) for cell in wanted]
+        wanted = [cell for cell, late in zip(wanted, unseen, strict=True) if late == chosen.unseen]
     if chosen.quick:
-        found = [{**found[0], "n": 16, "data_sets": 4}]
+        wanted = [{**wanted[0], "n": 16, "data_sets": 4}]
     every = [
         {**cell, "test": test}
-        for cell in found
+        for cell in wanted
         for test in TESTS
         if applies(test, cell, chosen.old)
     ]

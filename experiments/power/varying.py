@@ -235,11 +235,11 @@ def _faulty(fault: Fault, x, log_width, d):
     """Shift in claimed deviations and log spread [n, d] of the targets."""
     x_1, x_2 = x[:, :1], x[:, min(1, d - 1)][:, None]
     side, corner = jnp.sign(x_2), (x_1 > 0.8) & (x_2 > 0.8)
-    first, own = jnp.eye(1, d), x[:, :d]
-    shift = (fault.first + fault.shrunk_first * x_1) * first + fault.every + fault.shrunk * own
+    first, means = jnp.eye(1, d), x[:, :d]
+    shift = (fault.first + fault.shrunk_first * x_1) * first + fault.every + fault.shrunk * means
     shift = shift + fault.some * (x_1 > 1) + fault.cancelling * side + fault.corner * corner
     shift = shift + fault.interaction * jnp.sign(x_1) * side + fault.sine * jnp.sin(2 * x_1)
-    spread = fault.spread + fault.spread_first * first + fault.by_mean * own + fault.trend * x_1
+    spread = fault.spread + fault.spread_first * first + fault.by_mean * means + fault.trend * x_1
     spread = spread + fault.scale * log_width + fault.widths * side + fault.corner_spread * corner
     return shift, spread
 

@@ -116,7 +116,9 @@ class Table(Result):
         for value, name in ((predictions, "predictions"), (targets, "targets")):
             sums = _numbers(value, name)
             if sums.shape != count.shape:
-                raise ValueError(f"{name}: wanted one sum a group, {count.shape}, got {sums.shape}")
+                raise ValueError(
+                    f"{name}: wanted one sum per group, {count.shape}, got {sums.shape}"
+                )
             wrong = (sums < 0) | (sums > count * (1 + ROUNDING))
             if np.any(wrong):
                 k = int(np.argmax(wrong))

@@ -104,13 +104,13 @@ class Monitored(JudgedResult):
         return import_module("jaxcal.plots.sbi").evidence(self).figure
 
     def _lines(self) -> list[str]:
-        n, e = len(self.log_evidence), math.exp(min(700.0, float(self.log_evidence[-1])))
-        stop, highest = self.rejected_at, float(np.max(np.asarray(self.log_evidence)))
+        logs = np.asarray(self.log_evidence, float)
+        n, e, stop = len(logs), np.exp(np.minimum(700, logs[-1])), self.rejected_at
         lines = [
             f"monitor: E = {e:.3g} after {n} pairs, rejected at {1 / self.level:.3g}",
             f"  {self.verdict}"
             + (f" after {stop} pairs" if stop else "")
-            + f" (anytime p = {math.exp(-min(700.0, max(0.0, highest))):.2g})",
+            + f" (anytime p = {np.exp(-np.clip(np.max(logs), 0, 700)):.2g})",
         ]
         slopes = np.asarray(self.slopes)
         k, j = np.unravel_index(np.argmax(np.abs(slopes)), slopes.shape)

@@ -17,7 +17,7 @@ from jaxtyping import Float
 NAMES = ("targets", "scores", "node_scores", "nodes", "features")
 SHAPES = {"scores": "n d", "node_scores": "n m d", "nodes": "m d", "features": "n q"}
 MEANING = {
-    "scores": ", one score a target",
+    "scores": ", one score per target",
     "node_scores": ", for each target the scores of its prediction at the same m points",
     "nodes": ", the m points of 'node_scores'",
     "features": ", one row per target",

@@ -46,9 +46,9 @@ def half_line(rate, key):
 )
 def test_an_edge_is_seen_at_moved_targets_with_every_key(model, draw, seen, abrupt, key):
     run = jax.jit(jax.vmap(edges, in_axes=(0, None, None)))
-    found = run(jax.random.split(key, 20), model, draw.sample(key, (N,)))
-    np.testing.assert_array_equal(found.seen, seen)
-    np.testing.assert_array_equal(found.abrupt, abrupt)
+    of_keys = run(jax.random.split(key, 20), model, draw.sample(key, (N,)))
+    np.testing.assert_array_equal(of_keys.seen, seen)
+    np.testing.assert_array_equal(of_keys.abrupt, abrupt)
 
 
 @pytest.mark.slow

@@ -106,9 +106,9 @@ def test_the_p_value_of_one_model_is_that_of_all_labels():
     chances = np.prod(np.where(labels, p, 1 - p), axis=1)
     values = np.einsum("ai,ij,aj->a", labels - p, w, labels - p)  # half of those of both classes
     exact = np.sum(chances[values >= (y - p) @ w @ (y - p) - 1e-12])
-    found = compare(0, [q, q], y, n_draws=1999, bandwidth=0.4).p_calibrated[0]
+    p = compare(0, [q, q], y, n_draws=1999, bandwidth=0.4).p_calibrated[0]
     low, high = scipy.stats.binom.interval(0.9999, 1999, exact)
-    assert low <= 2000 * float(found) - 1 <= high
+    assert low <= 2000 * float(p) - 1 <= high
 
 
 def test_the_first_influence_is_the_derivative_in_the_weights():
@@ -179,9 +179,9 @@ def test_the_interval_holds_what_the_draws_do_not_contradict():
             return np.mean(true + np.sqrt(0.3 * true) * normal + terms[:, k] >= value)
 
         grid = np.linspace(0, 12, 6001)
-        held = [t for t in grid if any(0.025 < above(t, k) < 0.975 for k in (0, 1))]
-        held = held or [0.0]
-        np.testing.assert_allclose([low, high], [held[0], held[-1]], atol=0.02 + 0.02 * high)
+        inside = [t for t in grid if any(0.025 < above(t, k) < 0.975 for k in (0, 1))]
+        inside = inside or [0.0]
+        np.testing.assert_allclose([low, high], [inside[0], inside[-1]], atol=0.02 + 0.02 * high)
 
 
 def test_long_work_shows_a_bar_and_changes_nothing(monkeypatch, capsys, compared):

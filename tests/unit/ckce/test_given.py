@@ -70,11 +70,11 @@ def test_what_depends_on_x_is_found_given_x_at_the_level(measure):
             compare(test_key, models, y, given=z, measure=measure, n_draws=99) for z in (x, None)
         ]
 
-    given, plain = jax.lax.map(one, jax.random.split(jax.random.key(1), sets))
+    with_variables, plain = jax.lax.map(one, jax.random.split(jax.random.key(1), sets))
     most = int(scipy.stats.binom.ppf(0.999, sets, 0.05))
-    assert jnp.sum(given.p_calibrated[:, 0] <= 0.05) <= most
-    assert jnp.sum(~given.may_be_best[:, 0]) <= most
-    assert jnp.mean(given.differences.p_adjusted[:, 0, 1] <= 0.05) > 0.6
+    assert jnp.sum(with_variables.p_calibrated[:, 0] <= 0.05) <= most
+    assert jnp.sum(~with_variables.may_be_best[:, 0]) <= most
+    assert jnp.mean(with_variables.differences.p_adjusted[:, 0, 1] <= 0.05) > 0.6
     assert jnp.mean(plain.differences.p_adjusted[:, 0, 1] <= 0.05) < 0.1
 
 

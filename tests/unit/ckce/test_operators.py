@@ -60,8 +60,8 @@ def test_two_samples_by_the_trace_formula():
 
 def test_groups_sum_to_the_whole():
     groups = jnp.arange(N) % 3
-    given = {"given": groups, "given_kernel": Equal()}
-    whole = ckce(Q, Y, bandwidth=0.3, ridge=0.1, **given)
+    groups_as = {"given": groups, "given_kernel": Equal()}
+    whole = ckce(Q, Y, bandwidth=0.3, ridge=0.1, **groups_as)
     for g in range(3):
         inside = np.asarray(groups) == g
         alone = ckce(Q[inside], Y[inside], bandwidth=0.3, ridge=0.1 * N / inside.sum())

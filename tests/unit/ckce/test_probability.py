@@ -86,9 +86,9 @@ def test_the_p_value_of_one_model_is_that_of_all_labels():
         chance = np.prod(np.where(labels, p, 1 - p))
         value = off_diagonal(q, problems.one_hot(labels, 2) - q, 2)
         exact += chance * (value >= observed - 1e-12)
-    found = compare(0, [q, q], y, n_draws=1999).p_calibrated[0]
+    p = compare(0, [q, q], y, n_draws=1999).p_calibrated[0]
     low, high = scipy.stats.binom.interval(0.9999, 1999, exact)
-    assert low <= 2000 * float(found) - 1 <= high
+    assert low <= 2000 * float(p) - 1 <= high
 
 
 def test_the_first_influence_is_the_derivative_in_the_weights():
@@ -156,8 +156,8 @@ def test_the_reach_is_where_the_test_changes_its_mind(gap):
     one = Pairs(*(jnp.full((1, 1), a) for a in fields), jnp.zeros((1, 1, 1)))
     reach = errors._reach(one, jnp.full((1, 1), gap), jnp.asarray(quantile))
     grid = np.linspace(0, 5, 500_001)
-    held = grid <= quantile * np.sqrt(second + slope * np.maximum(common, np.abs(gap + grid) / 2))
-    np.testing.assert_allclose(float(reach[0, 0]), grid[held].max(), atol=2e-5)
+    inside = grid <= quantile * np.sqrt(second + slope * np.maximum(common, np.abs(gap + grid) / 2))
+    np.testing.assert_allclose(float(reach[0, 0]), grid[inside].max(), atol=2e-5)
 
 
 def test_blocks_of_observations_add_up(monkeypatch):
@@ -234,11 +234,11 @@ def test_level_and_power():
         return jnp.any(worse[:2]), worse[2, 0], result.low[0] <= 0
 
     keys = jax.random.split(jax.random.key(0), sets)
-    accused, found, held = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
+    accused, rejected, covered = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
     most = scipy.stats.binom.ppf(0.9999, sets, 0.05)
     assert int(jnp.sum(accused)) <= most
-    assert int(jnp.sum(~held)) <= most
-    assert int(jnp.sum(found)) > 0.4 * sets
+    assert int(jnp.sum(~covered)) <= most
+    assert int(jnp.sum(rejected)) > 0.4 * sets
 
 
 def test_bad_input_is_named():

@@ -160,7 +160,7 @@ def test_a_table_is_saved_and_read(tmp_path):
         (lambda: Table.grouped([1.5], [0.5], [1]), "counts: wanted whole"),
         (lambda: Table.grouped([2], [2.5], [1]), "predictions: the sum of group 0 is 2.5, of 2"),
         (lambda: Table.grouped([2], [0.5], [3]), "targets: the sum of group 0 is 3"),
-        (lambda: Table.grouped([2, 1], [0.5], [1]), "predictions: wanted one sum a group"),
+        (lambda: Table.grouped([2, 1], [0.5], [1]), "predictions: wanted one sum per group"),
         (lambda: Table.of([0.5], [1]).merge(Table.of([0.5], [1], cells=4)), "other: a table of 4"),
         (lambda: jax.jit(lambda p: Table.of(p, [1]).counts)(jnp.ones(1)), "predictions: a table"),
     ],

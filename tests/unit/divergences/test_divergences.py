@@ -383,8 +383,8 @@ def test_mmd_of_any_predictions_is_the_distance_of_kernel_means(key):
     ):
         means = kernel_means(kernel, predictions, key=jax.random.split(key)[0])
         between = means.second(means.features, means.features)
-        own = jnp.diagonal(between)
-        wanted = own[:, None] + own[None] - 2 * between
+        within = jnp.diagonal(between)
+        wanted = within[:, None] + within[None] - 2 * between
         np.testing.assert_allclose(squared(MMD(kernel), key, predictions), wanted, atol=1e-14)
         assert jnp.min(wanted[~np.eye(3, dtype=bool)]) > 0.01
     features = MMD(Gaussian(1.5)).features(key, mixtures, None)

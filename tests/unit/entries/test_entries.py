@@ -199,8 +199,8 @@ def test_evidence_is_that_of_the_gaussian_integral(key):
         return scipy.stats.multivariate_normal(np.zeros(len(z)), covariance).logpdf(z)
 
     def ratio(at):
-        own = 0.98 * r[np.ix_(at, at)] + 0.02 * np.eye(len(at))
-        return log_density(z[at], own + 8 * np.eye(len(at))) - log_density(z[at], own)
+        shrunk = 0.98 * r[np.ix_(at, at)] + 0.02 * np.eye(len(at))
+        return log_density(z[at], shrunk + 8 * np.eye(len(at))) - log_density(z[at], shrunk)
 
     alone = [ratio([k]) for k in range(5)]
     block = np.logaddexp(ratio([0, 1, 2]), logsumexp(alone[:3]) - np.log(3)) - np.log(2)

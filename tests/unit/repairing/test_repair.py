@@ -126,8 +126,8 @@ def test_a_correlation_that_was_left_out_is_put_back(key):
     np.testing.assert_allclose(repaired.gain, -np.log(1 - rho**2) / 2, atol=0.05)
     assert repaired.changes()[0] == "correlation of a and b: higher"
     drawn = repaired.draws(jax.random.normal(key, (n, 5, 2)), claimed)
-    found = np.corrcoef(np.asarray(drawn).reshape(-1, 2).T)[0, 1]
-    np.testing.assert_allclose(found, rho, atol=0.04)
+    correlation = np.corrcoef(np.asarray(drawn).reshape(-1, 2).T)[0, 1]
+    np.testing.assert_allclose(correlation, rho, atol=0.04)
 
 
 def mean_maps(key, n, folds, shift):
@@ -158,8 +158,8 @@ def test_limits_hold_although_folds_judge_maps_that_others_moved(shift, n, folds
         alone = jnp.var(gains[fold, jnp.arange(n)]) / (n - 1)
         return (low <= truth) & (truth <= high), (mean - truth) ** 2, error**2, alone, p
 
-    held, square, variance, alone, p = jax.jit(jax.vmap(one))(jax.random.split(key, 4000))
-    assert 0.95 - 4 * 0.0034 <= float(jnp.mean(held)) <= (0.99 if shift < 1 else 0.95 + 4 * 0.0034)
+    holds, square, variance, alone, p = jax.jit(jax.vmap(one))(jax.random.split(key, 4000))
+    assert 0.95 - 4 * 0.0034 <= float(jnp.mean(holds)) <= (0.99 if shift < 1 else 0.95 + 4 * 0.0034)
     np.testing.assert_allclose(jnp.mean(square), jnp.mean(variance), rtol=0.15)
     if shift == 0:
         np.testing.assert_allclose(jnp.mean(variance), 2 * jnp.mean(alone), rtol=0.1)

@@ -2,6 +2,7 @@
 
 import importlib
 import math
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -96,6 +97,10 @@ def test_a_shift_is_no_spread_and_has_its_direction():
     text = repr(result)
     assert "claimed too high by " in text
     assert "anytime p = 0)" not in text
+    lost = repr(replace(result, log_evidence=result.log_evidence.at[3:].set(jnp.nan)))
+    assert "E = nan after 200 pairs" in lost
+    assert "cannot tell" in lost
+    assert "anytime p = nan" in lost
 
 
 def test_the_evidence_has_mean_1():

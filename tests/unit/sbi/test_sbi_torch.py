@@ -121,16 +121,16 @@ def test_sbi_posteriors_and_estimators_are_tested_without_jax(how, prior):
 @pytest.mark.parametrize("how", ["NPE", "NLE"])
 @pytest.mark.parametrize("prior", [lambda: None, normal])
 def test_an_estimator_that_may_be_of_theta_or_of_x_is_refused(how, prior):
-    given = prior()
+    chosen = prior()
     theta, x = simulated(normal())
     estimator, posterior = trained(how, normal(), theta, x)
     refused = pytest.raises(ValueError, match=r"\(NLE\), .* which: pass what build_posterior\(\)")
     with refused:
-        TorchPosterior(estimator, prior=given)
+        TorchPosterior(estimator, prior=chosen)
     with refused:
-        sbi.check_posterior(KEY, estimator, theta[:60], x[:60], prior=given)
+        sbi.check_posterior(KEY, estimator, theta[:60], x[:60], prior=chosen)
     with refused:
-        sbi.predictions(estimator, x, prior=given)
+        sbi.predictions(estimator, x, prior=chosen)
 
     # where sizes tell, that of NPE is the posterior, and that of NLE is refused at the pairs
     longer = torch.cat([x, x[:, :1] ** 2], dim=1)
