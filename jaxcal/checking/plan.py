@@ -225,7 +225,8 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
 
 
 def _draws(predictions: Draws) -> Plan:
-    m = jnp.shape(predictions.samples)[1:2]
+    samples = checks.floats(predictions.samples, "Draws.samples")
+    predictions, m = Draws(samples, predictions.rhat), samples.shape[1:2]
     few = m >= (LEAST_DRAWS,) and predictions.thinned()[0].samples.shape[1] < LEAST_DRAWS
     return Plan(
         "draws",

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from quick import quick_first
 
@@ -24,6 +25,7 @@ P = RANDOM.dirichlet(np.ones(3), N)
 LABELS = (RANDOM.random(N)[:, None] > np.cumsum(P, 1)).sum(1)
 HAPPENED = (RANDOM.random(N) < P[:, 0]).astype(int)
 DRAWS = CENTERS[:, None] + RANDOM.normal(size=(N, 9, 2))
+FRAME = jaxcal.Draws(pd.DataFrame(DRAWS[:, :, 0]))
 NODES = RANDOM.normal(size=(4, 2))
 
 
@@ -53,6 +55,8 @@ CASES = {
     ),
     "bernoulli": (dist.Bernoulli(jnp.asarray(P[:, 0])), HAPPENED, ["distance_from_calibration"]),
     "draws": (jaxcal.Draws(DRAWS), YS, ["calibration_test", "skce_test"]),
+    "list of draws": (jaxcal.Draws(DRAWS.tolist()), YS, ["calibration_test", "skce_test"]),
+    "frame of draws": (FRAME, YS[:, 0], ["calibration_test", "skce_test"]),
     "array of draws": (DRAWS, YS, ["calibration_test", "skce_test"]),
     "log densities": (LOGS, None, ["coverage"]),
 }
