@@ -319,7 +319,7 @@ PILOTS = 128  # draws of the prior to which jumps of chains between modes are fi
 
 def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | None:
     """Return m draws of the prior, [m, d], or None without a prior. For a prior that is an array,
-    these are its first m rows, or all rows if there are fewer."""
+    these are m of its rows, chosen at random, or all rows if there are fewer."""
     d, dtype = values.shape[1], values.dtype
     if isinstance(scorer, NumpyroPosterior) and prior is None:
         return scorer.draw_nodes(key, m).astype(dtype)
@@ -341,7 +341,8 @@ def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array 
         if drawn.ndim == 0 or len(drawn) < 1:
             got = "none" if drawn.ndim else "a number"
             raise ValueError(f"prior: wanted a distribution or its draws [m, {d}], got {got}")
-        drawn = drawn[:m]
+        if len(drawn) > m:  # rows may be sorted
+            drawn = drawn[jax.random.permutation(key, len(drawn))[:m]]
     nodes = checks.floats(drawn, "prior").astype(dtype)
     nodes = nodes[:, None] if nodes.ndim == 1 else nodes
     if nodes.ndim != 2 or nodes.shape[1] != d:

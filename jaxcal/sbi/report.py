@@ -244,6 +244,7 @@ class PosteriorReport(Result):
         Shift, spread and trends are from ranks among draws if there are draws; else from scores for
         Gaussian posteriors, and from ranks among points of the density for others. Correlations
         are from scores for Gaussian posteriors, else from these points. Tails are from the points.
+        Without log densities, both are from draws if there are at least 4.
         """
         by_scores, given_x = self.calibration.diagnosis, self.conditional.diagnosis
         by_ranks, of_points = self._by_ranks(), self.conditional.by_ranks
@@ -251,6 +252,8 @@ class PosteriorReport(Result):
         if of_points is not None:
             correlation = correlation if tells(correlation) else of_points.correlation
             tails = of_points.tails
+        elif by_ranks is not None and by_ranks.tails is not None:
+            correlation, tails = by_ranks.correlation, by_ranks.tails
         if by_ranks is not None:
             return replace(by_ranks, correlation=correlation, tails=tails)
         return replace(

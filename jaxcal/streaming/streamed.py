@@ -284,7 +284,7 @@ class StreamedTest(eqx.Module):
                 checksum.
             first: Number of the first row of the first batch, as in `update`.
             checkpoint: File to which the state is written during the pass and at its end. If it
-                exists, the pass resumes from it, and ``state`` is ignored.
+                exists, the pass resumes from it and not from ``state``.
             every: Number of batches between two writes of the file.
             progress: Show a bar on stderr if the pass takes more than a few seconds.
 
@@ -293,11 +293,17 @@ class StreamedTest(eqx.Module):
 
         Raises:
             ValueError: A batch, whose number is named, is wrong; the file holds the state of
-                another test; or rows of the state are missing or from other shards.
+                another test, or of fewer rows than ``state``; or rows of the state are missing or
+                from other shards.
         """
         state = self.empty() if state is None else state
         if checkpoint is not None and Path(checkpoint).exists():
-            state = self.empty().merge(StreamState.load(checkpoint))
+            passed, state = state, self.empty().merge(StreamState.load(checkpoint))
+            if passed.n > state.n:
+                raise ValueError(
+                    f"checkpoint: {checkpoint} holds a state of {state.n} rows, fewer than the "
+                    f"{passed.n} of state=: delete the file to resume from state="
+                )
         numbered = self.fit.numbered or first is not None
         number_of = _next(state) if first is None else _number(first, "first") + state.n
         todo = batches

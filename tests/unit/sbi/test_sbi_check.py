@@ -290,6 +290,12 @@ def test_what_is_asked_follows_from_what_the_posterior_offers(right, pairs):
     off = sbi.check_posterior(KEY, scores, thetas, xs, draws=draws + 0.5)
     assert off.p_values()["ranks"] < 1e-6
     assert off.findings()[0].startswith("theta_1 is too high by")
+    assert not by_draws.findings()
+    noise = jax.random.normal(KEY, (N, 30, 1)) * np.sqrt(0.8) + jax.random.normal(
+        jax.random.key(3), (N, 30, D)
+    ) * np.sqrt(0.2)
+    tied = sbi.check_posterior(KEY, scores, thetas, xs, draws=xs[:, None] / 2 + noise / np.sqrt(2))
+    assert "correlation" in " ".join(tied.findings())
     with pytest.raises(ValueError, match=r"draws: wanted m >= 2 draws of each of the n=300"):
         sbi.check_posterior(KEY, scores, thetas, xs, draws=draws[:9])
 
@@ -382,10 +388,14 @@ def test_a_bounded_prior_is_transformed_and_said(in_a_box):
     assert float(jaxcal.kccsd_test(KEY, by_hand.scores, by_hand.thetas).p_value) > 0.05
 
 
-@pytest.mark.parametrize("function", [False, True])
-def test_base_points_are_draws_of_the_prior(pairs, function):
+@pytest.mark.parametrize("kind", ["distribution", "function", "sorted rows"])
+def test_base_points_are_draws_of_the_prior(pairs, kind):
     prior = dist.Normal(jnp.asarray([3.0, -2.0]), 0.1).to_event(1)
-    values = (lambda key, m: prior.sample(key, (m,))) if function else prior
+    values = {
+        "distribution": prior,
+        "function": lambda key, m: prior.sample(key, (m,)),
+        "sorted rows": jnp.sort(prior.sample(KEY, (1000,)), axis=0),
+    }[kind]
     scores = sbi.score_pairs(KEY, log_prob, *pairs, prior=values, n_nodes=100).scores
     nodes = np.asarray(scores.nodes)
     assert np.all(np.abs(nodes.mean(axis=0) - [3, -2]) < 0.05)  # five standard errors
