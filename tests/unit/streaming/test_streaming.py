@@ -118,8 +118,9 @@ def test_an_interrupted_pass_goes_on_where_it_was(test, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         test.run(interrupted(), checkpoint=file, every=1)
     assert StreamState.load(file).n == 400
+    further = test.run(array_batches(599, P[:599], LABELS[:599]))
     with pytest.raises(ValueError, match="400 rows, fewer than the 599 of state="):
-        test.run(batches, state=test.run(array_batches(599, P[:599], LABELS[:599])), checkpoint=file)
+        test.run(batches, state=further, checkpoint=file)
     same(test.run(batches, checkpoint=file), test.run(batches))
     other = StreamedTest.skce(5, P[200:400], LABELS[200:400], features=FEATURES)
     with pytest.raises(ValueError, match="another test"):
