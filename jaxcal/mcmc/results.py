@@ -113,7 +113,8 @@ class McmcDraws(Result):
         ess: Effective size of the m draws for the worst coordinate, [n]; NaN for fewer than 10
             draws per chain.
         divergences: Number of steps after warm-up with an energy error above 1000, [n].
-        step: Final step size, mean over chains, in units of the target / adapted scale, [n].
+        step: Final step of the sampler, mean over chains, in units of the target divided by the
+            adapted scale, [n].
         sampler: Name of the sampler.
         chains: Number of chains.
         warmup: Number of steps of warm-up of each chain.

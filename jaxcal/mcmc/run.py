@@ -222,7 +222,7 @@ def _run(
         acceptance=jnp.mean(accepted, axis=0) / late,
         ess=smallest(size.reshape(n, -1), axis=1),
         divergences=jnp.sum(diverged, axis=0),
-        step=jnp.mean(state.adapt_state.step_size, axis=0),
+        step=jnp.mean(state.adapt_state.step_size, axis=0) / getattr(sampler, "leapfrog_length", 1),
         sampler=type(sampler).__name__,
         chains=chains,
         warmup=warmup,

@@ -5,7 +5,7 @@ HMC and NUTS also tune a scale of each coordinate. Without ``adapt`` the step si
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -51,9 +51,14 @@ class MALA(eqx.Module):
     step: Scalar = eqx.field(default=0.5, converter=_positive)
     adapt: bool = eqx.field(default=True, static=True, converter=_flag)
     target: float = eqx.field(default=0.574, static=True, converter=_target)
+    leapfrog_length: ClassVar[float] = 2**0.5  # of the leapfrog step, in units of ``step``
 
     def kernel(self, potential: Potential) -> Any:
-        steps = {"step_size": 2**0.5 * self.step, "num_steps": 1, "trajectory_length": None}
+        steps = {
+            "step_size": self.leapfrog_length * self.step,
+            "num_steps": 1,
+            "trajectory_length": None,
+        }
         return _hamiltonian("HMC", potential, self, adapt_mass_matrix=False, **steps)
 
 

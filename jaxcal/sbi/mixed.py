@@ -6,7 +6,7 @@ p(z_j | a, the other z, x) are right: if all densities are positive, these deter
 probabilities, computed from the log densities at each value of z_j.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -223,21 +223,29 @@ def _prior_of(prior: Any, kept: tuple[int, ...], d: int) -> Any:
         return chosen[0] if len(chosen) == 1 else type(prior)(chosen, validate_args=False)
     if tuple(getattr(prior, "event_shape", (d,))) != (d,):
         return prior
-    places = jnp.asarray(kept)
     if hasattr(prior, "sample") and not convert.brought(prior):
         raise ValueError(
             "prior: a distribution of all parameters does not give that of the continuous ones: "
             "pass that of the continuous ones, a function prior(key, m), or draws [m, d]"
         )
     if callable(prior):
-        draw: Any = prior
-        return partial(_drawn, draw, places)
+        return partial(_drawn, prior, kept, d)
+    return _columns(prior, kept, d)
+
+
+def _drawn(prior: Any, kept: tuple[int, ...], d: int, key: Key, m: int) -> Array:
+    return _columns(prior(key, m), kept, d)
+
+
+def _columns(prior: Any, kept: tuple[int, ...], d: int) -> Array:
+    """Return draws of the continuous parameters, from theirs or from draws of all d."""
     draws = checks.floats(prior, "prior")
-    return draws if draws.shape[-1] == len(kept) else draws[:, places]
-
-
-def _drawn(prior: Callable[..., Any], places: Array, key: Key, m: int) -> Array:
-    return checks.floats(prior(key, m), "prior")[:, places]
+    if draws.ndim != 2 or draws.shape[1] not in (len(kept), d):
+        raise ValueError(
+            f"prior: wanted draws [m, {d}] of all parameters, or [m, {len(kept)}] of the "
+            f"continuous ones, got {draws.shape}"
+        )
+    return draws if draws.shape[1] == len(kept) else draws[:, jnp.asarray(kept)]
 
 
 @jax.jit

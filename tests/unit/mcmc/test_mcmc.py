@@ -195,6 +195,7 @@ def test_untuned_chains_are_flagged_and_tuned_ones_are_not(key):
         **settings,
     )
     assert "fewer than 1 step in 10 is accepted" in " ".join(stuck.warnings())
+    np.testing.assert_allclose(stuck.step, 5.0, rtol=1e-6)  # sigma, not the leapfrog step
     assert np.all(np.isinf(stuck.rhat) | (stuck.rhat > 1.1))
     short = mcmc.mcmc_draws(key, far, **(settings | {"n_warmup": 3, "sampler": mcmc.MALA()}))
     assert np.all(np.isnan(short.rhat))

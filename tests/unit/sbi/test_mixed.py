@@ -173,11 +173,23 @@ def test_densities_that_are_undefined_at_a_value_are_named(pairs):
         checked(Claims(defined_to=1.5), (defined, xs))
 
 
+def test_draws_of_the_prior_may_be_of_the_continuous_parameters_alone():
+    all_draws, key = prior(jax.random.key(0), 40), jax.random.key(1)
+    kept = (0, 2)
+    for given in (all_draws, all_draws[:, kept]):
+        np.testing.assert_array_equal(mixed._prior_of(given, kept, 3), all_draws[:, kept])
+        function = mixed._prior_of(lambda key, m, given=given: given[:m], kept, 3)
+        np.testing.assert_array_equal(function(key, 7), all_draws[:7, kept])
+
+
 def test_bad_calls_name_the_remedy(pairs):
     thetas, xs = pairs
     joint = dist.Normal(jnp.zeros(3), 1.0).to_event(1)
     with pytest.raises(ValueError, match="pass that of the continuous ones, a function prior"):
         checked(log_prob, pairs, prior=joint)
+    for draws in (jnp.zeros((9, 4)), lambda key, m: jnp.zeros((m, 4))):
+        with pytest.raises(ValueError, match=r"prior: wanted draws \[m, 3\] of all .* \[m, 2\]"):
+            checked(log_prob, pairs, prior=draws)
     with pytest.raises(ValueError, match=r"check_posterior\(.., discrete={'theta_2': \[0, 1\]}\)"):
         sbi.check_posterior(1, log_prob, thetas, xs)
     with pytest.raises(ValueError, match="draws: not allowed with discrete"):
