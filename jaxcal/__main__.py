@@ -306,8 +306,8 @@ def _shown(
     picture: Path | None = None,
     **settings: object,
 ) -> int:
-    """Print a report, write the JSON of ``--json`` and the HTML page ``picture``, and return the
-    exit status. ``settings`` are added to the JSON."""
+    """Print a report, write its JSON if ``options.json`` is set, with ``settings`` added, and its
+    HTML page to ``picture`` unless None. Return the exit status."""
     with command_line.in_its_type(report):
         print(report, flush=True, file=sys.stderr if options.json == "-" else sys.stdout)
         if options.json:

@@ -76,9 +76,9 @@ def kccsd_test(
         targets: Observed targets, shape [n], [n, d] or [n, ...].
         divergence: Distance between predictions that ``prediction_kernel`` acts on; see
             `jaxcal.divergences`.
-        prediction_kernel: Radial kernel on the divergence. An unset bandwidth is set by the median
-            heuristic.
-        target_kernel: Twice differentiable kernel between targets; an unset bandwidth is likewise.
+        prediction_kernel: Radial kernel on the divergence.
+        target_kernel: Twice differentiable kernel between targets. Unset bandwidths of both kernels
+            are set by the median heuristic.
         null: Distribution of the statistic under calibration; see `jaxcal.nulls`. The default
             wild bootstrap needs independent observations; `jaxcal.nulls.DependentWild` is for
             time series.
@@ -108,9 +108,9 @@ def kccsd_test(
             Centre c_p and scale M_p are functions of the prediction alone; their quality affects
             power only. As u has no units, ``standardize`` then only affects nodes and divergences;
             bandwidths that you set, and the detectable shift, are in units of u. With
-            ``coordinates`` the statistic uses the score D_p s_p instead of M_p^T s_p, and gradients
-            likewise, with D_p the standard deviations of the prediction by M_p: its coordinates are
-            those of the targets. Both scores are equal if M_p is diagonal.
+            ``coordinates`` the statistic uses the score D_p s_p instead of M_p^T s_p, whose
+            coordinates are not those of the targets, and gradients likewise; D_p is the diagonal
+            matrix of standard deviations of M_p M_p^T. Both scores are equal if M_p is diagonal.
         features: `RandomFeatures(key, 100)` replaces the pairs by random features of the kernel, in
             linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are stored either.
         tile: Rows and columns of a block of pairs that is computed at a time.

@@ -41,7 +41,7 @@ def json_output(text: str) -> Path | str:
 
 
 def level(text: str) -> float:
-    """Return the level of a test, a number above 0 and below 1/2."""
+    """Parse the level of a test, a number above 0 and below 1/2; ArgumentTypeError otherwise."""
     try:
         value = float(text)
     except ValueError:
@@ -71,7 +71,7 @@ def source(text: str) -> Path | str:
 
 
 def share(text: str) -> tuple[int, int]:
-    """Return (i, N) from "i/N"."""
+    """Return (i, N) from "i/N" with 1 <= i <= N; ArgumentTypeError otherwise."""
     i, slash, n = text.partition("/")
     if not (slash and i.isdecimal() and n.isdecimal() and 1 <= int(i) <= int(n)):
         raise argparse.ArgumentTypeError(f"wanted i/N with i from 1 to N, got {text[:40]!r}")
@@ -79,17 +79,17 @@ def share(text: str) -> tuple[int, int]:
 
 
 def seed(text: str) -> int:
-    """Return a random seed from 0 to 2^64 - 1."""
+    """Parse a random seed, an integer from 0 to 2^64 - 1; ArgumentTypeError otherwise."""
     return _whole(text, 0, 2**64 - 1)
 
 
 def count(text: str) -> int:
-    """Return an integer from 1 to 10^6."""
+    """Parse a count, an integer from 1 to 10^6; ArgumentTypeError otherwise."""
     return _whole(text, 1, 10**6)
 
 
 def even(text: str) -> int:
-    """Return an even integer from 2 to 10^5."""
+    """Parse an even integer from 2 to 10^5; ArgumentTypeError otherwise."""
     value = _whole(text, 2, 10**5)
     if value % 2:
         raise argparse.ArgumentTypeError(f"a cosine and a sine share a frequency; {text} is odd")
@@ -117,7 +117,7 @@ def overwritten(*files: Path | str | None) -> str | None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """In this context, add ``path`` to errors without a file name, as Python's of a full disk."""
+    """Return a context that adds ``path`` to errors without a file name, as that of a full disk."""
     try:
         yield
     except BrokenPipeError:
@@ -147,11 +147,8 @@ def write_json(result: "Result", path: Path | str, settings: dict[str, Any]) -> 
 
 
 def keep_programs() -> None:
-    """Keep compiled programs in the user's cache folder between processes.
-
-    Nothing changes once JAX is imported, if the environment already names a cache folder, or if the
-    folder cannot be written.
-    """
+    """Keep compiled programs in the user's cache folder between processes, unless JAX is already
+    imported, the environment names a cache folder, or the folder cannot be written."""
     if "jax" in sys.modules or os.environ.get(CACHE):
         return
     try:

@@ -47,7 +47,7 @@ class Coverage(Result):
             valid for every n.
         p_conservative: P-value [] of "the share inside is at least each level"; valid for every n.
             A small value means that regions are too small.
-        unknown: Number [] of targets with a NaN density, there or at a draw; p-values are then NaN.
+        unknown: Number [] of targets for which the density of target or draw is NaN; p is then NaN.
         draws: Number m of draws from each prediction.
         level: Level of tests by these p-values, and of `band`.
         repeated: Number [] of observations that repeat an earlier target and its prediction; if
@@ -182,8 +182,8 @@ def ranks_of(
     first: int = 0,
     least: int = 2,
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"], int]:
-    """Return the number of draws with a higher density than each target, [n]; which targets have a
-    NaN density there or at a draw, [n]; and the number of draws. ``first``: row number of the first
+    """Return the number of draws with a higher density than each target, [n]; whether a density, at
+    the target or a draw, is NaN, [n]; and the number of draws. ``first``: row number of the first
     target, for `among`; ``least``: least number of targets. Other arguments as in `coverage`."""
     if isinstance(predictions, LogDensities):
         if targets is not None or draws is not None:
@@ -238,7 +238,7 @@ def _ranks(
 def _above(
     here: Float[Array, " n"], there: Float[Array, "m n"], first: RowNumber
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"]]:
-    """Return the rank of each target among its draws, and which have a NaN, from log densities."""
+    """Return ranks of targets among their draws, and whether a log density at either is NaN."""
     unknown = jnp.isnan(here) | jnp.any(jnp.isnan(there), axis=0)
     higher, equal = (jnp.sum(f(there, here[None]), axis=0) for f in (jnp.greater, jnp.equal))
     return higher + among(equal, here, first), unknown

@@ -147,7 +147,7 @@ class Eliminated(NamedTuple):
 def eliminated(
     matrices: Float[Array, "*batch k k"], columns: Float[Array, "*batch k b"]
 ) -> Eliminated:
-    """Solve by Gauss-Jordan elimination: one row per step, up to `PANEL` rows if k > 2 `PANEL`.
+    """Return `Eliminated` by Gauss-Jordan steps of one row, or up to `PANEL` rows if k > 2 `PANEL`.
     Pivots are bounded from below by rounding. LAPACK could deadlock on a CPU with few threads."""
     k = matrices.shape[-1]
     width = max(w for w in range(1, PANEL + 1 if k > 2 * PANEL else 2) if k % w == 0)
@@ -213,7 +213,7 @@ def _from_zero(function: Callable[[Array], Array], u: Array) -> Array:
 
 @jax.custom_jvp
 def psd_root(matrix: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]:
-    r"""Return the symmetric square root R of a positive semidefinite matrix.
+    r"""Return the symmetric square root R of a positive semidefinite matrix A.
 
     Eigenvalues are clipped at 0, so a Gram matrix may be slightly indefinite by rounding (its
     Cholesky factor would be NaN). The derivative solves R dR + dR R = dA in the basis of

@@ -52,7 +52,7 @@ def estimate(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> Estimate:
-    """Return the estimate from one pass over pairs, without a null; NaN for inputs not finite."""
+    """Return the estimate from one pass over pairs, without a null; NaN if data are not finite."""
     prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, targets)
     none = jnp.zeros((targets.shape[0], 0))
     sums = over_pairs(prepared.pairwise, featured.features, none, Needs(), tile=tile, mesh=mesh)
@@ -70,7 +70,7 @@ def over_pairs(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
-    """Return the sums over all pairs, with forms of the weights in ``needs`` and then of
+    """Return the sums over all pairs; their ``forms`` are of the weights in ``needs``, then of
     ``columns``. The cost is linear in n for statistics of finite rank."""
     sketched, weights = needs.sketch is not None, needs.weights
     shared = None
@@ -122,12 +122,13 @@ def apply_with(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[Outcome, Float[Array, " d"] | None]:
-    """Apply a null; return the outcome, and the forms [d] of further ``columns`` of weights [n, d].
+    """Apply a null; return the outcome, and forms [d] of further ``columns`` w of weights [n, d].
 
-    The forms come from the same pass; None for blocks and for nulls without draws. The null takes
-    ``series`` [n, q], if not None, in place of the features. ``guarded``: whether to correct the
-    statistic for skewness. ``redrawn``: function of keys [b] and the estimates [r] that returns
-    the estimates [r, b] of data sets with redrawn targets; ValueError if the null needs it.
+    A form is the sum of w_i w_j h_ij over i != j, from the same pass. Forms are None without
+    columns, for blocks, and for nulls without draws. The null takes ``series`` [n, q], if not None,
+    in place of the features. ``guarded``: whether to correct the statistic for skewness.
+    ``redrawn``: function of keys [b] and the estimates [r] that returns the estimates [r, b] of
+    data sets with redrawn targets; ValueError if it is None and the null needs it.
     """
     needs = null.needs(key, features if series is None else series)
     if (size := needs.block_size) is not None:
@@ -160,8 +161,9 @@ def _redrawn(
     tile: int,
     mesh: Mesh | None,
 ) -> Float[Array, "r b"]:
-    """Return the estimates [r, b] of b data sets with redrawn targets: for classes from forms of
-    one pass, for other targets one data set at a time."""
+    """Return the estimates [r, b] of b data sets with redrawn targets, given those of the data,
+    ``unbiased``, and ``fitted``, the fit to the data: for classes from quadratic forms of one pass,
+    else one data set at a time, by ``refit(key)``, the fit to redrawn targets."""
     prepared, featured = fitted
     forms = as_forms(prepared.pairwise, featured.features, keys)
     if forms is not None:
@@ -184,12 +186,12 @@ def _redrawn(
 def _sensitivity(
     forms: Float[Array, " d"], scores: Points, outcome: Outcome
 ) -> Float[Array, " d"] | None:
-    r"""Return the coefficients [d] of squared shifts of the targets in the expected statistic.
+    r"""Return the coefficients [d] of squared shifts of the targets in the expected statistic U.
 
-    For targets shifted by :math:`\delta` along coordinate e the Stein feature has mean
+    For targets shifted by :math:`\delta` along coordinate e the Stein feature :math:`\xi` has mean
     :math:`\delta\, E_p[\partial_e \xi] = -\delta\, E_p[(s_p)_e\, \xi]` by partial integration, so
-    that :math:`E\,U = \delta^2 E[(s_i)_e (s_j)_e h_{ij}]` to first order. ``forms`` [d] are sums
-    of this product over pairs. NaN where the coefficient is not significantly above 0.
+    that :math:`E\,U = \delta^2 E[(s_i)_e (s_j)_e h_{ij}]` to first order (s_i: row of ``scores``).
+    ``forms`` [d] are sums of this product over pairs. NaN where not significantly above 0.
     """
     slope = forms / ordered_pairs(scores.shape[0])
     noise = jnp.std(outcome.samples[:1], axis=1) * jnp.mean(scores**2, axis=0)
@@ -230,8 +232,8 @@ def unjudged(
     tile: int,
     mesh: Mesh | None,
 ) -> TestResult:
-    """Return the result for `TestResult.at_level`. Only confidence limits of coordinates depend on
-    ``level`` here; it is an array, so that one program serves all levels."""
+    """Return the result before `TestResult.at_level`: only confidence limits of coordinates depend
+    on ``level``, which is an array, so that one program serves all levels."""
     one = partial(_unjudged, test, tile, mesh)
     return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
 
@@ -299,11 +301,11 @@ def _unjudged(
 
 
 def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:
-    """Return the note ``small-residuals``: the rounding error eps k(y, y) over mean h(i, i) / n.
-
-    Residuals k(y, .) - E k(Z, .) of precise predictions are small differences of large numbers,
-    with a bias of some percent of eps k(y, y) by rounding. The null resolves h(i, i) / n. Empty
-    for statistics without kernel means or with a formula for residuals."""
+    """Return the note ``small-residuals``: the rounding error eps k(y, y) of the target kernel k,
+    eps being its precision, over the mean of h_ii / n, which the null resolves. Residuals
+    k(y, .) - E k(Z, .), with draws Z of a precise prediction, are small differences of large
+    numbers, with a bias of some percent of eps k(y, y) by rounding. Empty for statistics without
+    kernel means or with a formula for residuals."""
     statistic = kernel_residual(pairwise)
     if statistic is None or hasattr(statistic.means.formulas, "residual"):
         return {}
@@ -336,7 +338,7 @@ def _of_a_moment(
     n: int,
 ) -> tuple[Outcome, Array]:
     """Return the outcome of a moment, and whether it has no p-value because the moment cannot be
-    used (``excluded``) or is 0 everywhere. A target of density 0 gives the least p-value of n."""
+    used (``excluded``) or is 0. With ``impossible`` targets, of density 0, p is the least for n."""
     values = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
     silent = (excluded | jnp.all(values == 0)) & ~impossible
     p = jnp.where(silent, jnp.nan, outcome.p_value)

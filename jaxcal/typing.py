@@ -54,7 +54,7 @@ class Pairwise(Protocol):
 
 @runtime_checkable
 class OfVectors(Protocol):
-    """A pairwise statistic <z_i, z_j> with ``vectors`` z [channels, p, n] of n observations."""
+    """A pairwise statistic: <z_i, z_j>, summed over channels, of ``vectors`` z [channels, p, n]."""
 
     @property
     def channels(self) -> int: ...
@@ -66,10 +66,9 @@ class OfVectors(Protocol):
 class Divergence(Protocol):
     """A squared distance between predictions, computed from features of each prediction.
 
-    ``features`` takes a `jaxcal.read.Standardized`, with the original predictions and the units [d]
-    of the test, and their scores at nodes, None unless ``needs_nodes``. ``squared_distances`` takes
-    features of r and of c predictions, and returns ``[r, c]``; ``paired`` compares row i with row
-    i, and returns ``[r]``."""
+    ``features`` takes a `jaxcal.read.Standardized`, with the predictions and the units of the test,
+    and their `NodeScores` if ``needs_nodes``, else None. ``squared_distances`` takes features of r
+    and of c predictions, and returns [r, c]; ``paired`` compares rows of equal index: [r]."""
 
     @property
     def needs_nodes(self) -> bool: ...
@@ -109,7 +108,7 @@ if TYPE_CHECKING:  # argument types for users; at run time `checks` validates wi
         def sample(self) -> Callable[..., Any]: ...
 
     class HasLogDensity(Protocol):
-        """Log densities up to their constants, such as `jaxcal.Unnormalized`."""
+        """Predictions with log densities up to a constant, such as `jaxcal.Unnormalized`."""
 
         @property
         def log_density(self) -> Callable[..., Any]: ...

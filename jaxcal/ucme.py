@@ -1,10 +1,10 @@
 r"""UCME: the calibration error at a few test locations, in linear time.
 
-.. math:: Z_{ij} = k_P(p_{T_j}, P_i)\,[k_Y(y_{T_j}, Y_i) - E k_Y(y_{T_j}, Z)], \qquad Z \sim P_i
+.. math:: Z_{ij} = k_P(p_{T_j}, P_i)\,[k_Y(y_{T_j}, Y_i) - E k_Y(y_{T_j}, Y')], \qquad Y' \sim P_i
 
-has mean 0 at every location T_j = (p_T, y_T) under calibration. The estimate is
-:math:`\|\bar Z\|^2 / J`. The test of "all J means are 0" uses random signs, redrawn targets or
-Hotelling's statistic.
+has mean 0 under calibration, for kernels k_P of predictions P_i and k_Y of targets Y_i, at each of
+J locations T_j: a test prediction and a test target. The estimate is :math:`\|\bar Z\|^2 / J`, with
+:math:`\bar Z` the means over i. Tests use random signs, redrawn targets or Hotelling's statistic.
 """
 
 from typing import Any, NamedTuple, Unpack
@@ -71,8 +71,8 @@ def ucme_test(
         null: `Signs` or `jaxcal.nulls.Redrawn`, with ``biased`` as the statistic; by default
             `Redrawn` if its cost is small, as in `jaxcal.skce_test`, else `Signs`. `Redrawn` keeps
             the observed targets of locations. Or `F`, with Hotelling's statistic
-            :math:`Q = n \bar Z^\top S^{-1} \bar Z`, S the sample covariance, which is invariant
-            to linear maps of :math:`Z_i`. It rejected up to .08 more of shifted forecasts, but also
+            :math:`Q = n \bar Z^\top S^{-1} \bar Z`, with S the sample covariance of the features Z
+            [n, J] of `jaxcal.ucme`. It rejected up to .08 more of shifted forecasts, but also
             too many calibrated models for few observations, or for many or close locations
             (`experiments/ucme_level`); ``result.warnings()`` reports this.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
@@ -80,9 +80,9 @@ def ucme_test(
             Units and unset bandwidths depend on all observations, including locations.
 
     Returns:
-        `TestResult`. ``biased`` is the plug-in :math:`\|\bar Z\|^2 / J`, ``estimate`` the same
-        without pairs of an observation with itself. p is NaN if Z = 0, as with locations far from
-        all observations, and for `F` also if S is numerically singular.
+        `TestResult`. ``biased`` is the plug-in :math:`\|\bar Z\|^2 / J`, and ``estimate`` is
+        its counterpart without pairs of an observation with itself. p is NaN if Z = 0, as with
+        locations far from all observations, and for `F` also if S is numerically singular.
 
     Cost: O(J n) kernel evaluations; O(J n b) for b draws, or O(J^2 n) for `F`.
 
@@ -128,7 +128,7 @@ def ucme(
 ) -> Estimate:
     r"""Estimate the squared UCME, :math:`\frac1J \sum_j (E Z_j)^2`, at J test locations.
 
-    Differentiable in the predictions' parameters.
+    The features Z are defined in `jaxcal.ucme`. Differentiable in the predictions' parameters.
 
     Args:
         key: Random key: typed, legacy or an integer seed.

@@ -322,7 +322,7 @@ def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Floa
 
 
 def _redrawn(key: Key, weights: Float[Array, "n k"], b: int) -> Int[Array, "n b1"]:
-    """Return indices of the target in its set: 0 as observed, then b draws with ``weights``."""
+    """Return the index in each set of its target, 0, and then of b members drawn by ``weights``."""
     n = weights.shape[0]
     drawn = jax.random.categorical(key, jnp.log(weights)[:, None], axis=-1, shape=(n, b))
     return jnp.concatenate([jnp.zeros((n, 1), drawn.dtype), drawn], axis=1)
@@ -331,7 +331,8 @@ def _redrawn(key: Key, weights: Float[Array, "n k"], b: int) -> Int[Array, "n b1
 def _forms(
     pairwise: Pairwise, described: PyTree, indices: Array, tile: int, feature: Array
 ) -> Array:
-    """Return the quadratic form of a feature [n, k] for observed and redrawn targets, [b + 1]."""
+    """Return the quadratic form of a feature [n, k] for observed, then redrawn targets, [1 + b];
+    ``indices`` [n, 1 + b] are those of `_redrawn`."""
     residuals = jnp.take_along_axis(feature, indices, axis=1)
     return jnp.sum(quadratic_sums(pairwise, described, residuals, tile=tile).forms, axis=0)
 

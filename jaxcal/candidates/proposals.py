@@ -200,10 +200,10 @@ def _nodes(value: object) -> Any:
 class Chains(eqx.Module):
     r"""Candidates by Metropolis-Hastings: a chain back from the target, and m chains forward.
 
-    With ``langevin`` proposals follow the score,
-    :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M \xi`; without it, or if a gradient is not
-    finite, they are random walks. M is the unit of the prediction; s is drawn anew for each step,
-    so no step size needs tuning. More steps increase power and never affect the level.
+    With ``langevin`` proposals follow the score :math:`s_p`,
+    :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M \xi` with standard normal :math:`\xi`; without
+    it, or if a gradient is not finite, they are random walks. M is the unit of the prediction; s is
+    drawn anew for each step, so it needs no tuning. More steps add power and keep the level.
 
     Such steps rarely leave a mode. With ``nodes``, a Gaussian mixture proposes each step with
     probability 1/2, so that wrong weights of modes are detected too. The mixture is fitted to the

@@ -45,7 +45,7 @@ class CheckReport(JudgedResult):
         n: Number of observations.
         level: Level of the verdict.
         dependent: Whether the tests allow for dependence between observations.
-        repair: The Python call that repairs such predictions, or "".
+        repair: The Python call that repairs predictions of this kind, or "".
         unit: Unit of the gain by the repair.
         gain: The repair, if it was computed for this report, or None.
     """
@@ -81,7 +81,7 @@ class CheckReport(JudgedResult):
         return _page(self)
 
     def _no_verdict(self) -> Sentences:
-        """Return the reason of each test without a verdict; it applies if no other test rejects."""
+        """Return the reasons of tests without a verdict; they apply unless another test rejects."""
         told = [np.asarray(_reason(test)) == "" for test in self.tests]
         adjusted = np.asarray(self.p_adjusted)
         decided = np.zeros(self.batch_shape, bool)

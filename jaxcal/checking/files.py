@@ -50,8 +50,8 @@ def checked(
 
 
 def read(path: Path, columns: Sequence[str] = ()) -> Read:
-    """Return predictions, targets, features that describe scored predictions (None unless the file
-    has them instead of scores at nodes), and a text on how the columns were read.
+    """Return predictions, targets, features, and a text on how the columns were read. Features
+    describe scored predictions; None unless the file has them instead of scores at nodes.
 
     ``columns``, or else the names of the columns, determine what is read from a table
     (`tables.classes_of`); notes go to standard error. BadFile names an unusable file."""

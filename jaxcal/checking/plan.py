@@ -128,8 +128,8 @@ POSTERIOR = Question(
 
 
 class Plan(NamedTuple):
-    """The tests and estimates for some predictions, and ``why`` these. ``kind``: the predictions in
-    words. ``repair``: the call that repairs them, or "". ``unit``: the unit of the gain by it."""
+    """The tests and estimates for ``predictions``, and ``why`` these. ``kind``: the predictions in
+    words. ``repair``: the call that repairs them, or "". ``unit``: unit of the repair's gain."""
 
     kind: str
     why: str
@@ -278,7 +278,7 @@ def check_inputs(chosen: Plan) -> None:
 
 
 def by_features(chosen: Plan, features: ArrayLike) -> Plan:
-    """Return the plan for scores, where `kccsd_test` compares them by ``features`` [n, q]."""
+    """Return the plan for scores in which `kccsd_test` compares predictions by features [n, q]."""
 
     def ask(key: Key, asked: Asked) -> Result:
         options = {"null": asked.null, "level": asked.level, "divergence": Vectors(features)}

@@ -162,7 +162,7 @@ def streamed_check(
             stream.
         targets: Targets of the first sample.
         inputs: Inputs of the first sample, for `calibration_test`, or features by which the kernel
-            compares predictions, for scores; with inputs, batches are triples.
+            compares predictions, for scores. Batches then are (predictions, targets, inputs).
         features: Random features of kernel tests; by default 100.
 
     Returns:
@@ -269,7 +269,7 @@ def run(
             If it exists, the pass resumes from it at the next row, with batches of any size.
 
     Returns:
-        `Passed`, computed in float64 if the first sample has it, else in float32.
+        `Passed`, computed in float64 if an array of the first sample is float64, else in float32.
 
     Raises:
         BadFile: A shard or the state, which is named, is unusable, or the state holds other shards.
@@ -296,7 +296,7 @@ def merged(paths: Sequence[Path], *, level: float) -> Passed:
     """Return the report on all rows of the states that `run` wrote, one per share.
 
     Raises:
-        BadFile: A file (it is named) is not such a state; two states are of different tests or hold
+        BadFile: A file, which is named, is no such state; two states are of different tests or hold
             the same rows; or a shard is in none of the states.
     """
     states = [_loaded(path) for path in paths]

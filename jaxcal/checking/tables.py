@@ -239,7 +239,8 @@ def _must_be_numbers(columns: list[Column]) -> None:
 def _one_column(
     names: list[str], seen: list[str], chosen: list[str]
 ) -> tuple[list[int], dict[str, int]]:
-    """Return [0], and for each label in ``seen`` 1 if the column has its probability, else 0."""
+    """Return the order [0], and for each label in ``seen`` 1 if the column has its probability, 0
+    otherwise. Unreadable if it is not clear which label has it."""
     words, truths = _tokens(names[0]), {TRUTH.get(label) for label in seen}
     if chosen:
         stated = [label for label in seen if label == chosen[0]]
@@ -263,7 +264,7 @@ def _one_column(
 def _classes(
     names: list[str], seen: list[str], chosen: list[str]
 ) -> tuple[list[int], dict[str, int]]:
-    """Return the indices of columns in the order of classes, and the place of each label in it."""
+    """Return column indices in the order of classes, and each label's place among the classes."""
     readings = [chosen] if chosen else _readings(names)
     all_numbers = all(re.fullmatch(r"\d+", label) for label in seen)
     for keys in readings:
@@ -293,7 +294,8 @@ def _classes(
 
 
 def _readings(names: list[str]) -> list[list[str]]:
-    """Return lists of possible classes: the names of columns without words common to all."""
+    """Return lists of possible classes of the columns: their names with and without words common to
+    all at the start or end, and 0, 1, .. if names without digits repeat or are sorted."""
     words = [_tokens(name) for name in names]
     head, tail = _alike(words), _alike([each[::-1] for each in words])
     cut = [
@@ -325,7 +327,7 @@ def _ordered(keys: list[str], key_of: dict[str, str]) -> tuple[list[int], dict[s
 
 
 def _probabilities(columns: list[Column]) -> tuple[np.ndarray, list[str]]:
-    """Return values [n, m] whose rows sum to 1, and a note if rounded rows were rescaled."""
+    """Return values [n, m], with rows that sum to 1 if m > 1, and a note if rows were rescaled."""
     values = np.stack([entries for _, entries in columns], axis=1)
     m = values.shape[1]
     if np.any((values < 0) | (values > 1 + 1e-6)):

@@ -1,9 +1,9 @@
 r"""CKCE of distributions, draws, and densities known up to their constants.
 
-The residual of an observation is :math:`\ell(y, \cdot) - E_{Z \sim p}\, \ell(Z, \cdot)`, or, for a
-density known up to its constant, the Stein feature of its score at the target, in units of the
-predicted spread. For a calibrated model both have mean 0 given the prediction. Only the inner
-products D of the residuals are needed. A mean over S draws Z increases CKCE by about 1 / S of its
+The residual of an observation is :math:`\ell(y, \cdot) - E_{Z \sim p}\, \ell(Z, \cdot)`, with
+:math:`\ell` the kernel on targets, or, for a density known up to its constant, the Stein feature of
+its score at the target, in units of the predicted spread. For a calibrated model both have mean 0
+given the prediction. Estimating the expectation by S draws increases CKCE by about 1 / S of its
 mean under calibration. All models share kernels, distance, bandwidth and ridge (`compared`).
 """
 
@@ -135,7 +135,7 @@ def floating(ys: Array) -> DTypeLike:
 
 
 def _gram_and_products(prepared: Fitted, features: WeightedFeatures) -> tuple[Array, Array]:
-    """Return the Gram matrix of the predictions and the products of the residuals, [n, n] each."""
+    """Return the Gram matrix of the predictions, and inner products of residuals, [n, n] each."""
     assert isinstance(prepared.pairwise, Weighted)
     kernel, divergence = prepared.prediction_kernel, prepared.embedding.divergence
     gram = gram_block(kernel, divergence, features.predictions, features.predictions)
@@ -177,7 +177,7 @@ def compared(
     bandwidth: ArrayLike | str | None,
     given: ArrayLike | None,
 ) -> Contents:
-    """Return the fields of a `Comparison`; the arguments are those of `jaxcal.compare`."""
+    """Return computed fields of a `Comparison`, by name; arguments are as in `jaxcal.compare`."""
     for name, value in (("rank", rank), ("similarity", similarity)):
         if value is not None:
             raise ValueError(f"{name}: an option for class probabilities alone")
@@ -216,7 +216,7 @@ def compared(
 
 @jax.jit
 def _median(key: Key, predictions: PredictionsLike, ys: Array, spec: Specification) -> Scalar:
-    """Return the median distance of one model's predictions; 0 if all are equal or it is NaN."""
+    """Return a model's median distance of predictions; 0 if all are equal or it is not finite."""
     prepared, _ = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
     median = prepared.bandwidths["prediction"]
     return jnp.where(prepared.notes["identical-predictions"] | ~jnp.isfinite(median), 0, median)

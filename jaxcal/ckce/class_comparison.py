@@ -40,7 +40,7 @@ Measure = Probability | ByKernel
 
 class Problem(NamedTuple):
     """The models or groups that are compared: names, predictions, weights of the observations (1
-    for members of a group, else 0), labels, size of the smallest group, and further variables."""
+    for members of a group, else 0), labels, size of the smallest group, standardized variables."""
 
     names: tuple[str, ...]
     stack: Float[Array, "M n m"]
@@ -102,7 +102,7 @@ def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g 
 
 
 def by_probability(problem: Problem) -> Probability:
-    """Return the measure "probability", with the number of components for the smallest group."""
+    """Return the measure "probability"; the smallest group determines the columns of its basis."""
     z = problem.variables
     columns = problem.stack.shape[2] + (0 if z is None else z.shape[1])
     return Probability(n_components(problem.smallest, columns), z)
@@ -112,9 +112,9 @@ def default_rank(n: int, m: int) -> int:
     r"""Return the rank of `compare` for n predictions of m classes: 2 m + 8 n^(1/4), or 128 if that
     is larger, but at most n.
 
-    In a Gram matrix with trace at most 2 n, at most :math:`8 n^{1/4}` eigenvalues exceed r / 4,
-    r = n^(3/4) being n times the default ridge, which makes smaller ones negligible. For a million
-    Dirichlet predictions of 10 classes, 11 exceed r / 10. The kernel's linear part has rank m.
+    Eigenvalues far below r = n^(3/4), which is n times the default ridge, are negligible. In a Gram
+    matrix of trace at most 2 n, at most :math:`8 n^{1/4}` exceed r / 4; for a million Dirichlet
+    predictions of 10 classes, 11 exceed r / 10. The kernel's linear part has rank m.
     """
     return min(n, max(128, 2 * m + int(8 * n**0.25)))
 
@@ -129,8 +129,8 @@ def by_kernel(
     ridge: Ridge,
     bandwidth: ArrayLike | str | None,
 ) -> ByKernel:
-    """Return the measure "ckce" or "skce"; the arguments are those of `compare`. Groups have one
-    bandwidth, as they have the predictions of one model."""
+    """Return the measure "ckce" or "skce"; the arguments are those of `compare`. All groups have
+    the same bandwidth, because their predictions are those of one model."""
     count, n, m = problem.stack.shape
     dtype, models = problem.stack.dtype, problem.things == "models"
     kernel = prediction_kernel
@@ -155,12 +155,12 @@ def by_kernel(
 
 @jax.jit
 def pooled(models: Float[Array, "M n m"]) -> Scalar:
-    r"""Return one bandwidth for all models: the mean of their medians, each weighted by itself.
+    r"""Return one bandwidth for all models, :math:`\sum_k m_k^2 / \sum_k m_k`; 1 if all m_k are 0.
 
-    It is :math:`\sum_k m_k^2 / \sum_k m_k`, where m_k is the median distance of two different
-    predictions of model k, or 0 if all are equal or one is NaN; if all m_k are 0, it is 1. With a
-    bandwidth far below a model's distances, its Gram matrix would be nearly the identity and its
-    CKCE noise; one far above them only treats a nearly constant model as constant.
+    m_k is the median distance of two different predictions of model k, or 0 if all its predictions
+    are equal or the median is not finite. With a bandwidth far below m_k, the Gram matrix of model
+    k would be nearly the identity and its CKCE noise; a bandwidth far above m_k only treats a
+    nearly constant model as constant.
     """
 
     def of_one(q: Array) -> Array:
@@ -212,7 +212,7 @@ def _lags(stack: Array, labels: Array) -> Float[Array, " k"]:
 def _errors(
     stack: Array, weights: Array, shared: tuple[PyTree, ...], n_draws: int
 ) -> tuple[PyTree, Contents]:
-    """Return each model's error (on a CPU one by one) and the other fields of a `Comparison`."""
+    """Return each model's `Error` (on a CPU one by one) and other fields of a `Comparison`."""
 
     @one_at_a_time
     def one(q: Array, weight: Array, shared: tuple[PyTree, ...]) -> tuple[PyTree, Contents]:
@@ -228,7 +228,7 @@ def _errors(
 
 
 def mean_skill(q: Array, labels: Array, weights: Array) -> dict[str, Scalar]:
-    """Return weighted means of the fields of `Skill`, by their names in a comparison."""
+    """Return {"accuracy": [], "log": [], "Brier": []}, weighted means over the observations."""
     each = jax.vmap(lambda q, label: skill(q[None], label[None]))(q, labels)
     means = [jnp.sum(jnp.where(weights > 0, a, 0)) / jnp.sum(weights) for a in each]
     return dict(zip(("accuracy", "log", "Brier"), means, strict=True))

@@ -99,12 +99,12 @@ def compare(
     Returns:
         `Comparison`. Values do not depend on the order of the observations; random draws do.
 
-    Cost: by "probability" M n m (r + m) multiplications, with r at most 30, and M min(n, 1024)
-    (min(n, 1024) + n_draws) r m for draws; a density known up to a constant is evaluated about 190
-    times per observation. By "ckce" and "skce" M (n r^2 + min(n, 1024)^2 n_draws) multiplications
-    and M min(n, 1024)^2 memory, for rank r; predictions other than class probabilities take 8 M n^3
-    by "ckce" and O(M n^2) by "skce". A bar on stderr is shown if class probabilities take more than
-    a few seconds.
+    Cost: by "probability" M n m (r + m) multiplications, with r <= 30 regressors, and M min(n,
+    1024) (min(n, 1024) + n_draws) r m for draws; a density known up to a constant is evaluated
+    about 190 times per observation. By "ckce" and "skce" M (n r^2 + min(n, 1024)^2 n_draws)
+    multiplications and M min(n, 1024)^2 memory, for rank r; other predictions than class
+    probabilities take 13/3 M n^3 by "ckce" and O(M n^2) by "skce". A bar on stderr is shown if
+    class probabilities take more than a few seconds.
 
     Source: Moskvichev and Sejdinovic for the ranking by CKCE, and for groups (Section 3.3).
     Intervals and the measure "probability" are ours.

@@ -33,7 +33,7 @@ ADDED = 4  # number of residuals of uniform labels that are added to the noise
 
 
 class Error(NamedTuple):
-    """The error of one model, expanded over k blocks of observations.
+    """The error of one model over k blocks of observations, expanded as in `jaxcal.ckce.errors`.
 
     Attributes:
         estimate: Squared error with the products of observations with themselves, [].
@@ -84,7 +84,8 @@ def redrawn_residuals(key: Key, q: Float[Array, "n m"]) -> Float[Array, "n m"]:
 def redrawn_values(
     key: Key, weighted: Float[Array, "n r"], residuals: Callable[[Key], Array], n_draws: int
 ) -> Float[Array, " b"]:
-    r"""Return draws of :math:`\sum_{i \ne j} w_i^\top w_j d_i^\top d_j` with d = residuals(key)."""
+    r"""Return draws of :math:`\sum_{i \ne j} w_i^\top w_j d_i^\top d_j`, with w_i the rows of
+    ``weighted`` and d_i those of ``residuals(key)``."""
     sizes = jnp.sum(weighted**2, axis=1)
 
     def again(key: Key) -> Array:
@@ -107,7 +108,7 @@ class Pairs(NamedTuple):
     """Distributions of the differences of M values if the true values are equal, [M, M].
 
     Attributes:
-        second: Variance of the difference of the second sums.
+        second: Variance of the difference of the second sums (see `jaxcal.ckce.errors`).
         slope: Variance of the difference of the first sums, per unit of the common true value.
         lead: Variance of the difference of the first sums: ``slope`` times the common value, or a
             direct estimate if that is clearly larger. For models with the same label noise, it is
@@ -127,7 +128,7 @@ class Pairs(NamedTuple):
 
 
 def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M"]]:
-    """Return all `Pairs`, drawn with signs v, and draws of each first sum with variance 1."""
+    """Return `Pairs`, drawn with signs v, and draws of each model's first sum at variance 1."""
     flat = each.second.reshape(len(each.second), -1)
     # a first term of 0 has no direction: take the same weight for every block
     some = jnp.any(each.first != 0, axis=1)[:, None]
@@ -166,7 +167,7 @@ def _largest(values: Float[Array, " M"]) -> Scalar:
 def _reach(drawn: Pairs, gap: Float[Array, "M M"], quantile: Scalar) -> Float[Array, "M M"]:
     """Return by how much a true difference that is not rejected may exceed ``gap``.
 
-    For a true difference t, the larger value is at least |t| / 2, and the variance grows with it.
+    For a true difference t, the mean true value is at least |t| / 2; the variance grows with it.
     """
     near = quantile * drawn.error
     step = quantile**2 * drawn.slope / 2
@@ -212,10 +213,10 @@ def value_interval(
 ) -> tuple[Scalar, Scalar]:
     r"""Return the ends of the interval of values T >= 0 that tests at ``level`` do not reject.
 
-    Draws for a true T are :math:`T + \sqrt{s T} Z + v^\top G v` with s = ``slope`` and draws Z
-    in ``normal``. Each equals ``value`` at some T (0 if there is none) and exceeds it at larger
-    ones, so quantiles of these T invert the tests. ``terms``: draws of the last term, from the
-    noise of the residuals and from that of a calibrated model; the interval unites both.
+    Draws for a true T are :math:`T + \sqrt{s T} Z + v^\top G v` with s = ``slope``, draws Z in
+    ``normal``, and draws of the last term in ``terms``, from the noise of the residuals and that of
+    a calibrated model; the interval unites both. Each draw equals ``value`` at some T (0 if there
+    is none) and exceeds it at larger T, so quantiles of these T invert the tests.
     """
     gaps = value - terms
     first = jnp.sqrt(slope) * normal[:, None]

@@ -96,10 +96,10 @@ def ckce(
     The estimate is :math:`Tr(A^{-1} D A^{-1} K)`, the squared norm of the ridge regression of
     residuals on predictions. K is the Gram matrix of the predictions, A = K + n ridge I, and D has
     the inner products of the residuals (:math:`e_y - q` for class probabilities). For a calibrated
-    model it converges to 0; at finite n label noise adds
-    :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 - \|q_i\|^2)` on average. The ridge shrinks errors in
+    model it converges to 0; at finite n label noise adds :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 -
+    \|q_i\|^2)` on average (for classes, without ``similarity``). The ridge shrinks errors in
     directions in which predictions vary little. Compare values only at equal n, ridge and kernel.
-    Derivatives in the predictions exist for equal ones too and include the median distance's.
+    Derivatives exist at equal predictions too, and include that of the median distance.
 
     Args:
         predictions: Class probabilities q [n, m], or any other predictions that `jaxcal.compare`
@@ -109,8 +109,8 @@ def ckce(
         given: Further variables to condition on, [n] or [n, a]: the kernel on predictions is
             multiplied by ``given_kernel``. For group numbers and the kernel `Equal`, the sum of
             ``contributions`` over a group of n_g observations is the CKCE of the group at the ridge
-            ``ridge`` n / n_g. For class probabilities only, as are the next two and ``similarity``.
-        given_kernel: Kernel on ``given``; its bandwidth, if unset, is their median distance.
+            ``ridge`` n / n_g. For class probabilities only, like ``similarity`` and `LowRank`.
+        given_kernel: Kernel on ``given``; an unset bandwidth is set to the median distance.
         solver: `Exact`, or `LowRank` for more than about 10,000 observations.
         prediction_kernel: As in `jaxcal.compare`.
         similarity: Gram matrix of the classes, [m, m]; by default the identity.
@@ -122,8 +122,8 @@ def ckce(
     Returns:
         `CKCE`.
 
-    Cost: n^3 / 3 + O(n^2 m) multiplications and memory n^2 with `Exact`, for each ridge; 5 n^3 for
-    other predictions than class probabilities.
+    Cost: n^3 / 3 + O(n^2 m) multiplications and memory n^2 with `Exact`, for each ridge; 10/3 n^3
+    for other predictions than class probabilities.
 
     Source: Moskvichev and Sejdinovic, All Models Are Miscalibrated, But Some Less So, Sections 3.1
     and, for ``given``, 3.3. The residuals of densities known up to a constant are ours.
@@ -219,7 +219,8 @@ def ckce_test(
     Returns:
         `jaxcal.TestResult`. ``statistic`` and ``biased`` are CKCE. ``estimate`` leaves out the
         products of observations with themselves: it is :math:`\sum_{i \ne j} W_{ij} D_{ij}` with
-        W = A^-1 K A^-1, has mean 0 under calibration, and is the sum of ``contributions``.
+        W = A^-1 K A^-1 (see `ckce`), has mean 0 under calibration, and is the sum of
+        ``contributions``.
         ``standard_error`` is that of CKCE for a clearly miscalibrated model.
 
     Cost: 7/3 n^3 + n_draws n^2 m multiplications.

@@ -1,6 +1,6 @@
 r"""The squared errors of CKCE and SKCE, in the expansion of `jaxcal.ckce.errors`.
 
-For features phi of the kernel and a fixed ridge lambda, the error of the fitted regression is
+For features phi of the kernel and a fixed ridge lambda, the fitted coefficients have the error
 
 .. math:: \hat\theta - \theta = \hat A^{-1} \tfrac1n \sum_i \xi_i, \qquad
           \xi_i = \phi_i (r_i - \theta^\top \phi_i)^\top - \lambda \theta, \quad E \xi_i = 0,
@@ -65,13 +65,13 @@ class ByKernel(eqx.Module):
 
     Attributes:
         kernel: Kernel on predictions.
-        root: Root of the Gram matrix of the classes; None for the identity.
+        root: Root of the Gram matrix of the classes (`class_root`); None for the identity.
         ridge: Ridge of CKCE, []; None for SKCE.
         width: Bandwidth for a kernel without one; None for the median distance of each model.
         rank: Largest rank of the Gram matrix.
         condition: Further variables, [n, a], and the kernel on them; None if there are none.
 
-    Cost 3 n rank^2 and b min(n, 1024) rank m multiplications.
+    Cost 3 n rank^2 and n_draws min(n, 1024) rank m multiplications.
     """
 
     largest: ClassVar[float] = float("inf")
@@ -128,11 +128,12 @@ def by_features(
     weights: Float[Array, " n"],
     n_draws: int,
 ) -> tuple[Error, Scalar]:
-    r"""Return the error for the Gram matrix F F^T, and its trace; SKCE if ``ridge`` is None.
+    r"""Return the error, and the trace of F F^T; SKCE if ``ridge`` is None.
 
-    Features are computed twice: for F^T F, and then as F V with its eigenvectors V. As A is
-    diagonal for F V, the product of an observation with itself costs O(r). ``keys``: one for blocks
-    and draws, one for signs. ``weights`` are 0 or 1; the ridge is multiplied by their sum.
+    The features F [n, r] of the Gram matrix F F^T are computed twice: for A = F^T F + sum(weights)
+    ridge I, and then as F V with its eigenvectors V, which make A diagonal, so that the product of
+    an observation with itself costs O(r). ``keys``: one for blocks and draws, one for `signs`.
+    ``weights`` are 0 or 1.
     """
     n = points.shape[0]
     sums = normal_equations(features, points, residuals, weights, side=min(n, TILE))
@@ -150,8 +151,8 @@ def by_features(
         estimate = jnp.sum(fit**2)
 
     def parts(x: Array, r: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-        """Return F V A^-1, residuals of the fit plus added ones, and per observation: the first
-        influence, its product with itself (for r, and for these residuals), and weights."""
+        """Return w, the rows of F V A^-1; e, residuals of the fit plus ``added``; and arrays [n]:
+        the first influence, the squared norms of w r^T and of w e^T for each row, and weights."""
         f = turned(x) * weight[:, None]
         e = r - f @ fit + added
         pulled = f * inverse[None]
@@ -181,10 +182,10 @@ def summed(
     of the value for a calibrated model.
 
     ``parts(*rows)`` returns w [n, r] and e [n, p], whose outer products are the second influence,
-    and numbers [n], whose sums over blocks come first. ``rows``: points, residuals, added
-    residuals, weights. ``drawn``: see `Noise`. ``keys``: for blocks, and for draws. Up to `BLOCKS`
-    observations are blocks of one. More are assigned to blocks at random, and labels are drawn once
-    (blocks then get normal factors). Memory 2 k r p + 2 k^2 beyond the data.
+    and further arrays [n], whose sums over blocks [k] are returned. ``rows``: points, residuals,
+    added residuals, weights. ``drawn``: see `Noise`. ``keys``: for blocks, and for draws. Up to
+    `BLOCKS` observations are a block each. More are assigned to blocks at random, and labels are
+    drawn once (blocks then get normal factors). Memory 2 k r p + 2 k^2 beyond the data.
     """
     deal_key, null_key = keys
     if rows[0].shape[0] <= BLOCKS:
@@ -200,8 +201,8 @@ def summed(
 def _in_blocks(
     key: Key, parts: Callable[..., tuple[Array, ...]], rows: tuple[Array, ...], drawn: Array
 ) -> tuple[list[Array], Array, Array]:
-    """Return the sums over random blocks of the numbers of `summed`, and the inner products [k, k]
-    of the blocks' second influences, with the residuals of ``parts`` and with ``drawn`` ones."""
+    """Return the sums over random blocks of `summed`, and the inner products [k, k] of the blocks'
+    second influences: with the residuals e of ``parts``, and with the residuals ``drawn``."""
     places, real = deal(key, rows[0].shape[0])
     side = places.shape[1]
     tile = 2 ** max(0, min(TILE // side, BLOCKS).bit_length() - 1)  # blocks at a time
@@ -230,11 +231,11 @@ def by_products(
     ridge: Scalar | None,
     n_draws: int,
 ) -> Error:
-    r"""Return the error from the products D = R R^T of the residuals, instead of R.
+    r"""Return the error from the inner products D = ``products`` of the residuals.
 
-    The estimate is the inner product of D with W = A^-1 K A^-1 for CKCE, or W = K / n^2 for SKCE
-    (``ridge`` None). Draws for a calibrated model give the residuals random signs. ``keys``: one
-    for these, one for `signs`. Cost: 4 n^3 multiplications (CKCE) or O(n^2); memory O(n^2).
+    The estimate is <D, W> with W = A^-1 K A^-1, K = ``gram`` and A = K + n ridge I for CKCE, or W =
+    K / n^2 for SKCE (``ridge`` None). Draws for a calibrated model give the residuals random signs.
+    ``keys``: for them, and for `signs`. Cost: 13/3 n^3 (CKCE) or O(n^2); memory O(n^2).
     """
     n = gram.shape[0]
     block_key, sign_key, null_key = jax.random.split(keys[0], 3)
@@ -278,9 +279,9 @@ def _error(
 ) -> Error:
     """Return an `Error` with centred influences, without products of observations with themselves.
 
-    ``slope`` is the variance of the first sum over the value; both include label noise twice, so
-    that the ratio is bounded where the value is 0. ``noise``: the second sum's products of
-    observations with themselves, summed. ``share`` [k]: weights of the blocks, of sum 1.
+    ``slope`` is the ratio of the variance of the first sum to the value. Twice the label noise is
+    included in both, so that the ratio is bounded where the value is 0. ``noise``: sum of the
+    products of each b_i with itself. ``share`` [k]: weights of the blocks, of sum 1.
     """
     rows = jnp.sum(second, axis=1)
     second = second - share[:, None] * rows[None] - rows[:, None] * share[None]
@@ -295,5 +296,5 @@ def _error(
 
 
 def draws(v: Float[Array, "b k"], second: Float[Array, "k k"]) -> Float[Array, " b"]:
-    r"""Return :math:`v^\top G v` for each row v, with G in ``second``."""
+    r"""Return :math:`v^\top G v` for each row of ``v``, with G = ``second``."""
     return jnp.sum((v @ second) * v, axis=1)

@@ -1,7 +1,7 @@
 r"""CKCE from features F, for which F F^T is or approximates the Gram matrix K.
 
-With features F [n, p], CKCE is :math:`\|(F^\top F + n\lambda I)^{-1} F^\top R\|^2`. F is computed
-in blocks of rows, so memory does not grow with n. `LowRank` gets F from incomplete Cholesky.
+With F [n, p], residuals R and ridge :math:`\lambda`, CKCE is :math:`\|(F^\top F + n\lambda I)^{-1}
+F^\top R\|^2`. F is computed in blocks of rows; `LowRank` gets it from incomplete Cholesky.
 """
 
 from collections.abc import Callable
@@ -44,12 +44,13 @@ def primal_fit(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[solvers.Fit, Scalar]:
-    r"""Return CKCE for the Gram matrix F F^T, and the trace of F F^T.
+    r"""Return CKCE for F = features(points), see `jaxcal.ckce.features`, and the trace of F F^T.
 
     The first pass over blocks of rows gives :math:`\theta = (F^\top F + n\lambda I)^{-1} F^\top R`,
     the second contributions and influence. ``height``: the largest k(q, q). ``whole``: the trace of
-    K; the part that F F^T omits counts as an error. ``mesh``: devices that share the rows. Cost
-    2 n p^2 + p^3 / 3, memory O(tile p + p^2). Source: App. B, which omits the cost of F^T F.
+    the exact Gram matrix; what F F^T omits of it is an error (None: 0). ``mesh``: devices that
+    share the rows. Cost 2 n p^2 + p^3 / 3, memory O(tile p + p^2). Source: App. B, which omits the
+    cost of F^T F.
     """
     n = points.shape[0]
     # rows of weight 0 fill the last block
@@ -108,7 +109,8 @@ def normal_equations(
     *,
     side: int = TILE,
 ) -> _Sums:
-    """Return sums for features F and residuals R over rows of weight 1, ``side`` at a time."""
+    """Return F^T F, F^T R and the trace of F F^T for features F and residuals R, over rows of
+    weight 1; ``side`` rows are computed at a time."""
     n = points.shape[0]
     missing = -n % side
     padded = (jnp.concatenate([a, a[:1].repeat(missing, 0)]) for a in (points, residuals))
@@ -144,8 +146,8 @@ class LowRank(eqx.Module):
 
     Args:
         rank: Largest number of pivots.
-        tolerance: Stop earlier if k - F F^T is at most this share of the largest k(q, q) at every
-            candidate; by default 1,000 eps.
+        tolerance: Stop earlier if the error of k(q, q) is at most this share of the largest k(q, q)
+            at every candidate q; by default 1,000 eps.
         tile: Number of rows computed at a time.
         mesh: Devices that share the rows.
 

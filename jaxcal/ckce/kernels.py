@@ -84,8 +84,8 @@ def median_bandwidth(xs: Points) -> Scalar:
 def fill(
     kernel: KernelLike, xs: Points, bandwidth: Any = None
 ) -> tuple[KernelLike, dict[str, Scalar]]:
-    """Return the kernel with unset bandwidths set to ``bandwidth`` or the median distance of
-    ``xs``, and that number under the key "prediction"; an empty dict if all were set."""
+    """Return the kernel with unset bandwidths set to ``bandwidth``, or to the median distance of
+    ``xs`` if None, and {"prediction": this bandwidth}, or {} if all were set."""
     kernel = points.as_kernel(kernel)
     if not points.needs_bandwidth(kernel):
         return kernel, {}
@@ -109,8 +109,8 @@ def check_bandwidth(kernel: KernelLike, q: int) -> None:
 def conditioned(
     kernel: KernelLike, q: Points, condition: tuple[Float[Array, "n a"], KernelLike] | None
 ) -> tuple[KernelLike, Float[Array, "n e"], dict[str, Scalar]]:
-    """Return the product of the kernel and another in ``condition``, (variables, their kernel);
-    points [q, variables]; and {"given": bandwidth} if that of the other was unset, else {}."""
+    """Return the kernel times that of ``condition``, a pair (variables, kernel on them) or None;
+    its points [q, variables]; and {"given": bandwidth} of the kernel on variables, {} if set."""
     if condition is None:
         return kernel, q, {}
     variables, on_variables = condition

@@ -11,7 +11,7 @@ of an observation with itself,
 
 so that its mean is 0 for a calibrated model. With the factor :math:`1 - h_i` it is the
 leave-one-out estimate, whose mean is T for linear residuals and equal leverages. In the expansion
-of `jaxcal.ckce.errors` its first influence function is
+of `jaxcal.ckce.errors` its first influence function is, with :math:`f_i = f(q_i)`,
 
 .. math:: l_i = \tfrac1n (2 \langle f_i, d_i\rangle - \|f_i\|^2 - T),
 
@@ -20,10 +20,9 @@ squared errors. So for two classes T is the squared error of the probability, an
 
 Predictions other than class probabilities are compared by ranks. Under calibration the rank r of a
 target among draws of its prediction is uniform given the prediction, so the event "y is at most the
-t-quantile" has probability t. The residuals are :math:`1\{r \le t\} - t` at ten levels t for each
-coordinate. They are regressed on the predicted centre and log scale. So the error is again the root
-mean square error of probabilities. `jaxcal.entries` takes ranks among draws, or among weighted
-points for a log density without its constant; both are exactly uniform under calibration.
+t-quantile" has probability t. The residuals :math:`1\{r \le t\} - t`, at ten levels t for each
+coordinate, are regressed on the predicted centre and log scale. `jaxcal.entries` takes ranks among
+draws, or among weighted points for a log density without its constant; both are exactly uniform.
 """
 
 from collections.abc import Callable
@@ -62,7 +61,7 @@ COMPONENTS = 30  # largest number of columns of the basis
 
 
 def n_components(n: int, m: int) -> int:
-    """Return the number of columns of the basis: n // 5, but at most m and `COMPONENTS`."""
+    """Return the number of columns of the basis: n // 5, from 1 to m, at most `COMPONENTS`."""
     return max(1, min(m, n // 5, COMPONENTS))
 
 
@@ -109,9 +108,9 @@ def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) 
 
 class Probability(eqx.Module):
     """The measure "probability" of class probabilities: a regression on a `Basis` of ``rank``
-    columns from the predictions and further ``variables``; ``largest`` is the largest error.
+    columns from the predictions and further ``variables``; ``largest`` bounds the squared error.
 
-    Cost O(n m (r + m)) and b min(n, 1024) r m multiplications, memory O(n m).
+    Cost O(n m (rank + m)) and n_draws min(n, 1024) rank m multiplications, memory O(n m).
     """
 
     largest: ClassVar[float] = 1.0
@@ -152,14 +151,14 @@ def by_regression(
     """Return the error from the regression of residuals d on functions x of the predictions.
 
     ``weights`` are 0 or 1. ``keys``: for blocks, drawn residuals and signs. ``variance``: variance
-    of the residuals of a uniform label or rank along one direction.
+    of the residuals of a uniform label or rank along one direction. ``rank``: columns of `Basis`.
     """
     deal_key, null_key, signs_key = keys
     total = jnp.sum(weights)
     functions = basis(x, weights, rank)
 
     def columns(x: Array, weight: Array) -> tuple[Array, Array, Array, Array]:
-        """Return F, h, 1 / (1 - h) (at most 4), and F divided by the root of 2 n (1 - h)."""
+        """Return F, h, 1 / (1 - h) (at most 4), and F / sqrt(2 n (1 - h)), n the sum of weights."""
         f = functions(x) * weight[:, None]
         leverage = jnp.sum(f**2, axis=1)
         inflation = 1 / at_least(1 - leverage, 0.25)
@@ -173,8 +172,8 @@ def by_regression(
     coefficients, sums = jnp.split(moments, 2)
 
     def parts(x: Array, d: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-        """Return both factors of the vectors b, the second with noise; the first influence; the
-        squared norms of the vectors a, and of b; and weights."""
+        """Return two factors, whose outer products are the vectors b, the second plus ``added``;
+        the first influence; squared norms of the vectors a, and of b; and weights."""
         f, leverage, inflation, pulled = columns(x, weight)
         fitted = f @ coefficients
         without = (fitted - leverage[:, None] * d) * inflation[:, None]
@@ -205,7 +204,7 @@ def slope(
     Label noise adds N, 4 times the sum of squares of ``second``, to the sum of squares of
     ``first``, which without N estimates slope times T. Where T is 0, the slope is N / ``alone``,
     with ``alone`` the sum of products of observations with themselves. The result is the mean of
-    both by the weights T and :math:`\sqrt{2 N}`, two standard deviations of noise in ``value``.
+    both slopes with weights T and :math:`\sqrt{2 N}`, two standard errors of ``value`` at T = 0.
     """
     noise, true = 4 * jnp.sum(second**2), at_least(value, 0)
     weight = jnp.sqrt(2 * noise)
@@ -233,7 +232,7 @@ def said(
     eps: float,
 ) -> Says:
     """Return `says` from moments of each class: ``mean`` and ``variance`` of its probability, its
-    frequency ``occurs``, and the covariance. Deviations below 100 ``eps`` count as 0."""
+    frequency ``occurs``, and their ``covariance``. Deviations below 100 ``eps`` count as 0."""
     some = variance > (100 * eps) ** 2
     steepness = jnp.where(some, covariance / jnp.where(some, variance, 1), 0)
     deviation = jnp.where(some, jnp.sqrt(at_least(variance, 0)), 0)
@@ -253,8 +252,8 @@ Events: TypeAlias = tuple[Float[Array, "n p"], Float[Array, " p"]]
 def ready(
     names: tuple[str, ...], models: list[PredictionsLike], targets: ArrayLike, *, least: int = 3
 ) -> tuple[list[PredictionsLike], Array, list[Array]]:
-    """Return checked models, at least ``least`` targets, and each model's correlation of successive
-    draws (0 for others), which are thinned if it is high; an error names the model."""
+    """Return checked models, at least ``least`` targets, and correlations of successive draws of
+    each model (0 unless it is a `Draws`). Correlated draws are thinned; errors name the model."""
     checked, ys, lags = [], jnp.zeros(0), []
     for name, model in zip(names, models, strict=True):
         try:
@@ -333,10 +332,9 @@ def _error(
 def extrapolated(at: Callable[[Array], Events], ranks: Ranked) -> Float[Array, "n p"]:
     """Return the function ``at`` of ranks, extrapolated to infinitely many points, up to O(m^-2).
 
-    Ranks among m points have a bias of O(1 / m), by which wrong predictions look less wrong: up to
-    13 % of the squared error for 50 draws, 7 % for 96. Ranks among half of the points have twice
-    this bias, so it is subtracted where half of the points resolve the level of the event. All
-    these ranks are uniform under calibration, so that the mean under calibration does not change.
+    Ranks among m points have a bias of O(1 / m), by which wrong predictions look less wrong. Ranks
+    among half of the points have twice this bias, so it is subtracted where half of the points
+    resolve the level of the event. The mean under calibration does not change.
     """
     plain, levels = at(ranks.coordinates)
     halves = (at(ranks.halves[:, 0])[0] + at(ranks.halves[:, 1])[0]) / 2
@@ -345,20 +343,20 @@ def extrapolated(at: Callable[[Array], Events], ranks: Ranked) -> Float[Array, "
 
 
 def inside(ranks: Float[Array, "n d"]) -> Events:
-    """Return 1 for ranks in the central interval of probability `CENTRAL`, else 0; and levels."""
+    """Return `Events`: 1 for ranks in the central interval of probability `CENTRAL`, else 0."""
     d = ranks.shape[1]
     within = jnp.abs(ranks - 0.5) <= CENTRAL / 2
     return within.astype(ranks.dtype), jnp.full(d, (1 - CENTRAL) / 2, ranks.dtype)
 
 
 def below(ranks: Float[Array, "n d"]) -> Events:
-    """Return 1 for ranks below the median, else 0; and levels."""
+    """Return `Events`: 1 for ranks below the median, else 0."""
     return (ranks < 0.5).astype(ranks.dtype), jnp.full(ranks.shape[1], 0.5, ranks.dtype)
 
 
 def residuals(ranks: Float[Array, "n d"]) -> Events:
-    """Return residuals of ranks at each of `LEVELS`, and these levels. The scale is such that half
-    the squared norm of their mean is the mean square error over levels and coordinates."""
+    """Return `Events`: residuals of ranks at each of `LEVELS`, scaled so that half the squared norm
+    of their mean over observations is the mean square error over levels and coordinates."""
     levels = jnp.asarray(LEVELS, ranks.dtype)[None, None]
     gaps = (ranks[:, :, None] <= levels).astype(ranks.dtype) - levels
     n, d = ranks.shape

@@ -27,7 +27,7 @@ class CKCE(Result):
         influence: Derivative of the estimate in the weight of each observation, [n]; the difference
             of two models has the standard error std(influence_1 - influence_2) / sqrt(n).
         ridge: Ridge used, [].
-        bandwidths: Bandwidths that were not set in the kernels, by name.
+        bandwidths: Bandwidths unset in the kernels, by name ("prediction", "target", "given").
         notes: Sizes [] of possible problems, by the codes of warnings.
         rounding: Bound on the error of the estimate by rounding, an unfinished solve and an omitted
             part of the Gram matrix, [].
@@ -157,8 +157,10 @@ class Comparison(Result):
         differences: Differences of all pairs; see `Differences`.
         may_be_best: Whether no other model is significantly better, [M]. These models include the
             best one with probability at least 1 - ``level`` (model confidence set).
-        skill: Accuracy and proper scores, by name, [M] each; a calibrated model may lack skill.
-        bandwidths: Bandwidth of the kernel on predictions, [M]; 0 if the measure has none.
+        skill: Means by name, [M] each: "accuracy" and "Brier" of classes, and "log", the negative
+            log probability or density in nats (absent if no model has a density).
+        bandwidths: Bandwidth of the kernel on predictions, [M]; 0 if the measure has none, and 1 if
+            ``prediction_kernel`` has its own.
         ridge: Ridge of all models, []; 0 if the measure has none.
         left_out: Share of the trace of each model's Gram matrix that the low rank omits, [M].
         nonfinite_predictions, nonfinite_kernel: Numbers of predictions, and of kernel values on

@@ -39,7 +39,8 @@ class Fit(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Squared norms of B, R (``right``) and R - A B (``left``); ``height``: largest k(q, q)."""
+    """Squared norms of B, R (``right``) and R - A B (``left``), with the symbols of
+    `jaxcal.ckce.solvers`; ``height``: largest k(q, q)."""
 
     b: Scalar
     right: Scalar
@@ -52,13 +53,12 @@ def rounding(
 ) -> Scalar:
     r"""Return a bound on the rounding error of the estimate, []; the error is usually much smaller.
 
-    An error E of the Gram matrix (its entries or its factor are rounded) changes the estimate by
-    :math:`Tr(B^\top (2 n \lambda A^{-1} - I) E B)`, at most :math:`\|E\| \|B\|^2`. A residual r of
-    the solve changes it by at most :math:`2 \|B\| \|r\|`. Both hold to first order, for
-    :math:`\|E\|` far below :math:`n \lambda`; otherwise the bound is the largest possible exact
-    value, :math:`\|R\|^2 / 4 n \lambda`, as :math:`\sigma / (\sigma + n \lambda)^2 \le 1 / 4 n
-    \lambda`. E is estimated as 8 roundings per entry, plus ``dropped``, the trace of an omitted
-    part of the Gram matrix, over n^1/2.
+    With the symbols of `jaxcal.ckce.solvers`, an error E of K (its entries or its factor are
+    rounded) changes the estimate by :math:`Tr(B^\top (2 n \lambda A^{-1} - I) E B)`, at most
+    :math:`\|E\| \|B\|^2`. A residual r = R - A B of the solve changes it by at most :math:`2 \|B\|
+    \|r\|`. Both hold to first order, for :math:`\|E\|` far below :math:`n \lambda`; otherwise the
+    bound is the largest possible exact value, :math:`\|R\|^2 / 4 n \lambda`. E is estimated as 8
+    roundings per entry, plus ``dropped``, the trace of an omitted part of K, over n^1/2.
     """
     error = 8 * jnp.finfo(estimate.dtype).eps * sizes.height * n**0.5 + dropped / n**0.5
     share = error / (n * ridge)
@@ -84,10 +84,10 @@ def solve(low: Gram, right: Float[Array, "n p"]) -> Float[Array, "n p"]:
 def fit(gram: Gram, residuals: Residuals, ridge: Scalar) -> Fit:
     r"""Compute CKCE as :math:`Tr(B^\top K B)`, with contributions and influence of observations.
 
-    The influence is the derivative of the estimate in the weight of an observation,
-    :math:`2 n^2 \lambda [(K A^{-1} B)_i \cdot B_i - mean]`, at fixed ridge and bandwidth. The
-    squared standard error is the mean square of the influence, divided by n.
-    Cost n^3 / 3 + 5 n^2 p multiplications. Differentiable.
+    Symbols are those of `jaxcal.ckce.solvers`. The influence is the derivative of the estimate in
+    the weight of observation i, :math:`2 n^2 \lambda [(K A^{-1} B)_i \cdot B_i - mean]`, at fixed
+    ridge and bandwidth. The squared standard error is the mean square of the influence, divided by
+    n. Cost n^3 / 3 + 3 n^2 p multiplications. Differentiable.
     Source of the estimate: Moskvichev and Sejdinovic, Section 3.1; the influence is ours.
     """
     n = gram.shape[0]
@@ -108,7 +108,7 @@ def fit(gram: Gram, residuals: Residuals, ridge: Scalar) -> Fit:
 def fit_products(gram: Gram, products: Gram, ridge: Scalar) -> Fit:
     r"""Compute `fit` from the products D = R R^T of the residuals, [n, n], instead of R.
 
-    :math:`S = A^{-1} D A^{-1}` and CKCE = <S, K>. Cost n^3 / 3 + 5 n^3 multiplications.
+    CKCE is the inner product of :math:`A^{-1} D A^{-1}` and K. Cost 10/3 n^3 multiplications.
     """
     n = gram.shape[0]
     low = factor(gram, ridge)
@@ -125,7 +125,7 @@ def fit_products(gram: Gram, products: Gram, ridge: Scalar) -> Fit:
 
 
 def null_weights(gram: Gram, ridge: Scalar) -> Gram:
-    r"""Return W = A^-1 K A^-1: CKCE is :math:`\sum_{ij} W_{ij} D_{ij}`. Cost 7/3 n^3."""
+    r"""Return W = A^-1 K A^-1, with the module's symbols: CKCE is Tr(W R R^T). Cost 7/3 n^3."""
     low = factor(gram, ridge)
     w = solve(low, solve(low, gram).T)
     return (w + w.T) / 2
@@ -159,7 +159,7 @@ class Solution(NamedTuple):
 
 @runtime_checkable
 class Solver(Protocol):
-    """Protocol of solvers of ``(K + n ridge I) B = R``, which are called inside of jit.
+    """Protocol of solvers of ``(K + n ridge I) B = R``, K the Gram matrix of q, called inside jit.
 
     ``solver(kernel, q, residuals, ridge)`` takes a kernel with all bandwidths set, n predictions q
     [n, m], residuals R [n, p] and the ridge, and returns a `Solution`.

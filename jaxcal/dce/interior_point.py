@@ -9,7 +9,8 @@ jit and vmap. The Newton matrix is block tridiagonal with 2 x 2 blocks. Its elim
 
 .. math:: T_{i+1} = C_{i+1} + (E_i^{-1} + T_i^{-1})^{-1}
 
-only adds positive definite blocks, which loses no digits; determinants may, and have a minimum.
+with C_i the diagonal blocks without couplings E_i, and T_1 = C_1, only adds positive definite
+blocks, which loses no digits; determinants may, and have a minimum.
 Source: Blasiok et al. (2023), eq. 21; Mehrotra (1992).
 """
 
@@ -92,7 +93,8 @@ def _times(x: Blocks, z: Array) -> Array:
 
 
 def _newton(program: ChainProgram, d: Parts) -> tuple[Blocks, Array]:
-    """Return inverse pivots [m, 3] and couplings [m, 2], the last 0, of G' diag(d) G (`_rows`)."""
+    """Return inverse pivots [m, 3] and couplings [m, 2], the last 0, of the matrix G' diag(d) G,
+    with G the linear map `_rows`."""
     couplings = d.slopes[:, :2] + d.slopes[:, 2:]
     share, calibrated = program.shares, d.bounds[:, :1]
     mixed, ends = share[:, :1] * share[:, 1:] * calibrated, share**2 * calibrated + d.bounds[:, 1:]
@@ -129,7 +131,7 @@ def _coupling(program: ChainProgram, mu: float) -> Parts:
     """Return positive initial multipliers: a coupling that satisfies the mass constraints.
 
     The mass of each label moves to u = 0 or 1, where it is calibrated, and every position gets a
-    small mass. Later steps keep the constraints."""
+    small mass, proportional to ``mu``. Later steps keep the constraints."""
     u, masses = program.u, program.masses
     some = jnp.full_like(u, 4 * mu)  # slacks of calibration and bounds start at 1/4 and 3/4
     ends = jnp.sum(masses + some[:, None] * program.shares[:, ::-1], axis=0)
@@ -157,8 +159,8 @@ def _longest(x: Parts, dx: Parts) -> Scalar:
 
 
 def _best(program: ChainProgram, point: PyTree, old: PyTree) -> PyTree:
-    """Return (minus the mean, functions) and (gap, ``at``), each the better of old and ``point``,
-    so they may come from different steps."""
+    """Return two pairs, (minus the objective, functions) and (``gap``, ``at``) as in
+    `ChainSolution`, each the better of that in ``old`` and that of ``point``."""
     z, slack, price = point
     deviation = jnp.sum(jnp.abs(program.masses - _columns(program, price)))
     offers = (

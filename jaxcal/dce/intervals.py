@@ -28,15 +28,15 @@ from jaxcal.typing import ArrayLike, DTypeLike, Scalar, Vector
 def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, " k"]:
     r"""Return the mean binned ECE of random bins (RintCE) for each of ``widths`` [k] > 0.
 
-    ``rho`` [n] are the residuals at ascending predictions ``v`` [n].
-    Widths are compared with differences of predictions, so widths far below the spacing of
-    floating-point numbers lose no digits; below the smallest gap the result is the ECE. Widths
-    below the root of the smallest normal number (1e-19 in float32) are raised to it. The result is
-    differentiable in all arguments; derivatives cost O(n log n) per width.
+    ``rho`` [n] are the residuals at ascending predictions ``v`` [n]. Widths are compared with
+    differences of predictions, so widths far below the spacing of floating-point numbers lose no
+    digits; below the smallest gap the result is the ECE. Widths below the root of the smallest
+    normal number (1e-19 in float32) are raised to it. The result is differentiable in all
+    arguments; derivatives cost O(n log n) per width.
 
-    The integrand
+    With F(t) the sum of rho up to t, the integrand of the mean for width w,
 
-    .. math:: \frac1w \int |F(t + w) - F(t)|\,dt
+    .. math:: \frac1w \int |F(t + w) - F(t)|\,dt,
 
     changes only where t or t + w is a prediction. So the code merges two sorted lists, predictions
     and predictions minus w, in about sqrt(2 n) pieces of equal length, whose starts are found by
@@ -95,7 +95,7 @@ def _padded(v: Vector, rho: Vector) -> tuple[Array, Array]:
 
 
 def _gap(last: Array, was_shifted: Array, now: Array, shifted: Array, w: Array) -> Array:
-    """Return the gap from entry last to now; each is a prediction, or minus w if it is shifted."""
+    """Return the distance from ``last`` to ``now``; w is subtracted from each if it is shifted."""
     gap = now - last
     return jnp.where(shifted == was_shifted, gap, jnp.where(shifted, gap - w, gap + w))
 

@@ -158,8 +158,8 @@ def shared(u: Places, v: Vector, mass: Vector) -> Places:
 def feasible(u: Places, a: Places, b: Places) -> tuple[Places, Places]:
     """Return a and b, each minus the maximum of (1 - x) a(x) + x b(x) over [0, 1] if positive.
 
-    Between places this function of x is a parabola: at x = u_i + t h, h = u_{i+1} - u_i, it is
-    c_i + t (c_{i+1} - c_i) + t (1 - t) h (a_{i+1} - a_i - b_{i+1} + b_i).
+    Between places this function of x, with values c_i at u_i, is a parabola: at x = u_i + t h, with
+    h = u_{i+1} - u_i, c_i + t (c_{i+1} - c_i) + t (1 - t) h (a_{i+1} - a_i - b_{i+1} + b_i).
     """
     inside = at_most(u, 1)
     c = (1 - inside) * a + inside * b

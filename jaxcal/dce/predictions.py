@@ -63,7 +63,6 @@ def _orders(x: ArrayLike) -> Int[np.ndarray, "..."]:
 def host_order(x: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
     """Return the indices that sort ``x`` [n] >= 0, NaN last, by NumPy's fast sort of integers.
 
-    This sort is many times faster than that of compiled programs.
     The bits of nonnegative floats, read as integers, are ordered like the floats. The leading bits
     of a number and its index share a word of 64 bits, and a sort of these words gives the order.
     For float32 all bits fit. For float64 only the first 64 - log2(n) bits that differ within the
@@ -94,13 +93,11 @@ def host_order(x: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
 def prefixes(
     combine: Callable[[PyTree, PyTree], PyTree], elements: PyTree[Array], *, reverse: bool = False
 ) -> PyTree[Array]:
-    """Return inclusive prefixes ``x_0 * .. * x_i`` along the leading axis n of every leaf.
+    """Return inclusive prefixes ``x_0 * .. * x_i`` of ``elements``, a pytree of arrays [n].
 
     ``combine(earlier, later)`` computes ``earlier * later``; it must be associative and act on
-    leaves elementwise. With ``reverse`` the sequence is read from its end.
-
-    The sequence is folded to about sqrt(n) rows. One loop runs over all rows at once, one over
-    their totals: about 2 sqrt(n) steps of vectors in a program whose size does not depend on n.
+    leaves elementwise. With ``reverse`` the sequence is read from its end. Takes about 2 sqrt(n)
+    steps of vectors in a program whose size does not depend on n.
     """
     if reverse:
         flipped = jax.tree.map(lambda leaf: leaf[::-1], elements)
@@ -208,7 +205,7 @@ class Atoms(NamedTuple):
 
 
 def squares(w: Array, labels: Array | None) -> Array:
-    """Return, for each w, the sum of squared weights of ``labels`` that share it equally."""
+    """Return w^2 / ``labels``: the sum of squared weights of labels that share w; w^2 if None."""
     return w**2 if labels is None else w**2 / jnp.where(labels > 0, labels, 1)
 
 

@@ -89,11 +89,11 @@ def recalibrate(
 ) -> Recalibration:
     r"""Recalibrate predictions by the mean labels of groups that are chosen without labels.
 
-    The map sends a prediction of group j to the mean label :math:`r_j` of :math:`n_j` observations,
-    whose population value is :math:`r^*_j`. The ECE of the map on new predictions is
-    :math:`\sum_j p_j |r_j - r^*_j|`, an upper bound of the distance from calibration, with
-    expectation :math:`\sum_j p_j \sqrt{2/\pi} \sqrt{r_j (1 - r_j) / n_j}`. It cannot be measured on
-    the data themselves, whose labels define the map.
+    The map sends a prediction of group j, which has a share :math:`p_j` of all weight, to the mean
+    label :math:`r_j` of its :math:`n_j` observations, whose population value is :math:`r^*_j`. The
+    ECE of the map on new predictions is :math:`\sum_j p_j |r_j - r^*_j|`, an upper bound of their
+    distance from calibration, with expectation :math:`\sum_j p_j \sqrt{2/\pi} \sqrt{r_j (1 - r_j) /
+    n_j}`. It cannot be measured on the data themselves, whose labels define the map.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -138,7 +138,7 @@ def _apply(groups: Groups, v: Array) -> Array:
 def _error_of_map(
     key: Key, groups: Groups, data: Ordered, level: float | Scalar
 ) -> tuple[Scalar, Scalar, Scalar]:
-    r"""Return the ends of an interval of :math:`\sum_j p_j |r_j - r^*_j|`, and its expectation.
+    r"""Return the ends of an interval of the ECE of the map in `recalibrate`, and its expectation.
 
     Errors of mean labels are drawn as normal. The variance of a group includes half a label 0 and
     half a label 1 of mean weight (Jeffreys), so that it is positive if all its labels are equal.

@@ -7,7 +7,7 @@ asymptotically valid otherwise.
 
 Observations with equal prediction and weight are drawn together, as a binomial number of labels 1.
 Of more than 8,192 different predictions, those in a cell of width 1/8192 are drawn together, at
-their mean prediction. The sum of labels with nearly equal rates is within
+their mean prediction :math:`\bar v`. The sum of N labels with rates :math:`v_i` is within
 :math:`\sum_i (v_i - \bar v)^2 / (N \bar v (1 - \bar v))` of a binomial in total variation (Ehm
 1991), in total less than .001.
 """
@@ -37,8 +37,8 @@ FEW = 10  # most labels for which `least_p_value` enumerates all values
 
 
 def drawable(data: Ordered, *, equal: bool, null: Null) -> Ordered:
-    """Return the data grouped by distinct predictions or cells, which are faster to redraw; the
-    same data if weights are not ``equal``, for "signs", or if groups would save little."""
+    """Return the data grouped by distinct predictions or cells, which are faster to redraw;
+    unchanged if weights are not ``equal``, for "signs", or if groups would save little."""
     if equal and null == "redraw":
         if not isinstance(data.v, Tracer):
             if data.labels is not None and np.any(some := np.asarray(data.labels) > 0):
@@ -95,7 +95,7 @@ def suitable_null(null: object, data: Binary) -> Null:
 def null_draws(
     key: Key, data: Ordered, *, statistic: Any, n_draws: int, null: Null = "redraw"
 ) -> Float[Array, " b"]:
-    """Return draws of ``statistic(v, rho)`` with residuals of calibrated predictions."""
+    """Return draws of ``statistic(v, rho)``, rho [n] being weighted residuals under calibration."""
     v, y, w, _, labels = data
 
     def one(key: Key) -> Scalar:

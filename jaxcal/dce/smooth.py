@@ -39,15 +39,11 @@ def denoise(f: Vector, g: Vector) -> Vector:
 
     .. math:: \sum_i |a_i - a_{i-1}| + \sum_i g_i |F_i - a_i|, \quad a_{-1} = 0,\ a_{n-1} = F_{n-1}.
 
-    Both terms are integrals over levels :math:`\lambda`, with :math:`u_i = 1(a_i > \lambda)`. A
-    jump of u away from its value at an end and back costs 2, and saves at most the widths, 2. So u
-    has no jump if its values at both ends agree, and one otherwise. Hence a is monotone from 0 to
-    :math:`F_{n-1}`, its variation is :math:`|F_{n-1}|`, and the rest is the L1 isotonic regression
-    of F clipped at both ends.
-
-    u jumps where a cumulative sum is smallest. All levels are found by bisection of their ranks:
-    each round determines one bit of the rank of every :math:`a_i` from a cumulative sum and its
-    running minimum within runs of equal bits. There are log2(n) rounds of O(n).
+    As the widths sum to at most 2, the cost of a jump of an indicator :math:`1(a_i > \lambda)` away
+    from its value at an end and back, a is monotone from 0 to :math:`F_{n-1}`. Hence it is the L1
+    isotonic regression of F clipped at both ends. Each of log2(n) rounds of O(n) determines one bit
+    of the rank of every :math:`a_i` from a cumulative sum and its running minimum within runs of
+    equal bits.
     """
     n = f.size
     sign = jnp.where(f[-1] < 0, -1, 1).astype(f.dtype)
@@ -205,11 +201,11 @@ def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> P
 
 
 def _witness(v: Vector, g: Vector, flow: Vector, jumps: Vector) -> Vector:
-    """Return an optimal weight w at each v: 1 where a rises, -1 where it falls. Its slope is -1
-    where F > a (``flow`` > 0), 1 where F < a, and in [-1, 1] where F = a.
+    """Return an optimal weight w at each v: 1 where a rises (``jumps`` > 0), -1 where it falls. Its
+    slope is -1 where F > a (``flow`` = F - a > 0), 1 where F < a, and in [-1, 1] where F = a.
 
     The largest and the smallest w with these bounds are shortest paths along the line; the result
-    is the mean of both."""
+    is the mean of both. See `denoise` for F and a."""
     sign = jnp.where(jnp.any(jumps < 0), -1, 1).astype(v.dtype)
     floor = jnp.where(jumps != 0, 1, -1).astype(v.dtype)
     fixed = -g * jnp.sign(sign * flow)
@@ -306,7 +302,7 @@ def kernel_ce(
     Args:
         predictions: Probabilities of label 1, [n].
         targets: Labels 0 or 1, or means of labels, [n].
-        bandwidth: Length of the kernel, in units of probability, [].
+        bandwidth: Length :math:`\ell` of the kernel, in units of probability, [].
         weights: Weights of the observations, [n], >= 0.
 
     Returns:

@@ -42,8 +42,7 @@ class Table(Result):
     s by .8 R / s; the surrogate interval error by 2 R / w for its least width w (2^-8 by default).
     A bin whose edge cuts a cell includes all of that cell or nothing, and the unbinned ECE is that
     of the cells. P-values are exact if all predictions in each cell are equal, and otherwise within
-    .001 (see `jaxcal.dce.distance_from_calibration`). Changes are usually far smaller, because
-    labels hardly depend on predictions within a cell.
+    .001 (see `jaxcal.dce.distance_from_calibration`). Changes are usually far smaller.
 
     Attributes:
         counts: Number of observations in each cell, [k].

@@ -53,9 +53,9 @@ class Energy(eqx.Module):
 
     .. math:: E(x, y) = \tfrac12 \|u\|^2 - g(x, u), \qquad u = L^\top (t - A x - b)
 
-    in standard units t of the targets and of the inputs. A, b and L start at the Gaussian
-    regression, and g, a tanh network, at 0. As g is bounded, the square makes the density
-    integrable; its integral has no formula and is never needed.
+    with t the target y, and x, in standard units. A and b (``center``) and L (``root``) start at
+    the Gaussian regression, and g, a tanh network (``layers``), at 0. As g is bounded, the square
+    makes the density integrable; its integral has no formula and is never needed.
     """
 
     layers: tuple[Layer, ...]
@@ -118,7 +118,7 @@ class Trained(NamedTuple):
 
 
 def score_matching_loss(energy: Energy, xs: Float[Array, "n q"], ts: Points) -> Scalar:
-    r"""Return the mean of :math:`\tfrac12 \|s(t)\|^2 + \mathrm{tr}\,\nabla s(t)` with scores s.
+    r"""Return the mean of :math:`\tfrac12 \|s(t)\|^2 + \mathrm{tr}\,\nabla s(t)`, with score s.
 
     Its minimizer over densities is the distribution of the data; the normalizing constant has no
     effect on it. Inputs [n, q] and targets [n, d] are in standard units. The trace is exact: d
@@ -150,10 +150,9 @@ def train(
     """Train by Adam on all training days at once, for ``rounds`` rounds of ``steps`` steps each.
 
     ``training`` and ``validation`` are (inputs, targets) in the units of the data. The parameters
-    with the smallest validation loss after a round are kept, to avoid overfitting. ``resolution``:
-    the step in which targets were recorded. A density could put a spike on each recorded value and
-    lower the loss without bound, so every step adds new noise, uniform over ``resolution``, to the
-    targets.
+    with the smallest validation loss after a round are kept, to avoid overfitting. ``rate`` is the
+    learning rate, ``resolution`` the step in which targets were recorded: each iteration adds new
+    noise, uniform over it, as spikes on recorded values could lower the loss without bound.
     """
     import optax  # only where it is used
 

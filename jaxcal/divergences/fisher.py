@@ -16,7 +16,7 @@ from jaxcal.typing import Features, KernelLike, Key, Nodes, PredictionsLike, Sca
 
 
 def fisher(node_scores: Float[Array, "n m d"]) -> Float[Array, "n md"]:
-    """Return ``m^-1/2 [s_p(z_1); ..; s_p(z_m)]``, [n, m d]: the features of `Fisher`."""
+    """Return ``m^-1/2 s``, [n, m d], of scores s at m nodes: the features of `Fisher`."""
     n, m, d = node_scores.shape
     return node_scores.reshape(n, m * d) / jnp.sqrt(jnp.asarray(m, node_scores.dtype))
 
@@ -25,8 +25,8 @@ class Fisher(_Euclidean, eqx.Module):
     r"""Generalized Fisher divergence (GFD), from scores at nodes.
 
     :math:`\frac1m \sum_k \|s_p(z_k) - s_q(z_k)\|^2` estimates :math:`\int \|s_p - s_q\|^2 d\nu`
-    from draws z of the base measure nu. It needs no normalizing constants. Like every distance of
-    scores, it hardly depends on the mixing proportions of well-separated modes.
+    from scores s of p and q at m draws z of the base measure nu, without normalizing constants.
+    Like every distance of scores, it hardly depends on mixing proportions of well-separated modes.
 
     Args:
         zero_outside: Whether scores that are not finite, as at nodes of density 0, count as 0;
@@ -74,12 +74,12 @@ def ground_kernel(kernel: KernelLike | None) -> Any:
 def kernel_fisher(
     node_scores: Float[Array, "n m d"], ground: Float[Array, "m m"] | Float[Array, "m m d d"]
 ) -> Float[Array, "n md"]:
-    """Return ``K^1/2 [s_p(z_1); ..; s_p(z_m)] / m``, [n, m d]: the features of `KernelFisher`.
+    """Return ``K^1/2 s / m``, [n, m d], of scores s at m nodes: the features of `KernelFisher`.
 
-    K is the Gram matrix of the ground kernel at the nodes: one number per pair of nodes for all
-    coordinates, or one matrix [d, d]. Squared distances include the terms k = l, so they have a
-    bias of O(1/m) and are never negative (the paper calls them unbiased). Cost O(m^3 + n m^2 d),
-    for matrix-valued K O(m^3 d^3 + n m^2 d^2).
+    K is the Gram matrix of the ground kernel at the nodes, ``ground``: one number per pair of nodes
+    for all coordinates, or one matrix [d, d]. Squared distances include pairs of a node with
+    itself, so they have a bias of O(1/m) and are never negative (the paper calls them unbiased).
+    Cost O(m^3 + n m^2 d), for matrix-valued K O(m^3 d^3 + n m^2 d^2).
     """
     n, m, d = node_scores.shape
     if ground.ndim == 2:
@@ -92,9 +92,9 @@ def kernel_fisher(
 class KernelFisher(_Euclidean, eqx.Module):
     r"""Kernelized Fisher divergence (KGFD), from scores at nodes and a ground kernel.
 
-    :math:`\frac1{m^2} \sum_{kl} (s_p - s_q)(z_k)^\top K(z_k, z_l) (s_p - s_q)(z_l)`: the difference
-    of scores is smoothed first; the value is at most GFD times the maximum of K. Like GFD, it
-    hardly depends on the mixing proportions of well-separated modes.
+    :math:`\frac1{m^2} \sum_{kl} (s_p - s_q)(z_k)^\top K(z_k, z_l) (s_p - s_q)(z_l)`, with s, z of
+    `Fisher`: the difference of scores is smoothed by K; the value is at most GFD times the maximum
+    of K. Like GFD, it hardly depends on the mixing proportions of well-separated modes.
 
     Args:
         ground: Kernel K of two points, scalar or matrix-valued [d, d] (`GradientKernel`, or a

@@ -46,7 +46,7 @@ def optional_floats(value: ArrayLike | None) -> Array | None:
 def _base(
     predictions: PredictionsLike, mean: Array | None, cov: Array | None, like: Points
 ) -> tuple[Point, BaseCov]:
-    """Return mean and (co)variance of the base measure in the units of ``predictions``."""
+    """Return mean and (co)variance (default 0, 1) of the base measure in units of predictions."""
     d, dtype = like.shape[1], like.dtype
     if mean is not None and mean.shape not in ((), (d,)):
         raise ValueError(f"mean: wanted a number or a vector of length {d}, got {mean.shape}")
@@ -92,8 +92,8 @@ class GaussianFisher(_Euclidean, eqx.Module):
     r"""Generalized Fisher divergence (GFD) of Gaussian predictions in closed form, without nodes.
 
     :math:`tr(\Delta\Lambda\, S\, \Delta\Lambda) + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2`
-    with :math:`\Delta` for differences between two predictions, precisions :math:`\Lambda` and base
-    measure N(m, S). The default base measure is standard normal in the units of the test.
+    with :math:`\Delta` for differences between two predictions of means :math:`\mu` and precisions
+    :math:`\Lambda`, and base measure N(m, S), by default standard normal in the units of the test.
 
     Args:
         mean: Mean m of the base measure in the units of the targets, [] or [d].
@@ -130,7 +130,7 @@ def gaussian_kernel_fisher(
     r"""Return the features of `GaussianKernelFisher`, for Gaussians and base measure N(m, S).
 
     The ground kernel is ``exp(-sum_i (x_i - y_i)^2 / (2 g_i^2))`` with ``lengths`` g. With
-    G = diag(g^2), and :math:`\Delta` for differences between two predictions,
+    G = diag(g^2), and :math:`\Delta` for differences between predictions N(mu, Lambda^-1),
 
     .. math:: c = |I + 2 G^{-1} S|^{-1/2},\quad V = S (G + 2 S)^{-1} S,\quad
               D^2 = c\, [tr(\Delta\Lambda\, V\, \Delta\Lambda)
@@ -156,8 +156,8 @@ def gaussian_kernel_fisher(
 class GaussianKernelFisher(_Euclidean, eqx.Module):
     r"""Kernelized Fisher divergence (KGFD) of Gaussian predictions with a Gaussian ground kernel.
 
-    For base measure N(0, b^2 I) and isotropic Gaussians the squared distance is
-    :math:`(\frac{g^2}{g^2 + 2 b^2})^{d/2} [\frac{d b^4}{g^2 + 2 b^2} (\sigma_p^{-2} -
+    For base measure N(0, b^2 I), ground length g and Gaussians N(mu, sigma^2 I) the squared
+    distance is :math:`(\frac{g^2}{g^2 + 2 b^2})^{d/2} [\frac{d b^4}{g^2 + 2 b^2} (\sigma_p^{-2} -
     \sigma_q^{-2})^2 + \|\mu_p\sigma_p^{-2} - \mu_q\sigma_q^{-2}\|^2]`. If all covariances are equal
     it is a constant times GFD: with the median heuristic, kernels on the two are then the same.
 
@@ -209,9 +209,9 @@ def as_lengths(length: Array, like: Points, name: str) -> Point:
 
 
 def wasserstein(mean: Float[Array, "n d"], cov: Cov) -> Float[Array, "n q"]:
-    """Return the features of `Wasserstein`, ``[mu; Sigma^1/2]``.
+    """Return the features of `Wasserstein` for Gaussians N(mu, Sigma), ``[mu; Sigma^1/2]``.
 
-    q = 2 d for variances, d + d^2 for covariances. For isotropic Gaussians the squared distance is
+    q = 2 d for variances, d + d^2 for covariances. For Sigma = sigma^2 I the squared distance is
     |mu - mu'|^2 + d (sigma - sigma')^2; Glaser et al. (2023) print variances in place of sigma.
     """
     n, d = mean.shape
@@ -223,11 +223,11 @@ def wasserstein(mean: Float[Array, "n d"], cov: Cov) -> Float[Array, "n q"]:
 class Wasserstein(_Euclidean, eqx.Module):
     r"""2-Wasserstein distance of Gaussian or Laplace predictions, as a distance of vectors.
 
-    :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2`: exact for commuting covariances
-    (scalar, diagonal, isotropic), an upper bound of the squared W2 otherwise, and always Euclidean,
-    so kernels on it are positive definite. For Laplace predictions with independent coordinates
-    of scales beta: :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`. All are in the units of the
-    test.
+    Its square is :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2` for means mu and
+    covariances Sigma: exact if covariances commute (scalar, diagonal, isotropic), an upper bound of
+    the squared W2 otherwise, and always Euclidean, so kernels on it are positive definite. It is
+    :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2` for Laplace predictions with independent
+    coordinates of locations mu and scales beta. All are in the units of the test.
 
     Cost: O(n d), for full covariances O(n d^3).
 

@@ -30,10 +30,10 @@ class Embedded(eqx.Module):
 class MMD(eqx.Module):
     r"""Maximum mean discrepancy (MMD) of two predictions, with a ground kernel on the targets.
 
-    Its square is :math:`E\kappa(Z_p, Z_p') + E\kappa(Z_q, Z_q') - 2 E\kappa(Z_p, Z_q)`, from
-    `jaxcal.kernel_means`, in closed form if there is one. With draws, pairs of a draw with itself
-    are included: this gives the MMD of two samples, with a bias of O(1 / draws). Kernels on the MMD
-    are positive definite, also for mixtures. The squared MMD is clipped at 0 and has a rounding
+    Its square is :math:`E k(Z_p, Z_p') + E k(Z_q, Z_q') - 2 E k(Z_p, Z_q)`, with ground kernel k
+    and independent Z, Z' from predictions p and q, by `jaxcal.kernel_means`. With draws, pairs of a
+    draw with itself are included: this gives the MMD of two samples, with a bias of O(1 / draws).
+    Kernels on the MMD are positive definite. The squared MMD is clipped at 0 and has a rounding
     error of about eps, so an MMD below eps^1/2 is noise.
 
     Args:

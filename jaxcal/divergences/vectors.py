@@ -29,7 +29,7 @@ from jaxcal.typing import (
 
 
 class NodeScores(NamedTuple):
-    """Scores (``values`` [n, m, d]) of n predictions at ``nodes`` [m, d], None if not provided."""
+    """Scores ``values`` [n, m, d] of n predictions at ``nodes`` [m, d] (None if not provided)."""
 
     nodes: Nodes | None
     values: Float[Array, "n m d"]
@@ -72,10 +72,8 @@ class _Euclidean:
 
 
 def centred(vectors: Array) -> Array:
-    """Return the vectors minus their mean: a common offset would make distances inaccurate.
-
-    Columns with NaN or infinite entries are not changed, so rows without such entries stay finite.
-    """
+    """Return the vectors minus their mean: a common offset would make distances inaccurate. Columns
+    with NaN or infinite entries are not changed, so rows without such entries stay finite."""
     return vectors - _mean(vectors)
 
 
@@ -86,7 +84,7 @@ def _mean(vectors: Array) -> Array:
 
 
 def is_euclidean(divergence: DivergenceLike) -> TypeGuard[VectorDivergence]:
-    """Return whether ``divergence.euclidean`` is set: it is the distance of its feature vectors."""
+    """Return whether ``euclidean`` is set: the divergence is a distance of its feature vectors."""
     return getattr(divergence, "euclidean", False)
 
 

@@ -41,8 +41,8 @@ def few_targets(key: Any, predictions: Any, targets: Any, *_: Any, **__: Any) ->
 class LightJit:
     """A `jax.jit` that compiles in two thirds of the time: without fusion emitters, if XLA can.
 
-    Only for calls outside of other programs for which ``light``, a function of the arguments, is
-    true: programs without loops over pairs, or with few pairs, run as fast. All other calls use
+    Only for calls outside of jit, vmap and derivatives for whose arguments ``light`` is true:
+    programs without loops over pairs, or with few pairs, run as fast. All other calls use
     ``program``, the function as `jax.jit` compiles it.
     """
 
@@ -72,8 +72,8 @@ class LightJit:
 def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Return the function with a ``vmap`` that, on a CPU, loops over the batch.
 
-    One loop over blocks of H fits into the cache; a thousand in parallel do not. On other devices,
-    and for derivatives, ``vmap`` is unchanged; use ``jax.lax.map`` to loop over derivatives.
+    One loop over blocks of pairs fits into the cache; a thousand in parallel do not. On other
+    devices, and for derivatives, ``vmap`` is unchanged; use ``jax.lax.map`` to loop over these.
     Derivatives of every order and mode are supported. Arguments that are not arrays are static;
     arrays that the function closes over are treated as arguments.
     """
@@ -103,8 +103,8 @@ def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
 
 def over_rows(function: Callable[..., PyTree], *, mesh: Mesh | None, reduce: bool) -> PyTree:
-    """Return ``function(shared, rows)`` with the rows distributed over the devices of the mesh.
-    Results are summed over devices if ``reduce``, and otherwise concatenated along rows."""
+    """Return ``function``, of (shared, rows), with rows distributed over the devices of a mesh, if
+    any. Results are summed over devices if ``reduce``, and otherwise concatenated along rows."""
     if mesh is None:
         return function
     axes = tuple(mesh.axis_names)

@@ -1,9 +1,9 @@
 r"""Sums over pairs where h is an inner product of vectors z_i: n p numbers instead of n^2.
 
-:math:`\sum_{i \neq j} w_i w_j \langle z_i, z_j \rangle = |Z^\top w|^2 - \sum_i w_i^2 |z_i|^2`, and
-the nonzero eigenvalues of H are those of :math:`Z^\top Z`. Vectors are computed block by block and
-never stored. For p numbers per observation and b weight columns the cost is n p b multiplications,
-plus n p^2 / 2 for squares or eigenvalues, and O(rows p + p^2) memory.
+:math:`\sum_{i \neq j} w_i w_j \langle z_i, z_j \rangle = |Z^\top w|^2 - \sum_i w_i^2 |z_i|^2`. The
+nonzero eigenvalues of H, the [n, n] matrix of h, are those of :math:`Z^\top Z`; Z has rows z_i [p],
+which are computed block by block and never stored. With b weight columns the cost is n p b
+multiplications, n p^2 / 2 more for squares or eigenvalues, and O(rows p + p^2) memory.
 """
 
 from collections.abc import Callable
@@ -39,8 +39,8 @@ def linear_sums(
         features: Pytree with leading axis n >= 2.
         weights: [n, b], one column per draw of the null; b may be 0.
         squares: Whether to compute sums of squares of h.
-        eigenvalues: Whether to compute the p largest eigenvalues of H without its diagonal; exact
-            if the diagonal is constant.
+        eigenvalues: Whether to compute the p largest eigenvalues of the matrix of h without its
+            diagonal; exact if the diagonal is constant.
         rows: Observations per block.
         mesh: Devices that share the observations; results differ between meshes by rounding only.
 
@@ -87,8 +87,8 @@ def square(blocks: Triangle) -> Float[Array, "p p"]:
 
 
 def filled(features: PyTree, columns: Float[Array, "n b"], missing: int) -> PyTree:
-    """Return features and columns with ``missing`` more rows: copies of the first observation,
-    which add no NaN, and zeros."""
+    """Return features and columns with ``missing`` more rows. Those of features are copies of the
+    first observation, which add no NaN; those of columns are 0."""
 
     def repeated(leaf: Array) -> Array:
         return jnp.concatenate([leaf, jnp.broadcast_to(leaf[:1], (missing, *leaf.shape[1:]))])

@@ -1,7 +1,7 @@
 r"""The engine: one walk over blocks of H accumulates every sum over pairs that a test needs.
 
-H is never stored. Blocks above the diagonal are computed once and count twice. For n observations,
-b weight columns and tiles of side t the walk costs n^2 b flops (plus the blocks themselves) and
+H, the [n, n] matrix of h, is never stored; blocks above its diagonal are computed once and count
+twice. For b weight columns and tiles of side t the walk costs n^2 b flops (plus the blocks) and
 O(t^2 + n b) memory; up to one tile it is a single fused program. All columns of `HadamardSigns`
 together cost n^2 additions. ``vmap`` over data sets or models is one program, which on a CPU
 processes them one at a time, in cache.
@@ -33,8 +33,8 @@ class QuadraticSums(NamedTuple):
     h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j, for the columns w of signs
     and then of weights. If requested: ``squares`` [c], sum of h_ij^2 over i != j;
     ``all_squares`` [], the same for the sum of the channels; ``eigenvalues`` [r, k], approximate
-    largest eigenvalues of H without its diagonal, for the sum of the channels and then for each
-    channel if there are several; some may be negative.
+    largest eigenvalues of the matrix of h with diagonal 0, for the sum of the channels and then for
+    each channel if there are several; some may be negative.
     """
 
     total: Float[Array, " c"]
@@ -123,7 +123,7 @@ def quadratic_sums(
 
 
 def means(sums: QuadraticSums) -> Estimate:
-    """Return the mean of h over pairs of different observations, and that over all pairs."""
+    """Return the mean of h over pairs of different observations, and its mean over all pairs."""
     n, total = sums.diagonal.shape[1], jnp.sum(sums.total)
     return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
 
@@ -249,7 +249,8 @@ def _tile(pairwise, rows, cols, columns_i, columns_j, offset, group, squares) ->
 def _shares(
     h: Float[Array, "c r s"], columns_i: _Columns, columns_j: _Columns, group: int
 ) -> Float[Array, "c m p"]:
-    """Return the forms of the p sign patterns over pairs (a, a xor g) in groups, for each g < m."""
+    """Return, for each offset g < m, sums of h over pairs of member a of a group and member
+    a xor g of a group, weighted by signs and by each of p patterns; see `HadamardSigns`."""
     if columns_i.signs.shape[1] == 0:
         return jnp.zeros((h.shape[0], group, 0), h.dtype)
     parts = fold(h * (columns_i.signs * columns_j.signs.T)[None], group)
@@ -343,8 +344,9 @@ class BlockSums(NamedTuple):
     """Sums over pairs within m consecutive blocks, for each channel c.
 
     ``means`` [c, m]: mean of h_ij over i != j in each block. ``diagonal`` [c, n]: h_ii.
-    ``row_sums`` [c, n]: sums over the block, 0 for the last n mod size observations. ``squares``
-    [c]: sum of h_ij^2 over i != j; ``all_squares`` []: the same for the sum of the channels."""
+    ``row_sums`` [c, n]: sums of h_ij over j != i in the block of i, 0 for the last n mod size rows.
+    ``squares`` [c]: sum of h_ij^2 over i != j in all blocks; ``all_squares`` []: the same for the
+    sum of the channels."""
 
     means: Float[Array, "c m"]
     diagonal: Float[Array, "c n"]

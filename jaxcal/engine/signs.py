@@ -1,8 +1,8 @@
 r"""Draw random signs for a wild bootstrap: independent, or in columns whose forms share additions.
 
 Columns :math:`w_j = s \circ h_j` with random signs s and columns h_j of a Hadamard matrix have
-forms that one transform computes together. The entries of h_j multiply as their row numbers add
-bit by bit, :math:`h_j(a) h_j(a') = h_j(a \oplus a')`, so that
+quadratic forms of a matrix H that one transform computes together. The entries of h_j multiply as
+their row numbers add bit by bit, :math:`h_j(a) h_j(a') = h_j(a \oplus a')`, so that
 
 .. math:: w_j^\top H w_j = \sum_g h_j(g) \sum_a s_a s_{a \oplus g} H_{a, a \oplus g}:
 
@@ -49,9 +49,9 @@ class Places(NamedTuple):
 class HadamardSigns(eqx.Module):
     r"""b columns of n signs in groups of m observations that share a Hadamard matrix.
 
-    Observation ``order[k]`` is number a = k mod m of group k div m. Column (j, r) gives it the sign
+    Observation ``order[k]`` is number a = k mod m of group k div m. Its sign in column j q + r is
     ``signs[k]`` times entry (a, j) of the Hadamard matrix of Sylvester (1867) times
-    ``patterns[group, r]``. With m = 1 the columns are the independent ``patterns``.
+    ``patterns[k div m, r]``. With m = 1 the columns are independent.
 
     Attributes:
         order: Numbers of the observations in random order, [n].
@@ -93,9 +93,7 @@ class HadamardSigns(eqx.Module):
 
     def sums(self, values: Float[Array, "n k"]) -> Float[Array, "k b"]:
         """Return ``values.T @ dense()``: sums of the rows weighted by the signs of each column.
-
-        Cost: n k (m + b / m) multiplications, instead of n k b.
-        """
+        Cost: n k (m + b / m) multiplications, instead of n k b."""
         (n, k), m, rows = values.shape, self.group, self.patterns.shape[0]
         signed = values[self.order] * self.signs[:, None]
         signed = jnp.pad(signed, ((0, rows * m - n), (0, 0))).reshape(rows, m, k)
@@ -118,7 +116,8 @@ class HadamardSigns(eqx.Module):
         )
 
     def of_shares(self, shares: Float[Array, "c m q"]) -> Float[Array, "c b"]:
-        """Return the forms of all columns from those of the q patterns at each offset g < m."""
+        """Return the forms of all columns from the sums that `jaxcal.engine.quadratic` computes for
+        the q patterns and each offset g < m between members of groups."""
         forms = jnp.einsum("jg,cgq->cjq", hadamard(self.group, shares.dtype), shares)
         return forms.reshape(shares.shape[0], -1)[:, : self.count]
 

@@ -202,7 +202,8 @@ def _unjudged(
 class Fit(NamedTuple):
     """Ranks and scores of n targets, and notes. Masks [n]: ``kept`` observations enter the sums;
     ``impossible`` ones (density 0, or far in the tail) lead to rejection; ``lost`` ones have a
-    density or score that is not finite. ``ends``: whether a density has a boundary."""
+    density or score that is not finite. ``ends``: whether a density has a boundary; ``flat``:
+    whether all densities are constant on their points."""
 
     seen: Seen
     scores: Points | None
@@ -390,8 +391,8 @@ def _table(
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:
-    """Return the statistic and its b draws as `Sums` for a null. ``contributions`` [n]: what it
-    loses without each observation, to first order. ``signs`` [n, b]: those of the draws."""
+    """Return the statistic and its b draws, ``statistic`` [1 + b], as `Sums` for a null.
+    ``contributions`` [n]: what the statistic loses without each observation, to first order."""
     n = len(contributions)
     row = (contributions * ordered_pairs(n))[None]
     forms = statistic[None, 1:] * ordered_pairs(n)

@@ -14,8 +14,8 @@ Source: Good (1992), The Bayes/non-Bayes compromise, for averaged evidence as a 
 
 The learned entry detects errors along an unknown function of the features. Observations are divided
 at random into parts. From the first k parts a ridge regression on random waves of features learns
-the mean :math:`\hat t_k` of each moment; the entry of an observation in the next part is
-:math:`\sum_q \hat t_{kq}(p) t_q`. Its mean is 0 given all earlier parts, so the sum is a martingale
+the mean :math:`\hat t_{kq}` of each moment :math:`t_q`; the entry of an observation in the next
+part is :math:`\sum_q \hat t_{kq}(p) t_q`. Its mean given earlier parts is 0: sums are a martingale
 under calibration, and positive if the learned errors recur.
 
 Source: Dawid (1984), Statistical theory: the prequential approach, for judging each part by earlier
@@ -77,7 +77,7 @@ def side_by_side(groups: list[Group], kept: Bool[Array, " n"]) -> tuple[Float[Ar
 def log_evidence(
     z: Float[Array, "k b"], r: Float[Array, "c c"], groups: list[Group]
 ) -> Float[Array, "g b"]:
-    """Return the weighted log evidence of each group, for b columns of sums of variance 1.
+    """Return the log of weight times evidence of each group, for b columns of sums of variance 1.
 
     ``z`` [k, b]: sums; ``r`` [c, c]: correlations of the first c of them, which belong to blocks.
     Cost: k^3 + k^2 b for the largest block, of k entries.
@@ -119,10 +119,9 @@ def _means(logs: Float[Array, "k b"], counts: list[int]) -> Float[Array, "m b"]:
 
 
 def _whole(z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]) -> Float[Array, "m b"]:
-    """Return the log evidence of m blocks whose entries may all be shifted.
-
-    Narrow blocks are padded to one width and wide ones to the widest, so that two programs
-    suffice."""
+    """Return the log evidence of m blocks whose entries may all be shifted. Blocks of at most
+    `NARROW` entries are padded to the widest of these, others to the widest: two programs suffice.
+    """
     used, (at, real) = jnp.diagonal(r) > 0, _runs(sizes)
     narrow = np.asarray(sizes) <= NARROW
     evidences = []
@@ -137,7 +136,8 @@ def _whole(z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]) -> 
 def _shifted(
     z: Float[Array, "m w b"], there: Bool[Array, "m w"], r: Float[Array, "c c"], at: np.ndarray
 ) -> Float[Array, "m b"]:
-    """Return `_whole` for blocks padded to width w: entries ``at`` rows of r; mask ``there``."""
+    """Return `_whole` for m blocks padded to w entries. ``at`` [m, w]: rows of r of the entries;
+    ``there``: which entries are not padding."""
     pairs, eye = there[:, :, None] & there[:, None], jnp.eye(at.shape[1], dtype=r.dtype)[None]
     inside = jnp.where(pairs, (1 - RIDGE) * r[at[:, :, None], at[:, None]] + RIDGE * eye, eye)
     both = jnp.stack([inside, inside + TAU2 * eye])
@@ -159,9 +159,7 @@ def varying(
     key: Key, frame: Frame, seen: Seen, inputs: Points | None, kept: Bool[Array, " n"]
 ) -> Group:
     """Return the alternative that shift or spread depends in any way on predictions and inputs.
-
-    Cost per observation: 4 (PARTS - 1) WAVES^2 multiplications.
-    """
+    Cost per observation: 4 (PARTS - 1) WAVES^2 multiplications."""
     features = jnp.concatenate(frame.features(seen, inputs), axis=1)
     (n, q), keys = features.shape, jax.random.split(key)
     chance, place = uniforms([*keys], [(q, WAVES), (n,)], features.dtype)
@@ -175,8 +173,8 @@ def varying(
 def learned(
     features: Float[Array, "n r"], moments: Float[Array, "n q"], part: Int[Array, " n"]
 ) -> Float[Array, "n 1"]:
-    """Return an entry per observation, learned from all earlier parts; a constant error does not
-    enter it. It is 0 in part 0 and in part `PARTS`, from which nothing is learned."""
+    """Return an entry per observation, learned from all parts before its own; a constant error
+    does not enter it. It is 0 in part 0. Observations of part `PARTS` are left out: 0 too."""
     centered = features - jnp.mean(features, axis=0, keepdims=True)
     regressors = jnp.concatenate([jnp.ones_like(centered[:, :1]), centered], axis=1)
     ridge = jnp.diag(jnp.full(regressors.shape[1], PENALTY, features.dtype).at[0].set(1))

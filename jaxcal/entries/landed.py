@@ -151,7 +151,7 @@ Chance = tuple[Float[Array, "r m 1"], Float[Array, "r m d"]]
 def _chances(
     keys: PointKeys, d: int, rows: int, counts: tuple[int, ...], dtype: DTypeLike
 ) -> tuple[Float[Array, "nodes d"], list[Chance]]:
-    """Return normal nodes, and the random numbers for sets of ``counts`` points."""
+    """Return standard normal nodes, and for each m of ``counts`` the `Chance` of m points."""
     shapes = [(N_NODES, d)]
     for m in counts:
         shapes += [(rows, m, 1), (rows, m, d)]
@@ -198,9 +198,8 @@ class _Near(NamedTuple):
 
     @property
     def three(self) -> list[Part]:
-        """Return normal densities around the mode, all targets, and the first points. The last one
-        has a least covariance: few points may carry all the weight, and rounding limits the ratio
-        of its largest to its smallest eigenvalue."""
+        """Return normal densities around the mode, all targets, and the first points. The
+        covariance of the last is bounded from below, as few points may carry all the weight."""
         two = _about(self.centers, self.scales)
         d = self.centers.shape[1]
         wider = self.spread + self.scales @ jnp.swapaxes(self.scales, 1, 2) / 5
@@ -241,7 +240,8 @@ def located(
     """Return centres [n, d], scales [n, d, d], and whether enough points had weight, [n].
 
     They come from known moments, else from weighted points that are drawn in rounds. Equal
-    predictions get equal values. Cost: 5 max(2, d) times the log densities of `landed`.
+    predictions get equal values. Cost per prediction without known moments: `ROUNDS` max(2, d)
+    `N_POINTS` + `N_FIRST` log densities and a `jaxcal.whitening.Landing`.
     """
     offered = offered_moments(predictions)
     if offered is not None:
@@ -308,7 +308,8 @@ def _log_mixture(parts: list[Part], points: Float[Array, "n k d"]) -> Float[Arra
 
 
 def _usable(centers: Points, scales: Array) -> tuple[Points, Array]:
-    """Return centres and scales; 0 and I, as of all targets, if not finite or singular."""
+    """Return centres and scales; if not finite or singular 0 and I, which are those of all targets
+    in standardized units."""
     eye = jnp.eye(scales.shape[1], dtype=scales.dtype)[None]
     smallest = jnp.min(jnp.linalg.norm(scales, axis=2), axis=1)
     usable = jnp.all(jnp.isfinite(centers), axis=1) & (smallest > 0) & jnp.isfinite(smallest)
@@ -328,9 +329,9 @@ def _logs(
     *,
     at_target: bool = False,
 ) -> Float[Array, "n k"]:
-    """Return log densities of each prediction at its k points, given in the units of the data. NaN
-    becomes -infinity, as a logarithm outside the support may be NaN. With ``at_target``, NaN of a
-    user's density at the first point becomes infinity, which marks the observation as unusable."""
+    """Return log densities of each prediction at its k points ``originals``, in the units of the
+    data. NaN becomes -infinity, as it may be a logarithm outside the support. With ``at_target``,
+    NaN of a user's density at the first point becomes infinity: the observation is unusable."""
 
     def of_one(log_density: Any, y: Array, zs: Array) -> Array:
         return jax.lax.map(log_density, zs)

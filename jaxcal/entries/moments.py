@@ -75,8 +75,9 @@ def standardized(columns: Float[Array, "n q"]) -> Float[Array, "n q"]:
 class Few(NamedTuple):
     """Map from columns to standardized columns; if more than `MOST`, to principal components.
 
-    More than `SKETCHED` columns, such as pixels, are first reduced to random combinations.
-    ``vectors`` [columns, `MOST`] and scaling of ``components``: None for at most `MOST` columns."""
+    More than `SKETCHED` columns, such as pixels, are first reduced to `SKETCHED` random
+    combinations. ``columns`` and ``components``: scalings of both; ``vectors`` [min(columns,
+    `SKETCHED`), `MOST`]: principal axes. The last two are None for at most `MOST` columns."""
 
     columns: Scaling
     vectors: Float[Array, "r q"] | None
@@ -221,8 +222,8 @@ def whole(ranks: Ranked) -> Float[Array, "n 1"]:
 def _alone(
     moments: Float[Array, "n q"], columns: Float[Array, "n r"] | None
 ) -> Float[Array, "n k"] | None:
-    """Return moments, or their sum, times each of `MOST` + 1 to `SKETCHED` columns, else None: the
-    principal components may lack an input that varies little and that the model ignores."""
+    """Return moments (their sum, above `MOST_ALONE` products) times each column: principal
+    components may lack an input that varies little. None unless `MOST` < r <= `SKETCHED`."""
     if columns is None or not MOST < columns.shape[1] <= SKETCHED:
         return None
     if moments.shape[1] * columns.shape[1] > MOST_ALONE:

@@ -114,8 +114,8 @@ def seen(
     statistics: Statistics | None = None,
     inputs: Float[Array, "n q"] | None = None,
 ) -> Seen:
-    """Return summaries of the points near each prediction. For log densities with rows of
-    parameters, observations are processed in blocks, which bounds memory.
+    """Return summaries of the points near each prediction; ``ys`` and ``targets`` as in `landed`.
+    With an `Unnormalized`, observations are processed in blocks, which bounds memory.
 
     With one key per row, the draws of an observation do not depend on other rows; distributions
     draw for all rows at once, with the first key.
@@ -255,11 +255,9 @@ def _halves(key: Key, near: Landed) -> Float[Array, "n 2 d"]:
 def expected_products(
     w: Float[Array, "n k"], points: Float[Array, "n k d"], edges: Float[Array, "n e 1"]
 ) -> Float[Array, "n e d d"]:
-    """Return the weighted mean, over points, of products of the normal scores of two coordinates.
-
-    The rank of a point is uniform over an interval as long as its weight ``w``. Ranks within one of
-    the e ``edges`` of 0 or 1 are redrawn uniformly there. The diagonal is not 1.
-    """
+    """Return weighted means over points of products of normal scores of two coordinates, for each
+    of e ``edges``. The rank of a point is uniform over an interval as long as its weight ``w``, but
+    redrawn uniformly between 0 or 1 and the edge if closer than that. The diagonal is not 1."""
     each = jnp.swapaxes(points, 1, 2)
 
     def add(shares: tuple[Array, Array], point: tuple[Array, Array]) -> tuple[Any, None]:

@@ -29,7 +29,10 @@ class EntriesFit(eqx.Module):
 
     ``units`` of the targets; ``frame``: maps to features; ``ends``: whether a density has a
     boundary; ``even``: whether points have equal weights, as draws do; ``layout``: name, weight and
-    numbers of entries (blocks, alone) of each `Group`; ``n_draws`` of signs; ``names``: `Names`.
+    numbers of entries (blocks, alone) of each `Group`; ``n_draws`` b of signs; ``names``: `Names`.
+    Sums, by name: ``entries`` [k, 1 + b], without and with each column of signs; ``squares`` [k]
+    and, of the c entries in blocks, ``products`` [c, c]; ``cubes`` and ``powers``: `table_sums` of
+    normal, then of resolved scores; and the numbers of observations named in `COUNTS`.
     """
 
     key: Key
@@ -56,7 +59,7 @@ class EntriesFit(eqx.Module):
         return cls(key, units, frame, ends, even, layout, n_draws, names)
 
     def zeros(self) -> dict[str, np.ndarray]:
-        """Return the sums over no observations, by name."""
+        """Return the sums over no observations: zeros."""
         c = sum(sum(sizes) for _, _, sizes, _ in self.layout)
         k = c + sum(alone or 0 for *_, alone in self.layout)
         shapes = {"entries": (k, 1 + self.n_draws), "products": (c, c), "squares": (k,)}
@@ -74,8 +77,8 @@ class EntriesFit(eqx.Module):
         rows: np.ndarray,
         done: int,
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return sums over a batch and the least rank in it, by name. ``rows``: row numbers in the
-        stream, which determine random keys. The first ``done`` rows of the batch are left out."""
+        """Return sums over a batch, and "rank": the least `Ranked.at_most` in it. ``rows``: row
+        numbers in the stream, which determine random keys. The first ``done`` rows are left out."""
         high, low = (np.asarray(part, np.uint32) for part in np.divmod(rows, 2**32))
         return _sums(self, predictions, ys, inputs, (high, low), jnp.asarray(done))
 
@@ -186,7 +189,7 @@ def _sums(
 
 @partial(jax.jit, static_argnames="layout")
 def _judged(entries: Array, products: Array, squares: Array, *, layout: Layout) -> Any:
-    """Return statistics, observed then for b draws: of the test [1 + b], of groups [g, 1 + b]."""
+    """Return statistics, observed, then of b draws: of the test [1 + b], of groups [g, 1 + b]."""
     sizes = jnp.sqrt(squares)
     safe = jnp.where(sizes > 0, sizes, 1)
     of_blocks = safe[: len(products)]
@@ -200,5 +203,5 @@ def _judged(entries: Array, products: Array, squares: Array, *, layout: Layout) 
 
 
 def _like(k: int) -> Any:
-    """Return a placeholder for k entries, of which only the number is used."""
+    """Return a placeholder for k entries; `log_evidence` uses only their number."""
     return jax.ShapeDtypeStruct((1, k), float)

@@ -76,7 +76,8 @@ class Shapes(NamedTuple):
 def _shapes(
     z: Float[Array, "n d"], expected: Float[Array, "n q"], kept: Bool[Array, " n"]
 ) -> Shapes:
-    """Return `Shapes` from scores ``z`` of mean 0 and variance 1; ``expected``: products."""
+    """Return `Shapes` from scores ``z`` of mean 0 and variance 1, and ``expected`` products of the
+    scores of each of q pairs."""
     weight = kept[:, None].astype(z.dtype)
     count = jnp.sum(weight)
     j, k = np.triu_indices(z.shape[1], 1)
@@ -146,9 +147,9 @@ def with_limits(
     columns: tuple[str, ...],
     shapes: Shapes | None = None,
 ) -> Table:
-    """Return a table from effects and errors of normal, then of resolved scores, for ``count``
-    observations. Effects and limits are those of normal scores; p-values are the larger of both.
-    The last rows come from ``shapes`` [2, ..], if any: all their columns but the first are NaN."""
+    """Return a table from effects and their standard errors for ``count`` observations; the leading
+    axis is for normal and for resolved scores. Effects and limits are those of normal scores,
+    p-values the larger of both. Last rows come from ``shapes``, if any: NaN but for column 0."""
     degrees = count - 2
     (_, r, c), limited = effects.shape, [part.reshape(2, -1) for part in (effects, errors)]
     tested = limited
@@ -200,8 +201,8 @@ def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def unblurred(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
-    """Return spreads of targets from ``spreads`` of the normal scores of their ranks among m draws.
-    Few draws make large spreads look smaller."""
+    """Return spreads of targets from ``spreads`` of the normal scores of their ranks among m draws,
+    which few draws make smaller if large. A spread is log(claimed / actual deviation)."""
     factors, blurs = (jnp.asarray(part, spreads.dtype) for part in blur(m)[:2])
     return -jnp.interp(-spreads, blurs, factors)
 
@@ -289,7 +290,8 @@ def summed_table(
 def _of_sums(
     cubes: Float[np.ndarray, "s s s"], powers: Float[np.ndarray, "f 5 5"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return effects on one coordinate and their errors, [2, 1 + f] each: shift, then spread."""
+    """Return effects on one coordinate and their standard errors, [2, 1 + f] each: shift, then
+    spread; from the `table_sums` of this coordinate."""
     n, f, products = cubes[0, 0, 0], len(powers), cubes[0]
     mean = products[0] / n
     centred = np.eye(2 + f)

@@ -30,8 +30,8 @@ class Embedding(eqx.Module):
     """A distance between predictions, fitted to data, with the normalization of its vectors.
 
     Vectors are centered at ``offset`` and divided by ``size``, a power of two, so that their
-    squares neither lose digits nor overflow; None if not needed. ``units`` are those of vectors
-    that users pass (`Vectors`), None for other distances.
+    squares neither lose digits nor overflow; both are None where not needed. ``units`` are those of
+    vectors that users pass (`Vectors`), None for other distances.
     """
 
     divergence: DivergenceLike
@@ -78,7 +78,8 @@ class Embedding(eqx.Module):
         at_nodes: NodeScores | None,
         vectors: ArrayLike | None,
     ) -> Features:
-        """Return features of other predictions, comparable with those of the fit."""
+        """Return features of other predictions, comparable with those of the fit. A fit to
+        `Vectors` needs the ``vectors`` of these predictions: ValueError for None."""
         if self.units is None:
             raw = self.divergence.features(key, predictions, at_nodes)
         elif vectors is None:
@@ -144,10 +145,8 @@ class Fitted(eqx.Module):
         return self.residual.features(keys[0], view, for_residual, self.target_kernel, described)
 
     def _check_nodes(self, predictions: PredictionsLike) -> None:
-        """Raise ValueError if scores were taken at other nodes than those of the fit.
-
-        Values are checked outside of jit only.
-        """
+        """Raise ValueError if scores were taken at other nodes than those of the fit. Under jit
+        only the number of nodes is compared."""
         frame, nodes = self.frame, predictions.nodes if isinstance(predictions, Scores) else None
         if nodes is None or not isinstance(frame, Frame) or frame.nodes is None:
             return

@@ -22,7 +22,8 @@ LOOKS = 8  # random displacements of each target
 
 
 class MomentResidual(eqx.Module):
-    """A moment of each target under its prediction, evaluated in the units of the predictions."""
+    """A moment of each target under its prediction, evaluated in the units of the predictions.
+    ``label``: name of the moment in reports."""
 
     moment: Moment
     label: str = eqx.field(static=True)
@@ -155,8 +156,8 @@ Place = tuple[Float[Array, "#n d"], Float[Array, "#n d d"]]
 
 
 def _units(view: View, predictions: Standardized) -> tuple[Place, Place | None]:
-    """Return two pairs (centre, scale) in the units of raw targets: one common to all predictions,
-    and those of each prediction, or None without whitening."""
+    """Return two pairs (centre, scale) in the units of raw targets: a pair common to all
+    predictions, and one with a row per prediction, or None without whitening."""
     units, whitening = predictions.units, view.whitening
     about = units.units if isinstance(units, OwnUnits) else units
     common = about.center[None], jnp.diag(about.scale)[None]
@@ -183,7 +184,8 @@ def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
 
 
 def _bounded(key: Key, predictions: Any, view: View, lost: Bool[Array, " n"]) -> Bool[Array, ""]:
-    """Return whether any density has an edge: it declares one, or it is 0 at a point tried."""
+    """Return whether any density has an edge: it declares one, or is 0 at a moved target or, by a
+    NaN score, at a node. ``lost``: observations whose scores at nodes are ignored."""
     assert view.targets is not None
     if is_distribution(predictions) and states_an_end(predictions):
         return jnp.ones((), bool)

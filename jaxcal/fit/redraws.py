@@ -80,9 +80,9 @@ def refitted(
     targets: Array,
     kept: Bool[Array, " n"] | None = None,
 ) -> tuple[Fitted, Featured]:
-    """Redraw targets, and return the test refitted to them with its features.
+    """Redraw targets, and return the test refitted to them, with its features.
 
-    ``keys``: those of the first fit, ``fitted``; ``kept``: which observations are not redrawn.
+    ``fitted``: the first fit and its features, by ``keys``. ``kept``: observations not redrawn.
     """
     again, ys = redraw(key, predictions, targets)
     if kept is not None:
@@ -106,9 +106,9 @@ def as_forms(
 ) -> tuple[Weighted, WeightedFeatures, Float[Array, "n bk"]] | None:
     r"""Write sums over pairs, for redrawn classes, as quadratic forms of the prediction kernel.
 
-    With a root R of the Gram matrix of the m classes, :math:`\langle \xi_i, \xi_j \rangle =
-    \langle R (e_{y_i} - p_i), R (e_{y_j} - p_j) \rangle`. Residuals sum to 0, so k = m - 1
-    coordinates suffice, and a data set is k columns of weights.
+    With a root R of the Gram matrix of the m classes, the product of two residuals is
+    :math:`\langle R (e_{y_i} - p_i), R (e_{y_j} - p_j) \rangle`, e one-hot. Entries of e - p sum
+    to 0, so k = m - 1 coordinates suffice, and a data set is k columns of weights.
 
     Returns:
         The kernel as a statistic, its features, and k columns for the observed classes and for
@@ -140,9 +140,9 @@ def rare_targets(
 ) -> Bool[Array, ""] | None:
     r"""Return whether the statistic depends on fewer than `RARE` expected rare targets.
 
-    Random signs use :math:`V = \sum_i |\xi_i|^2` as the variance of :math:`\sum_i \xi_i`. If few
-    large values dominate V, the sum is far on the opposite side exactly when they are absent and V
-    is small. For events of probabilities :math:`q_i` near 0 the relative variance of V under the
+    Random signs use :math:`V = \sum_i |\xi_i|^2` as the variance of the sum of the residuals
+    :math:`\xi_i`. If few large values dominate V, the sum is far on the opposite side exactly when
+    V is small. For events of probabilities :math:`q_i` near 0 the relative variance of V under the
     predictions is :math:`1 / \sum_i q_i`, the inverse of the expected number of events; hence the
     bound 1 / `RARE` for all cases. V comes from class probabilities, or from `LOOKS` redrawn data
     sets. None for normal and Laplace distributions, which have no rare values; for draws, of which
@@ -167,7 +167,8 @@ def rare_targets(
 
 
 def _of_classes(p: Float[Array, "n m"], matrix: Array | None) -> tuple[Array, Array]:
-    """Return mean and variance of V. ``matrix``: Gram matrices [m, m] or [n, m, m], or None."""
+    """Return mean and variance of V (`rare_targets`). ``matrix``: Gram matrices [m, m] or
+    [n, m, m]; None for the identity."""
     gram = jnp.eye(p.shape[1], dtype=p.dtype) if matrix is None else matrix.astype(p.dtype)
     gram = gram.reshape(-1, *gram.shape[-2:])
     average = (p[:, None] @ gram)[:, 0]
@@ -185,7 +186,7 @@ def _of_looks(
     predictions: Any,
     targets: Array,
 ) -> tuple[Array, Array]:
-    """Return the mean of V in closed form and, from redrawn targets, the variance of V."""
+    """Return the mean of V (`rare_targets`) in closed form, its variance from redrawn targets."""
     frame, means = prepared.frame, statistic.means
     observed = featured.features.residual
     assert isinstance(frame, Frame)

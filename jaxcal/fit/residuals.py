@@ -1,8 +1,8 @@
 r"""Data in the units of a test, and residuals, which multiply a kernel on predictions.
 
 Residuals have mean 0 under calibration. :math:`h_{ij} = k(p_i, p_j) \langle \xi_i, \xi_j \rangle`
-with :math:`\xi` the Stein feature of a score, or :math:`l(y, \cdot) - E\,l(Z, \cdot)` for a
-prediction with kernel means.
+with :math:`\xi` the Stein feature of a score, or :math:`l(y, \cdot) - E\,l(Z, \cdot)`, Z a draw of
+the prediction, for a prediction with kernel means.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -46,10 +46,11 @@ from jaxcal.whitening.contract import Whitener, Whitening
 class View(NamedTuple):
     """n predictions and their targets in the units of the test.
 
-    ``ys``: targets [n, d] relative to the frame's origin, or classes [n]; ``scores`` [n, d]: scores
-    at these. ``predictions`` are in the units of the test; ``about_origin`` are also relative to
-    the origin, so that a common offset loses no digits. ``whitening``, if not None, maps ``ys`` and
-    ``scores`` to units of each prediction; ``about_origin`` then has these. ``targets`` are raw.
+    ``ys``: targets [n, d] relative to the frame's origin, or classes [n]; ``scores`` [n, d] and
+    ``at_nodes``: scores at ``ys`` and at nodes. ``predictions`` are in the units of the test;
+    ``about_origin`` are also relative to the origin, so that a common offset loses no digits, and
+    in units of each prediction if ``whitening`` maps ``ys`` and ``scores`` to these. ``targets``
+    are raw.
     """
 
     ys: Array
@@ -80,7 +81,8 @@ class View(NamedTuple):
 
 
 class Frame(eqx.Module):
-    """``units`` of the test; ``origin``: centre [d] of raw targets; ``nodes`` [m, d], if needed."""
+    """``units`` of the test; ``origin``: centre [d] of raw targets; ``nodes`` [m, d] in these units
+    and ``whitener``, or None."""
 
     units: Units
     origin: Point
@@ -92,7 +94,8 @@ class Frame(eqx.Module):
         return Standardized(predictions, self.units, event)
 
     def view(self, predictions: Any, targets: Array, *, scores: bool) -> View:
-        """Return the `View` of n predictions and targets; scores cost n (m + 1) gradients."""
+        """Return the `View` of n predictions and targets. ``scores``: whether it needs scores; a
+        frame with m nodes always takes them, with n (m + 1) gradients."""
         n, event = targets.shape[0], targets.shape[1:]
         ys = targets.reshape(n, -1)
         about = Units(self.origin, self.units.scale)
@@ -136,7 +139,7 @@ class ClassFrame(eqx.Module):
     """Frame for predictions of classes, which have no units, origin or nodes."""
 
     def view(self, predictions: Classes, targets: Array, *, scores: bool) -> View:
-        """Return a `View` of labels and predictions; ``predictions`` of it are probabilities."""
+        """Return a `View` of labels [n] whose ``predictions`` are class probabilities [n, m]."""
         assert not scores
         return View(jnp.asarray(targets), predictions.probabilities, predictions)
 
@@ -164,7 +167,8 @@ class Claimed(NamedTuple):
 
 
 class Featured(NamedTuple):
-    """Features of n observations for the pairwise statistic, and `jaxcal.results.notes`."""
+    """Features of n observations for the pairwise statistic, and `jaxcal.results.notes`. ``means``:
+    formulas of kernel means, without features; None for other residuals."""
 
     features: PyTree
     notes: dict[str, Array]
@@ -176,7 +180,9 @@ class Featured(NamedTuple):
 
 @runtime_checkable
 class Residual(Protocol):
-    """Protocol of residuals, by which targets are compared with predictions."""
+    """Protocol of residuals, by which targets are compared with predictions. ``needs_scores``,
+    ``needs_nodes``: whether scores at targets, at nodes are used. ``components``: whether each
+    target coordinate is a channel. ``node_key``: key of drawn nodes."""
 
     @property
     def needs_scores(self) -> bool: ...
@@ -329,8 +335,8 @@ class MeanResidual(eqx.Module):
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike
     ) -> tuple[PyTree, PyTree]:
-        """Return one half of the draws for the distance, the other for residuals: with the same
-        draws in both the statistic would be biased. Other predictions are not divided."""
+        """Return one half of `Draws` for the distance, the other for residuals: the same draws in
+        both would bias the statistic. All else, and draws that only residuals use, is undivided."""
         standardized, about = view.predictions, view.about_origin
         draws = standardized.predictions if isinstance(standardized, Standardized) else None
         alone = isinstance(divergence, Vectors) or isinstance(kernel, Constant)

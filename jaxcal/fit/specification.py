@@ -53,7 +53,7 @@ class RandomFeatures(eqx.Module):
 
     Kernels of other packages need a method ``frequencies(key, count, d)`` that draws from their
     spectral density, or ``precisions(key, count)`` (`jaxcal.statistics.finite_rank`). Statistics of
-    targets need one of the two methods named in `of`, distances between predictions
+    targets need one of the two methods named in `of`; distances between predictions need a method
     ``vectors(features)`` and ``euclidean = True``. TypeError otherwise.
 
     Args:
@@ -149,10 +149,8 @@ Keys = _Key[Array, "2"]  # a key for nodes and residuals, a key for features of 
 
 
 class Specification(eqx.Module):
-    """The choices of a test of a mean over pairs; `fit` sets unset nodes and bandwidths.
-
-    Only static fields change the compiled program.
-    """
+    """The choices of a test of a mean over pairs; `fit` sets unset nodes and bandwidths. Only
+    static fields change the compiled program."""
 
     divergence: DivergenceLike
     prediction_kernel: KernelLike
@@ -169,8 +167,8 @@ class Specification(eqx.Module):
     def fit(self, keys: Keys, predictions: Any, targets: Array) -> tuple[Fitted, Featured]:
         """Return the test fitted to data, and the features of these data.
 
-        Sets units, nodes, scores, features, bandwidths and statistic. It is traced once per shape,
-        and derivatives of results include those through all of these.
+        Sets units, nodes, scores, features, bandwidths and statistic. Derivatives of results
+        include the derivatives of all of these.
         """
         check_rows(self.divergence, targets.shape[0])
         frame = nodes(self, keys[0], units(self, predictions, targets), predictions, targets)
@@ -251,8 +249,8 @@ def scores(
 
 
 class Chosen(NamedTuple):
-    """A kernel with its bandwidth; ``bandwidths`` by name that the heuristic chose, {} if the user
-    set them; ``identical``, whether all compared points are identical, []."""
+    """A kernel with its bandwidth. ``bandwidths``, by name, that the median heuristic chose; {} if
+    the user set them. ``identical`` []: whether all compared points are identical."""
 
     kernel: KernelLike
     bandwidths: dict[str, Scalar]
@@ -266,8 +264,8 @@ def bandwidth(
     features: Features,
     size: Array | None = None,
 ) -> Chosen:
-    """Set unset bandwidths of a kernel by the median heuristic. ``size``: unit of the features, by
-    which bandwidths are multiplied for the report; ``name``: name of the bandwidth there."""
+    """Set unset bandwidths of a kernel by the median heuristic. In the report the bandwidth has the
+    name ``name`` and is multiplied by ``size``, the unit of the features."""
     value, identical = median_heuristic(divergence, features)
     used = {name: value if size is None else value * size} if points.needs_bandwidth(kernel) else {}
     return Chosen(points.with_bandwidth(kernel, value), used, identical)
@@ -276,7 +274,7 @@ def bandwidth(
 def target_bandwidth(
     spec: Specification, view: View, predictions: Any, targets: Array
 ) -> tuple[Chosen, dict[str, Array]]:
-    """Return the target kernel with its bandwidth (as it is for classes), and notes on targets."""
+    """Return the target kernel with its bandwidth, unchanged for classes, and notes on targets."""
     if isinstance(predictions, Classes):
         nothing = jnp.zeros((), bool)
         notes = {"constant-coordinates": jnp.asarray(0), "far-targets": jnp.asarray(0.0)}

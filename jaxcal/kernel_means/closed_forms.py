@@ -1,6 +1,7 @@
 r"""Kernel means in closed form: Gaussian kernel and normals, Laplacian kernel and Laplaces.
 
-Normal predictions: with :math:`k = \exp(-\frac12 \sum_i (x_i - y_i)^2 / l_i^2)`, G = diag(l^2):
+:math:`\kappa_1(p, y) = E k(Z, y)` and :math:`\kappa_2(p, q) = E k(Z, Z')` for Z ~ p, Z' ~ q. For
+normals N(mu, Sigma), with :math:`k = \exp(-\frac12 \sum_i (x_i - y_i)^2 / l_i^2)`, G = diag(l^2):
 
 .. math:: \kappa_1 = |I + G^{-1}\Sigma|^{-1/2} \exp(-\tfrac12 (\mu - y)^\top (G + \Sigma)^{-1}
           (\mu - y)),
@@ -9,10 +10,10 @@ and :math:`\kappa_2` the same with :math:`\mu - \mu'` and :math:`\Sigma + \Sigma
 of two independent normals is normal. Source: Widmann, Lindsten and Zachariah (2021), App. D.1,
 with gamma = 1 / (2 l^2).
 
-Laplace predictions, without loss of digits: a coordinate of the kernel is :math:`e^{-\gamma z}`; a
-prediction has a density of rate :math:`\alpha = 1/\beta`. The Fourier transforms of convolutions
-are products of :math:`1 / (r^2 + t^2)` over the rates r. Such a product is a divided difference, in
-r squared, of the transform of :math:`G(r) = e^{-rz} / (2r)`:
+Laplace predictions, without loss of digits: a coordinate of the kernel is :math:`e^{-\gamma z}` at
+distance z; a prediction of scale beta has rate :math:`\alpha = 1/\beta`. The Fourier transforms of
+convolutions are products of :math:`1 / (r^2 + t^2)` over the rates r: divided differences, in r
+squared, of the transform of :math:`G(r) = e^{-rz} / (2r)`. With G[..] these differences of G,
 
 .. math:: \kappa_1 = -2\gamma\alpha^2\, G[\alpha^2, \gamma^2], \qquad
           \kappa_2 = 2\gamma\alpha^2\alpha'^2\, G[\alpha^2, \alpha'^2, \gamma^2].
@@ -59,7 +60,8 @@ class DiagonalNormals(NamedTuple):
 
 
 class FullNormals(NamedTuple):
-    """Normals with full covariances, flattened inverses of G + Sigma, and log kappa_1 at mu."""
+    """Normals with full covariances. ``precision``: flattened inverses of diag(l^2) + ``cov`` for
+    lengths l; ``log_peak``: log of the average kernel at ``mean``."""
 
     mean: Points
     cov: Float[Array, "n d d"]
@@ -68,7 +70,7 @@ class FullNormals(NamedTuple):
 
 
 class Diagonal(eqx.Module):
-    """Formulas for independent coordinates, O(d) per pair; for large d, kappa_1 is one product."""
+    """Formulas for independent coordinates, O(d) per pair; ``first`` is one product if d > 16."""
 
     squares: Point  # l^2 of each coordinate
 
@@ -118,14 +120,15 @@ def _together(side: tuple[Array, ...] | Array) -> Array:
 
 
 def _coordinate(square, mean, cov, other_mean, other_cov):
-    """Return, for all pairs, one coordinate's squared shift over width, and width / l^2."""
+    """Return, for all pairs and one coordinate, the squared difference of means over the width, and
+    the width over ``square``. The width is ``square``, l^2 of the kernel, plus both variances."""
     width = (square + cov)[:, None] + other_cov[None]
     shift = mean[:, None] - other_mean[None]
     return shift * (shift / width), width / square
 
 
 class Full(eqx.Module):
-    """Formulas for any covariances: kappa_1 by a product of width d^2, kappa_2 O(d^3) per pair."""
+    """Formulas for any covariances: ``first`` takes O(d^2) per pair, ``second`` O(d^3)."""
 
     squares: Point
 
@@ -153,7 +156,7 @@ class Full(eqx.Module):
         return jnp.exp(-jnp.sum(log_ratio + white**2 / 2))
 
     def _small_pair(self, p: FullNormals, q: FullNormals) -> Scalar:
-        """Return kappa_2 of a pair from an unrolled Cholesky factorization."""
+        """Return ``second`` of one pair from an unrolled Cholesky factorization."""
         total, gap = p.cov + q.cov, p.mean - q.mean
         low: list[list[Array]] = []
         white: list[Array] = []
@@ -252,7 +255,7 @@ def _ordered(a: Array, b: Array) -> tuple[Array, Array]:
 def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
     r"""Return ``E exp(-gamma |Z - y|)`` for Laplace Z of rate alpha, with z = abs(loc - y).
 
-    With r <= R the two rates alpha and gamma in ascending order, it is
+    With r <= R the two rates alpha and gamma in ascending order and E_1 the function `e1`, it is
     :math:`\frac{\alpha}{\alpha + \gamma} e^{-rz} (1 + r z E_1((R - r) z))`.
     """
     low, high = _ordered(alpha, gamma)
@@ -262,8 +265,8 @@ def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
 def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
     r"""Return ``E exp(-gamma |Z - Z'|)``, Laplace Z, Z' of rates alpha, beta, at distance z >= 0.
 
-    With rates :math:`r_0 \le r_1 \le r_2`, and f the G of this module as a function of r, not r^2,
-    :math:`G[r_0^2, r_1^2, r_2^2] = (f[r_0, r_1, r_2] -
+    With all rates :math:`r_0 \le r_1 \le r_2`, G[..] as in the docstring of this module, and f[..]
+    divided differences of G in r, not r^2, :math:`G[r_0^2, r_1^2, r_2^2] = (f[r_0, r_1, r_2] -
     f[r_0, r_1] / (r_0 + r_1)) / ((r_1 + r_2)(r_0 + r_2))`.
     """
     least, most = _ordered(alpha, beta)
@@ -279,7 +282,8 @@ def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
 
 
 class Products(eqx.Module):
-    """Laplace kernel means as products over coordinates, with about four exponentials for each."""
+    """Laplace kernel means as products over coordinates, with about four exponentials for each;
+    ``gamma`` [d]: reciprocal lengths of the kernel."""
 
     gamma: Point
 

@@ -25,7 +25,7 @@ from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike, Scalar
 
 @runtime_checkable
 class Formulas(Protocol):
-    """Protocol of formulas from features to kappa_1, kappa_2, and kappa_2 of p_i with itself."""
+    """Protocol of formulas from features to averages, for the methods of `KernelMeans`."""
 
     def first(self, rows: PyTree, ys: Array, /) -> Array: ...
 
@@ -102,7 +102,7 @@ def make(kernel: KernelLike, distribution: PyTree) -> Averages:
 
 
 def own_by_second(formulas: PyTree, features: Features) -> Float[Array, " n"]:
-    """Return kappa_2 of each prediction with itself, computed as n single pairs."""
+    """Return ``formulas.second`` of each prediction with itself, computed as n single pairs."""
 
     def one(single: Features) -> Array:
         alone = jax.tree.map(lambda leaf: leaf[None], single)
@@ -182,7 +182,7 @@ def stated_rules(formulas: PyTree) -> list[Any]:
 
 
 def gram(kernel: Any, ys: Array, others: Array) -> Float[Array, "r c"]:
-    """Return ``[k(y_i, y_j)]`` by the kernel's ``gram``, a matrix product if radial, or pairs."""
+    """Return ``[k(y, other)]`` by the kernel's ``gram``, a product if radial, or pair by pair."""
     if hasattr(kernel, "gram"):
         return kernel.gram(ys, others)
     radial = points.profile(kernel)

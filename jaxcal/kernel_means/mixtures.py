@@ -5,7 +5,7 @@ For mixtures :math:`\kappa_1(\sum_a w_a p_a, y) = \sum_a w_a \kappa_1(p_a, y)` a
 Source: Widmann, Lindsten and Zachariah (2021), App. D.3.
 
 IMQ, rational quadratic, Matern 5/2 and Laplace kernels are Gaussian kernels of random precision
-(Schoenberg): with S ~ Gamma(shape, 1),
+(Schoenberg): with u the squared distance in bandwidths and S ~ Gamma(shape, 1),
 
 .. math:: (1 + u)^{-\beta} = E e^{-S u}, \qquad
           (1 + u / 2\alpha)^{-\alpha} = E e^{-S u / 2 \alpha}, \qquad
@@ -13,10 +13,10 @@ IMQ, rational quadratic, Matern 5/2 and Laplace kernels are Gaussian kernels of 
 
 with shapes beta, alpha and nu (Laplace is the Matern kernel of nu = 1/2). Their kernel means over
 normals are weighted sums of those of Gaussian kernels, at the nodes s of the trapezoidal rule in x
-with :math:`\log s = x - c\,\mathrm{softplus}(-x)^2`. The rule resolves features of width 1 in log s
-and is sparse far below s = 1, where integrands are small. `ERROR` is the absolute error of the rule
-for a kernel of height 1 in float64 at every distance up to 1e7 bandwidths. It therefore bounds the
-error of every average of the kernel, in any dimension.
+with :math:`\log s = x - c\,\mathrm{softplus}(-x)^2`, c = `GRADING`. The rule resolves features of
+width 1 in log s and is sparse far below s = 1, where integrands are small. `ERROR` is its absolute
+error for a kernel of height 1 in float64 at every distance up to 1e7 bandwidths. It therefore
+bounds the error of every average of the kernel, in any dimension.
 """
 
 import math
@@ -42,14 +42,14 @@ GRADING = 0.1  # the constant c in the rule above
 
 
 class Weighted(NamedTuple):
-    """Features of n mixtures: ``weights`` [n, k]; features of components, leaves [n, k, ...]."""
+    """Features of n mixtures: ``weights`` [n, k]; ``parts``, of components, leaves [n, k, ...]."""
 
     weights: Float[Array, "n k"]
     parts: PyTree
 
 
 class OfMixtures(eqx.Module):
-    """Kernel means of mixtures, one (pair of) components at a time: k k' of them for kappa_2."""
+    """Kernel means of mixtures, one component at a time; in ``second`` one pair of components."""
 
     inner: Formulas
 
@@ -166,7 +166,7 @@ def log_node(x: np.ndarray) -> np.ndarray:
 
 
 def slope(x: np.ndarray) -> np.ndarray:
-    """Return the derivative of log s at x."""
+    """Return the derivative of `log_node` at x."""
     return 1 + 2 * GRADING * np.logaddexp(0, -x) / (1 + np.exp(x))
 
 

@@ -1,6 +1,6 @@
-r"""Finite sums: kernels averaged over draws, random quantiles, given nodes, counts or classes.
+r"""Finite sums: kernels averaged over draws, random quantiles, nodes, counts or classes.
 
-With m draws z, :math:`\kappa_1 = \frac1m \sum_a k(z_a, y)` and, for two predictions,
+With kappa as in `KernelMeans` and m draws z, :math:`\kappa_1 = \frac1m \sum_a k(z_a, y)` and
 :math:`\kappa_2 = \frac1{m m'} \sum_{ab} k(z_a, z'_b)`. For a prediction with itself the sum is over
 different draws, or over pairs from different halves if each half is stratified
 (`jaxcal.read.sampling`), so that every average is unbiased. Nodes have weights in place of 1/m.
@@ -12,8 +12,9 @@ most 4e-9 (`jaxcal.read.sampling.OMITTED`), and numpyro's probabilities that nee
 (``BetaBinomial``, ``NegativeBinomial2``) are accurate to about 1e-7.
 
 With the Gram matrix Lambda of classes, :math:`\kappa_1(p, y) = (\Lambda p)_y` and
-:math:`\kappa_2(p, q) = p^\top \Lambda q`. The four terms :math:`k(y, y') - \kappa_1(p, y') -
-\kappa_1(p', y) + \kappa_2(p, p')` of h_Y are :math:`(e_y - p)^\top \Lambda (e_{y'} - p')`.
+:math:`\kappa_2(p, q) = p^\top \Lambda q`. The inner product of residuals, :math:`h_Y = k(y, y') -
+\kappa_1(p, y') - \kappa_1(p', y) + \kappa_2(p, p')` (`jaxcal.statistics.skce`), is
+:math:`(e_y - p)^\top \Lambda (e_{y'} - p')` with unit vectors e.
 Source: Widmann, Lindsten and Zachariah (2021), App. E.
 """
 
@@ -149,7 +150,7 @@ def over_quantiles(kernel: KernelLike, distribution: Stratified) -> Averages:
 
 
 class Smoothed(NamedTuple):
-    """Features of counts: probabilities ``weights`` [n, m], and their products with K, [n, m]."""
+    """Features of counts: probabilities ``weights``, and their products with K of the module."""
 
     weights: Float[Array, "n m"]
     averages: Float[Array, "n m"]
@@ -185,7 +186,7 @@ def over_counts(kernel: KernelLike, distribution: Lattice) -> Averages:
 
 
 def _standard_error(kernel: KernelLike, distribution: Stratified) -> Scalar:
-    """Return an estimate of the standard error of kappa_1: half the root mean square difference,
+    """Return an estimate of the standard error of ``first``: half the root mean square difference,
     over points and predictions, between the averages over the two halves of the points."""
 
     def squared(points: Array) -> Array:
@@ -214,22 +215,22 @@ class ClassMeans(eqx.Module):
         return jnp.sum(self._times(features.probabilities) * features.probabilities, axis=-1)
 
     def residual(self, rows: Classes, ys: Array, cols: Classes, others: Array) -> Array:
-        """Return the sum of the four terms of h_Y, [r, c]."""
+        """Return h_Y, [r, c], of observations (row, class in ``ys``) and (col, in ``others``)."""
         return self._times(_residuals(rows, ys)) @ _residuals(cols, others).T
 
     def own_residual(self, features: Classes, ys: Array) -> Array:
-        """Return the sum of the four terms of h_Y of each observation with itself, [n]."""
+        """Return h_Y of each observation with itself, [n], for predictions and classes ``ys``."""
         residuals = _residuals(features, ys)
         return jnp.sum(self._times(residuals) * residuals, axis=-1)
 
 
 class MatrixMeans(eqx.Module):
-    r"""Sum of the terms of h_Y, :math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`; O(m^2) per pair."""
+    r"""h_Y (see the module) as :math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`; O(m^2) per pair."""
 
     kernel: MatrixKernel
 
     def residual(self, rows: Classes, ys: Array, cols: Classes, others: Array) -> Array:
-        """Return the sum of the four terms of h_Y, [r, c], with c matrices in memory at a time."""
+        """Return h_Y of r and c observations, [r, c], with c matrices in memory at a time."""
         p, q = rows.probabilities, cols.probabilities
         at_cols = (q, _residuals(cols, others))
 
@@ -241,7 +242,7 @@ class MatrixMeans(eqx.Module):
         return jax.lax.map(of_row, (p, _residuals(rows, ys)))
 
     def own_residual(self, features: Classes, ys: Array) -> Array:
-        """Return the sum of the four terms of h_Y of each observation with itself, [n]."""
+        """Return h_Y of each observation with itself, [n]."""
 
         def own(p: Array, residual: Array) -> Array:
             return residual @ self.kernel.function(p, p) @ residual
@@ -267,7 +268,7 @@ def delta_over_classes(kernel: Delta, distribution: Classes) -> Averages:
 
 @pair(MatrixKernel, Classes)
 def matrix_over_classes(kernel: MatrixKernel, distribution: Classes) -> Averages:
-    """Return formulas for the four terms of a kernel on predictions and classes jointly."""
+    """Return the formulas of `MatrixMeans` for a kernel on predictions and classes jointly."""
     return distribution, MatrixMeans(kernel)
 
 

@@ -50,7 +50,7 @@ class _Formulas(eqx.Module):
 
 
 class OverNormals(_Formulas):
-    """Means over normals: one matrix product for independent coordinates, else d products."""
+    """Means over normals: O(d) per pair for independent coordinates, else O(d^2)."""
 
     def first(self, rows: Normals, ws: Array) -> Float[Array, "r c"]:
         check_dimension(ws, rows.mean.shape[-1])

@@ -285,7 +285,7 @@ def needs_bandwidth(kernel: KernelLike) -> bool:
 
 
 def all_unset(kernel: KernelLike) -> bool:
-    """Return whether all parts have an unset bandwidth: rescaled distances then have no effect."""
+    """Return whether all parts have an unset bandwidth: a heuristic then makes them unitless."""
     if children := _children(kernel):
         return all(map(all_unset, children))
     return _is_unset(kernel)

@@ -66,9 +66,8 @@ def by_values(features: Features) -> Int[Array, " n"]:
 def _median_of(values: Callable[[Array], Array], p: int) -> Scalar:
     """Return the median of the positive ``values(k)``, k < p; 1 if all are 0, NaN if one is NaN.
 
-    Zeros come from pairs of equal observations and are left out: with about half of them, the
-    median would be near the smallest positive value, and the kernel would test equality only. Only
-    the one or two middle values are differentiated.
+    Zeros, of pairs of equal observations, are left out: if they were half of all values, the kernel
+    would test equality only. Only the one or two middle values are differentiated.
     """
     fixed = jax.lax.stop_gradient(values(jnp.arange(p)))
     at, all_equal = _middle_of(fixed)
@@ -77,7 +76,7 @@ def _median_of(values: Callable[[Array], Array], p: int) -> Scalar:
 
 
 def _middle_of(values: Float[Array, " p"]) -> tuple[Int[Array, "2"], Bool[Array, ""]]:
-    """Return the indices of the middle positive values, one twice or two; whether none exist."""
+    """Return indices of the two middle positive values (or one twice), and whether all are 0."""
     zeros = jnp.sum(values <= 0)
     ranks = zeros + jnp.stack([values.size - zeros - 1, values.size - zeros]) // 2
     return _of_rank(values, jnp.clip(ranks, 0, values.size - 1)), zeros == values.size
@@ -111,10 +110,9 @@ def median_heuristic(divergence: Divergence, features: Features) -> tuple[Scalar
     The bandwidth is the median distance (not its square) over pairs of different predictions, in
     the units of the distance; 1 if all are equal. All pairs of up to 512 observations are compared;
     for larger n all pairs of 512 that are evenly spaced in the order of `by_values`, including both
-    ends. For a distance without ``separations`` (MMD), 2,048 pairs are compared. The bandwidth
-    does not depend on the order of predictions; it is NaN if a feature is not finite. The
-    derivative is that of the one or two pairs that attain the median. ValueError if n < 2. Cost: at
-    most 130,816 distances, and a sort of n numbers for n > 512.
+    ends. For a distance without ``separations`` (MMD), 2,048 pairs are compared. The bandwidth is
+    NaN if a feature is not finite. ValueError if n < 2. Cost: at most 130,816 distances, and a sort
+    of n numbers for n > 512.
     """
     n = jax.tree.leaves(features)[0].shape[0]
     if n < 2:
@@ -272,8 +270,7 @@ def _log_distance_cdf(r: Array, shift: Array, s: Array, d: int) -> Array:
 
     In units of s, with a = |mu| / s and x the coordinate along mu:
     :math:`\int_{-r}^{r} \phi(x - a) P(\chi^2_{d-1} \le r^2 - x^2) dx`, by Gauss-Legendre quadrature
-    in the angle of x = middle + half sin(angle), over the part of [-r, r] within 9 of a, or of r if
-    that is closer. Accurate for every a; a Poisson series would need about a^2 terms.
+    in the angle of x = middle + half sin(angle), over the part of [-r, r] within 9 of min(a, r).
     """
     a, r = shift / s, r / s
     if d == 1:

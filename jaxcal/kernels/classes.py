@@ -2,8 +2,7 @@
 
 Kernels on tokens compare them for equality and have no derivatives, so pass ``standardize=False``
 to tests. A kernel ``exp(-rate * distance)`` of the edit distance is not offered: it is not positive
-definite for every rate (Cortes, Haffner and Mohri, 2004), so the estimated error of a wrong model
-may be negative.
+definite for every rate (Cortes, Haffner and Mohri, 2004).
 """
 
 from collections.abc import Callable

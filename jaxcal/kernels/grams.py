@@ -15,7 +15,7 @@ from jaxcal.typing import KernelLike, Points
 def pivots(
     kernel: KernelLike, xs: Points, rank: int, tolerance: Array | float
 ) -> tuple[Int[Array, " r"], Bool[Array, " r"]]:
-    """Return the rows of ``xs`` in the pivot order of incomplete Cholesky, and which are in use.
+    """Return row indices of ``xs`` in the pivot order of incomplete Cholesky, and which are in use.
 
     Each step selects the row whose feature is farthest from the span of the selected ones.
     Selection stops after r = ``rank`` steps, or if the squared distance is at most ``tolerance``
@@ -73,7 +73,7 @@ class NystroemFeatures(eqx.Module):
 
     @full_precision
     def turned(self, matrix: Float[Array, "p s"]) -> "NystroemFeatures":
-        """Return the map whose features are these times ``matrix``."""
+        """Return the map whose features are the features of this map times ``matrix``."""
         return NystroemFeatures(self.kernel, self.landmarks, self.lift @ matrix, self.used)
 
     @full_precision

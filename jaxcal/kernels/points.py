@@ -204,10 +204,10 @@ class Laplace(Radial):
 class PowerExponential(Radial):
     r"""Power-exponential kernel ``exp(-r^power)``, r the distance in bandwidths.
 
-    With bandwidth :math:`\lambda^{-1/\nu}` it is the prediction kernel
-    :math:`\exp(-\lambda d^\nu)`, positive definite for every distance of vectors. Power 1 is
-    `Laplace`; power 2 is `Gaussian` with its bandwidth divided by sqrt(2). It is twice
-    differentiable at x = y only if the power is 2.
+    With power nu and bandwidth :math:`\lambda^{-1/\nu}` it is the prediction kernel
+    :math:`\exp(-\lambda d^\nu)` of a distance d, positive definite for Euclidean distances of
+    vectors. Power 1 is `Laplace`; power 2 is `Gaussian` with its bandwidth divided by sqrt(2). It
+    is twice differentiable at x = y only if the power is 2.
 
     Args:
         bandwidth: As in `Gaussian`.

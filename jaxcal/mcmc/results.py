@@ -28,8 +28,8 @@ def split_rhat(path: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
 
     It is :math:`\sqrt{((L - 1) W + B) / (L W)}` for t values from each of c chains, each split into
     halves of length L; W is the mean variance within halves, B is L times the variance of their
-    means. NaN for t < 4 or NaN values; infinite if all halves are constant. Sec. 4 of the source.
-    """
+    means. NaN for t < 4 and if a value is NaN; infinite if all halves are constant.
+    Source: Vehtari et al. (2021), Section 4."""
     if path.shape[0] < 4:
         return jnp.full(path.shape[2:], jnp.nan, path.dtype)
     halves = _halves(path)
@@ -41,9 +41,8 @@ def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
     """Return the bulk effective sample size of t draws from each of c chains.
 
     It is computed from ranks of split chains, by Geyer's monotone sequence. It can exceed t c for
-    antithetic draws, up to t c log10(t c). NaN for fewer than `LEAST` draws per chain, and for NaN
-    or constant draws. Section 3 and Appendix A of the source.
-    """
+    antithetic draws, up to t c log10(t c). NaN for fewer than `LEAST` draws per chain, if a draw is
+    NaN and if all are equal. Source: Vehtari et al. (2021), Section 3 and Appendix A."""
     if draws.shape[0] < LEAST:
         return jnp.full(draws.shape[2:], jnp.nan, draws.dtype)
     z = _ranked(_halves(draws))

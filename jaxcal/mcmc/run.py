@@ -57,8 +57,7 @@ def mcmc_draws(
     only. The setting of Glaser et al. (2023), Figure 2, is ``n_draws=2, n_chains=2, thin=1,
     n_warmup=steps - 1, sampler=MALA(0.1, adapt=False)``.
 
-    Chains are computed in the default float type; draws have the float type of the predictions. One
-    compiled program serves every key and step size.
+    Chains are computed in the default float type; draws have the float type of the predictions.
 
     Args:
         key: Random key: typed, legacy or an integer seed.

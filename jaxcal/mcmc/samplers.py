@@ -35,8 +35,8 @@ class MALA(eqx.Module):
     Here s is the score. This is HMC with one leapfrog step of length :math:`\sqrt2 \sigma`.
 
     Args:
-        step: sigma, in units of the target; with ``adapt``, the initial one.
-        adapt: Tune the step during warm-up.
+        step: sigma, in units of the target; with ``adapt``, the initial value.
+        adapt: Whether to tune the step during warm-up.
         target: Acceptance probability towards which the step is tuned.
 
     Cost: one score per step.
@@ -68,7 +68,7 @@ class HMC(eqx.Module):
     Args:
         step: Length of a leapfrog step, in units of the target; with ``adapt``, the initial one.
         leapfrogs: Number of leapfrog steps per proposal.
-        adapt: Tune the step, and scales of the coordinates, during warm-up.
+        adapt: Whether to tune the step, and scales of the coordinates, during warm-up.
         target: Acceptance probability towards which the step is tuned.
 
     Cost: ``leapfrogs`` scores per proposal.
@@ -96,7 +96,7 @@ class NUTS(eqx.Module):
     Args:
         step: Length of a leapfrog step, in units of the target; with ``adapt``, the initial one.
         depth: Largest depth of the tree of leapfrog steps, at most 30.
-        adapt: Tune the step, and scales of the coordinates, during warm-up.
+        adapt: Whether to tune the step, and scales of the coordinates, during warm-up.
         target: Acceptance probability towards which the step is tuned. A lower one gives longer
             steps, which are rejected at curved ridges and funnels: chains then miss these parts.
 

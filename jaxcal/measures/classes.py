@@ -181,8 +181,9 @@ def confidences(
 def ece(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Scalar:
     r"""Return the expected calibration error (ECE) of the most likely class.
 
-    :math:`\sum_b \frac{n_b}{n} |accuracy_b - confidence_b|` over bins b of equal width, where
-    n_b of the n largest probabilities lie in bin b. Biased upwards if bins have few observations.
+    :math:`\sum_b \frac{n_b}{n} |accuracy_b - confidence_b|` over bins b of equal width, each with
+    n_b of the n observations, the mean confidence_b of their largest probabilities, and the share
+    accuracy_b whose most likely class is the target. Biased upwards for few observations per bin.
 
     Args:
         predictions: Class probabilities, [n, m], or probabilities of class 1, [n].

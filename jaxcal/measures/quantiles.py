@@ -141,7 +141,7 @@ def quantile_calibration(
     r"""Compare the share of targets below each predicted quantile with its level, with a p-value.
 
     The curve is :math:`\tau \mapsto n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}`. The p-value is for its
-    largest distance from tau; for m draws, only at tau = k / (m + 1), where it is unbiased.
+    largest distance from tau; for m draws, only at tau = k / (m + 1), where the curve is unbiased.
 
     Args:
         predictions: Predictions of numbers, as in `pit`.
@@ -349,7 +349,7 @@ def _by_prediction(ends: Array, n: int) -> Float[Array, "q n k"]:
 
 
 def _components(single: PyTree) -> list[tuple[Any, bool]] | None:
-    """Return pairs (components of a mixture, whether they are its last batch axis), or None."""
+    """Return pairs (components, whether they are the last batch axis); None if not a mixture."""
     if hasattr(single, "component_distribution"):
         return [(single.component_distribution, True)]
     if hasattr(single, "component_distributions"):

@@ -273,7 +273,7 @@ def most_likely(
     *,
     steps: int = 40,
 ) -> TemperatureFit:
-    """Return the fit to targets with ``weights`` [n]; its ``impossible`` is set to ``never``."""
+    """Return the fit to targets with ``weights`` [n] or None; its ``impossible`` is ``never``."""
     import optax
 
     def mean(predictions: Any) -> Scalar:

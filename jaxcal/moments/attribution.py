@@ -38,8 +38,8 @@ from jaxcal.whitening import precisions as preconditioners
 def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
     r"""Return the moment of the marginal mean, :math:`(\Sigma s)_q / \sqrt{\Sigma_{qq}}`, [n, d].
 
-    ``scores`` [n, d] are at the targets; ``covariances`` [n, d, d], or one [d, d], in the same
-    units, depend on the predictions only. The unit is the claimed deviation. Cost O(n d^2).
+    ``scores`` s [n, d] are at the targets; ``covariances`` :math:`\Sigma` [n, d, d], or one [d, d],
+    in the same units depend on predictions only. The unit is the claimed deviation. Cost O(n d^2).
     """
     covariances = jnp.broadcast_to(covariances, (*scores.shape, scores.shape[1]))
     deviations = jnp.sqrt(jnp.diagonal(covariances, axis1=1, axis2=2))
@@ -239,9 +239,9 @@ def faults(
 ) -> Faults:
     """Return `Faults` from targets [n, d] and the fields of `Claims`, in the same units.
 
-    Limits use the jackknife and Student's t, for spreads on the logarithmic scale, for correlations
-    on that of Fisher's z. Limits of means are NaN unless ``exact``. All values of spreads and
-    correlations are NaN unless ``gaussian``, as their products have too heavy tails otherwise.
+    Limits use the jackknife and Student's t: for spreads on the logarithmic scale, for correlations
+    on the scale of Fisher's z. Limits of means are NaN unless ``exact``. All values of spreads and
+    correlations are NaN unless ``gaussian``: products of residuals may have too heavy tails.
     ``series`` is as in `means`. Cost O(n d^2 + n d^3).
     """
     implied, plain, deviations = _residuals(ys, scores, centers, covariances)
@@ -295,7 +295,8 @@ def _correlation(
     claimed: Float[Array, "n q"],
     tested: Callable[[Array], Means],
 ) -> Means:
-    """Return `Means` of claimed minus actual correlations of q pairs, tested as Fisher's z."""
+    """Return `Means` of claimed minus actual correlations of q pairs, tested as Fisher's z. Rows of
+    ``pairs`` (covariances), ``first`` and ``second`` (variances) are those of `_covariances`."""
     n = claimed.shape[0]
     root = jnp.sqrt(at_least(first, NEARLY) * at_least(second, NEARLY))
     total = jnp.sum(claimed, axis=0)[None]

@@ -37,9 +37,8 @@ class Balance(eqx.Module):
     r"""Metropolis balance of the log density: :math:`\varphi = \tanh(\frac12 \log p(y') / p(y))`.
 
     The moment is one number, min(1, p(y') / p(y)) times :math:`\varphi`, summed over both signs of
-    a move and averaged over m moves. It detects wrong spread within modes of any shape, is
-    bounded for all tails and needs no gradient. A flatter :math:`\varphi` would detect heavy tails
-    better, but be more skewed (`experiments/level`, `experiments/power`).
+    a move from y to y' and averaged over m moves. It detects wrong spread within modes of any
+    shape, is bounded for all tails and needs no gradient.
 
     Args:
         moves: Moves y' - y, [m, d], in the units of the predictions, each used in both directions.
@@ -92,7 +91,8 @@ class Balance(eqx.Module):
 
 
 def balanced(log_density: LogDensityOfOne, y: Point, moves: Nodes | None, flow: Any) -> Array:
-    """Return min(1, ratio) flow(log ratio, move), summed over both signs, averaged over moves."""
+    """Return min(1, r) flow(log r, move) with r = p(y + move) / p(y), summed over both signs of a
+    move and averaged over moves. ValueError if moves are None."""
     if moves is None:
         raise ValueError("moves: give them, or draw them by .fitted(key, dimension, dtype)")
     here = log_density(y)
@@ -116,7 +116,7 @@ def symmetric_moves(
     """Return m = ``n_moves`` moves; logarithms of their lengths interpolate those of ``lengths``.
 
     Moves 0 to d - 1, d to 2 d - 1, .. are orthogonal, so that each such block covers all directions
-    at about the same length. Half as many moves then give the same power.
+    at about the same length.
     """
     across = min(n_moves, dimension)
     exact = dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32

@@ -193,7 +193,8 @@ class Curvature(eqx.Module):
 
 
 def _entries(matrix: Float[Array, "d d"], form: Form) -> dict[str, Array]:
-    """Return entries by ``form``: "spread" on, "correlation" (times 2^1/2) off the diagonal."""
+    """Return the diagonal as "spread" (its sum for "trace") and symmetrized entries above it times
+    2^1/2 as "correlation", or only the part that ``form`` names."""
     variances = jnp.diagonal(matrix)
     if form == "trace":
         return {"spread": jnp.sum(variances, keepdims=True)}
@@ -222,8 +223,7 @@ def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"])
     r"""Return `Edges`: whether densities have edges, which are found by moving targets.
 
     Each target is moved by .06, .2, .7 and 2.8 standard deviations of all targets, in both
-    directions along one random line per length. If a density is large near an edge, some calibrated
-    targets are near it, and some moves cross it.
+    directions along one random line per length.
 
     The edge is located by bisection. Near it the density grows like :math:`r^\alpha` with the
     distance r; :math:`\alpha` is estimated by the slope of log p between r and r / 64. The Stein

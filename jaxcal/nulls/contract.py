@@ -5,9 +5,9 @@ those within blocks, columns of weights, sums of squares, data sets of redrawn t
 pass it turns `Sums` into an `Outcome`. It also states its smallest possible p-value for n
 observations, so that a test without power is not reported as "not rejected".
 
-Statistics are degenerate: under calibration :math:`E\,h(x, X') = 0` for every x. Resampling nulls
-count the observed statistic as one of the draws, so p >= 1 / (draws + 1) and the level holds for
-every number of draws. If the statistic or a draw is not finite, p is NaN.
+Statistics are degenerate: under calibration :math:`E\,h(x, X') = 0` for every observation x, with
+X' a random one. Resampling nulls count the observed statistic as a draw, so p >= 1 / (draws + 1)
+and the level holds for every number of draws. If the statistic or a draw is not finite, p is NaN.
 
 Estimates do not depend on the order of the rows. Random numbers are drawn per row, so permuted rows
 with the same key give another p-value, with the same distribution.
@@ -34,8 +34,8 @@ class Needs(NamedTuple):
         squares: Whether to compute the sum of h^2 over pairs.
         block_size: Size of consecutive blocks; only pairs within a block are evaluated. None for
             all pairs. Forms are not available for blocks.
-        sketch: Normal draws [n, q] for estimates of the q largest eigenvalues of H, or None. Unused
-            if the statistic has finite rank, where eigenvalues are computed exactly.
+        sketch: Normal draws [n, q] for estimates of the q largest eigenvalues of the matrix H of h,
+            or None. A statistic of finite rank computes all eigenvalues from its vectors instead.
         redraws: Keys [b] of data sets with targets redrawn from the predictions, for each of which
             the estimate is computed; or None.
     """
@@ -84,11 +84,11 @@ class Sums(NamedTuple):
         size: Number of observations per block; n for all pairs.
         means: Mean of h over the pairs within each of m blocks, [r, m]; m = 1 for all pairs.
         diagonal: h of each observation with itself, [r, n].
-        row_sums: Sums of h over the pairs of each observation, [r, n].
+        row_sums: Sum of h of each observation with the others of its block, [r, n].
         weights: Columns w that the null requested, [n, b]; b = 0 for none.
         forms: Forms :math:`\sum_{i \neq j} w_i w_j h_{ij}` of these columns, [r, b].
         squares: Sums of h^2 over ordered pairs, [r]; NaN if not requested.
-        eigenvalues: The largest eigenvalues of H without its diagonal, [r, k], if requested.
+        eigenvalues: The k largest eigenvalues of the matrix of h with diagonal 0, [r, k], or None.
         redrawn: `unbiased` of data sets with targets redrawn from the predictions, [r, b], if
             requested.
     """
@@ -166,11 +166,11 @@ class Sums(NamedTuple):
         :math:`V = \sum_i h_{ii}`, the variance of S under random signs. If the :math:`u_i` are
         skewed, |S| and V are dependent: a sample without the rare large values has a small V and a
         sum of the opposite sign. In one dimension, with u of skewness g,
-        :math:`T = |S| / \sqrt V` then passes z with a probability too large by
+        :math:`T = |S| / \sqrt V` then exceeds z with a probability too large by
         :math:`g^2 z (z^4 + 2 z^2 - 3) \varphi(z) / (9 n)`, :math:`\varphi` the normal density.
-        If g < 0, :math:`|S|^2` is therefore divided by :math:`1 + g^2 \min(T, 2)^2 / n`. This
-        removes :math:`g^2 z^3 \varphi(z) / (2 n)`: nine tenths of the excess at level .05, and a
-        third at .01 (where T > 2). If g > 0, nothing changes. Cost O(n).
+        If g < 0, :math:`|S|^2` is therefore divided by :math:`1 + g^2 \min(T, 2)^2 / n`, which
+        removes nine tenths of the excess at level .05, and a third at .01. If g > 0, nothing
+        changes. Cost O(n).
 
         Source: Hall (1992), The Bootstrap and Edgeworth Expansion, Section 2.6, for the expansion.
         """
@@ -246,9 +246,7 @@ def p_value(
     statistic: Float[Array, " r"], samples: Float[Array, "r b"], *, ties: bool = False
 ) -> Float[Array, " r"]:
     """Return ``(1 + #{samples >= statistic}) / (1 + b)`` for each row; NaN if not all are finite.
-
-    ``ties``: whether samples that equal the statistic up to rounding count as >= statistic.
-    """
+    ``ties``: whether samples that equal the statistic up to rounding count as >= statistic."""
     least = statistic
     if ties:
         size = jnp.sqrt(jnp.mean(samples**2, axis=1)) + jnp.abs(statistic)

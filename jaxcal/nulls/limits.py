@@ -37,7 +37,7 @@ STRAIGHT = tuple(2.0**-k for k in range(12, 34, 3))
 
 class Tail(NamedTuple):
     """Tail probability ``p``; its logarithm, which does not underflow; ``slopes`` [k]: derivatives
-    of log p with respect to :math:`\\log\\lambda_j`."""
+    of log p with respect to the logarithm of each weight."""
 
     p: Scalar
     log_p: Scalar
@@ -118,7 +118,8 @@ def _crossing(
     below: Float[Array, " k"],
     degrees: Float[Array, " k"],
 ) -> Scalar:
-    """Return the logit of 2 c, with c in (0, 1/2) the minimum of g on the real axis (bisection)."""
+    """Return the logit of 2 c, c in (0, 1/2) the minimum on the real axis of g (see this module),
+    by bisection. ``level``, ``lam``: x and weights over the largest weight; ``below``: 1 - lam."""
 
     def halve(_, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
         low, high = ends
@@ -135,8 +136,8 @@ def _crossing(
 class BlockNormal(eqx.Module):
     r"""Normal limit of the mean of unbiased estimates, one per block of observations.
 
-    Only h within blocks is evaluated: O(n size) instead of O(n^2). The statistic is
-    :math:`\sqrt m\,\bar\eta / sd(\eta)` over m >= 2 blocks. It has less power than all pairs.
+    Only h within blocks is evaluated, with less power: O(n size), not O(n^2). The statistic is
+    :math:`\sqrt m\,\bar\eta / sd(\eta)` of the estimates :math:`\eta` of m >= 2 blocks.
 
     Args:
         size: Observations in a block, at least 2; 2 is the linear-time test. None takes the
@@ -181,12 +182,12 @@ class BlockNormal(eqx.Module):
 class Eigenvalues(eqx.Module):
     r"""Limit :math:`\sum_j \lambda_j (\chi^2_1 - 1)` of (n - 1) U, inverted numerically.
 
-    The :math:`\lambda` are the eigenvalues of H / n without its diagonal, so that the sum has the
-    variance and skewness of a bootstrap with signs. The largest ones come from a random sketch of
-    H. The trace and Frobenius norm of H are exact and bound the other eigenvalues between two
-    extremes: all equal, or proportional to those from the sketch. The p-value is the geometric mean
-    of the p-values at both extremes. With random features (`jaxcal.RandomFeatures`) all eigenvalues
-    are exact and no sketch is needed. p = 1e-10 costs as much as p = 0.1.
+    U is the mean of h over pairs, H the matrix of all h. The :math:`\lambda` are the eigenvalues of
+    H / n with diagonal 0, so that the sum has the variance and skewness of a bootstrap with signs.
+    The largest come from a random sketch of H. Its trace and Frobenius norm are exact and bound the
+    others between two extremes: all equal, or proportional to those from the sketch. The p-value is
+    the geometric mean of the p-values at both. With random features (`jaxcal.RandomFeatures`) no
+    sketch is needed; the diagonal of H then counts as constant. p = 1e-10 costs as much as p = 0.1.
 
     ``result.p_value_error`` is the distance to the farther extreme plus a standard error for the
     spectrum estimated from n observations. It does not include the distance of the limit from the
@@ -243,7 +244,7 @@ def p_value_of_spectrum(
     lengths: Scalar,
     n: Scalar | int,
 ) -> tuple[Scalar, Scalar]:
-    r"""Return the p-value of ``statistic`` = (n - 1) U, and its error.
+    r"""Return the p-value of ``statistic`` = (n - 1) U, and its error; U and H as in `Eigenvalues`.
 
     ``values``: the largest eigenvalues of H / n without its diagonal, ascending; ``trace``: the
     mean of :math:`h_{ii}`; ``norm``: the sum of :math:`h_{ij}^2 / n^2` over i != j; ``lengths``:

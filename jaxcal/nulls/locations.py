@@ -61,15 +61,15 @@ class Signs(eqx.Module):
 
     :math:`\bar Z` is the mean of the features at J locations; each observation gets one sign.
     With 16 observations or more the level holds for normal forecasts (`experiments/ucme_level`),
-    also with close locations or more locations than observations. Random signs with Hotelling's
-    statistic would reject as often as `F`. p is NaN if no observation is near any location.
+    also with close locations or more locations than observations. p is NaN if no observation is
+    near any location.
 
     Args:
         n_draws: Number of draws of signs.
 
     Cost: O(n J n_draws).
 
-    Source: wild bootstrap as in `jaxcal.nulls.Wild`; the statistic is the paper's estimate.
+    Source: as `jaxcal.nulls.Wild`; Widmann et al. (2021), Section 3.3, for the estimate.
 
     Example:
         >>> import jax, jaxcal
@@ -107,11 +107,10 @@ class Signs(eqx.Module):
 class F(eqx.Module):
     r"""The null :math:`\frac{n - J}{J (n - 1)} Q \sim F_{J, n - J}` of Hotelling's statistic Q.
 
-    Exact for normal features. Skewed features make it reject too often: at level .05, with 5
-    locations in one dimension, .10 of calibrated models at n = 16, .09 at 32, .08 at 64 and 128
-    (`experiments/ucme_level`; .13 at 16 with the default bandwidths). The result warns below 25
-    observations per location. The limit :math:`\chi^2_J` of Q as a null needs far more
-    observations (`experiments/reference/nulls.py`).
+    Exact for n normal features at J locations. Skewed features make it reject too often: at level
+    .05, with 5 locations in one dimension, .10 of calibrated models at n = 16, .09 at 32, .08 at 64
+    and 128 (`experiments/ucme_level`; .13 at 16 with the default bandwidths). The result warns
+    below 25 observations per location.
 
     Cost: O(n J^2 + J^3).
 
@@ -147,8 +146,8 @@ class F(eqx.Module):
 def hotelling(z: Float[Array, "n j"]) -> tuple[Scalar, Scalar]:
     r"""Return :math:`Q = n \bar z^\top S^{-1} \bar z` and the condition number of z's correlations.
 
-    Computed from the eigenvectors of the correlations, as Q does not depend on the scale of a
-    column. Q is NaN if the correlations are numerically singular. Cost O(n J^2 + J^3).
+    S is the sample covariance of the columns of z [n, J]. Computed from the eigenvectors of their
+    correlations; Q is NaN if these are numerically singular. Cost O(n J^2 + J^3).
     """
     n, j = z.shape
     mean, deviation = jnp.mean(z, axis=0), jnp.std(z, axis=0, ddof=1)

@@ -1,9 +1,9 @@
 """Nulls from random draws: bootstraps with random signs, and redrawn targets.
 
-Successive targets of a time series may be dependent. `DependentWild` estimates over how many steps
-from autocorrelations: it finds the lag beyond which they are noise, applies a flat-top window up to
-twice that lag, and chooses the block length with the least mean squared error of the long-run
-variance: Politis and White (2004), with the correction of Patton, Politis and White (2009).
+Successive targets of a time series may be dependent. `DependentWild` estimates from
+autocorrelations over how many steps: it finds the lag beyond which they are noise, applies a
+flat-top window up to twice that lag, and chooses the block length with the least mean squared error
+of the long-run variance: Politis and White (2004), corrected by Patton, Politis and White (2009).
 """
 
 import math
@@ -149,16 +149,14 @@ class DependentWild(eqx.Module):
     level holds at n = 300 and 1,000; at n = 100 weak correlations (.3, .5) are not detected, and
     the rejection rate is .08 to .10. ``warnings()`` reports fewer than ten independent blocks, for
     which power is low. Signs do not account for seasons: for errors that depend on the previous
-    season the rejection rate is .2 to .4. If the season is detected, the verdict is "cannot tell:
-    season of 24" (for a season of 24 and correlation .8, in .98 of data sets at n = 100 and in all
-    from 300 on).
+    season the rejection rate is .2 to .4. If a season is detected, the verdict names it: "cannot
+    tell: season of 24".
 
     Args:
         n_draws: Number of draws.
         flip: Probability of a flip, above 0 and at most 1/2. By default blocks are twice as long as
             the largest block length of Politis and White (2004) for the scores, the moments, or
-            else the targets minus their predicted means (or other residuals). Their block length
-            minimizes the squared error of the variance; a test needs a smaller bias.
+            else the targets minus their predicted means (or other residuals).
 
     Cost: as `Wild`.
 
@@ -196,7 +194,8 @@ class DependentWild(eqx.Module):
         return compared._replace(stretches=2 * flips)
 
     def least_p_value(self, n: int) -> float:
-        """Return the larger of 1 / (draws + 1) and the chance of no flip (at 1/2 if estimated)."""
+        """Return the larger of 1 / (draws + 1) and the probability of no flip within n observations
+        (with ``flip`` = 1/2 if it is estimated)."""
         flip = 0.5 if self.flip is None else self.flip
         return max(1 / (self.n_draws + 1), (1 - flip) ** (n - 1))
 
@@ -255,12 +254,11 @@ def dependence(series: Float[Array, "n q"]) -> Dependence:
 def season(errors: Float[Array, "n q"]) -> Int[Array, ""]:
     r"""Return the period of a season, a lag of at most n / 2; 0 if none is significant.
 
-    Let m be the lag beyond which autocorrelations count as noise. The statistic is the largest
-    :math:`r_k`, k > m, over its standard error; the test is one-sided at level `SEASONAL` with
-    Bonferroni's correction. The variance is Bartlett's
-    :math:`(1 + 2 \sum_{j \leq m} r_j^2) (n - k) / n^2`, or uses the empirical variance of the
-    products if that is larger: skewed errors, or errors whose spread has a season, may be
-    uncorrelated. Cost O(n log(n) q).
+    Let m be the lag beyond which autocorrelations :math:`r_k` count as noise. The statistic is the
+    largest ratio of :math:`r_k`, m < k <= n / 2, to its standard error; the test is one-sided at
+    level `SEASONAL` with Bonferroni's correction. The variance of :math:`r_k` is Bartlett's
+    :math:`(1 + 2 \sum_{j \leq m} r_j^2) (n - k) / n^2`, or uses the empirical variance of products
+    of errors at lag k if that is larger, as for skewed errors. Cost O(n log(n) q).
     """
     n = len(errors)
     lags = jnp.arange(n)[:, None]

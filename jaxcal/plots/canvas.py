@@ -25,7 +25,7 @@ opened: list["ref[Figure]"] = []
 
 
 def one(result: object, leaf: str, name: str = "result", kind: str = "result") -> None:
-    """Raise TypeError if the object lacks this attribute, and ValueError for a batch of results."""
+    """Raise TypeError if the object lacks the attribute ``leaf``, and ValueError for a batch."""
     if not hasattr(result, leaf) or isinstance(result, type):
         raise TypeError(f"{name}: wanted a {kind} of jaxcal, got {checks.say(result)}")
     if np.ndim(getattr(result, leaf)):
@@ -108,7 +108,7 @@ def cells(
     texts: np.ndarray,
     framed: np.ndarray,
 ) -> None:
-    """Draw a table of grey cells (0 white, 1 black) with texts, some in bold and framed."""
+    """Draw a table of grey cells (0 white, 1 black) with texts, those ``framed`` also bold."""
     ax.imshow(shade, cmap="Greys", vmin=0, vmax=1, aspect="auto")
     ax.set_xticks(range(len(columns)), columns)
     ax.set_yticks(range(len(rows)), rows)
@@ -136,7 +136,7 @@ class Parts(NamedTuple):
 
 
 def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int) -> Parts:
-    """Return the mean and its standard error in each of k groups; NaN for too few values."""
+    """Return `Parts` of k groups. Means of no values are NaN, and errors of fewer than two."""
     number = np.bincount(group, minlength=k)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.bincount(group, parts, minlength=k) / number
@@ -146,7 +146,7 @@ def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: 
 
 
 def quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the bin of each value, the k medians, and their distances to the ends, [2, k]."""
+    """Return the bin of each value, the k medians, and their distances to bin ends, [2, k]."""
     starts = np.unique(np.sort(where)[np.arange(bins) * where.size // bins])
     group = np.searchsorted(starts, where, side="right") - 1
     members = [where[group == k] for k in range(len(starts))]

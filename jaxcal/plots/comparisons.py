@@ -103,7 +103,7 @@ def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the calibration error of each estimator with its one-step interval and fold estimates.
 
     Estimators are ordered by validation risk, shown in their labels; the selected one is black.
-    The estimator kkr has no interval.
+    Matrix kernel ridge regression ("kkr") has no interval.
     """
     one(report, "selected", "report", "Report")
     if not report.estimators:
@@ -235,10 +235,9 @@ def _p_values(rows: Any, name: str, settings: int) -> Float[np.ndarray, "k trial
 def interval(
     counts: Any, trials: Any, coverage: float
 ) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-    """Return both ends of the exact interval for a binomial rate, of at least this coverage.
+    """Return both ends of the exact interval for the rate of ``counts`` successes in ``trials``.
 
-    Source: Clopper and Pearson (1934): the rates that a one-sided test of size
-    (1 - coverage) / 2 does not reject, which are quantiles of beta distributions.
+    The rate is inside with probability ``coverage`` or more. Source: Clopper and Pearson (1934).
     """
     if not 0 < coverage < 1:
         raise ValueError(f"coverage: wanted a number between 0 and 1, got {coverage}")

@@ -86,9 +86,9 @@ def reliability(
 def with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the rate of label 1 against the prediction, with the witness of the smooth error.
 
-    Dots are mean labels of groups of equal mass. The witness (grey band, right axis) is the weight
-    whose mean product with (label - prediction) is the smooth calibration error: positive where
-    predictions are too low and negative where they are too high.
+    Dots are mean labels of groups of about equal total weight. The witness (grey band, right axis)
+    is the function whose mean product with (label - prediction) is the smooth calibration error:
+    positive where predictions are too low and negative where they are too high.
     """
     ax = _one(result, ax, (5.2, 5.0))
     ax.set(xlabel="predicted probability of label 1", ylabel="rate of label 1")
@@ -122,8 +122,8 @@ def with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
 def groups(
     v: np.ndarray, y: np.ndarray, w: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return mean prediction, mean label and mass of ``count`` groups of sorted predictions with
-    about equal mass; equal predictions share a group."""
+    """Return mean prediction, mean label and mass of at most ``count`` groups of about equal mass:
+    v are sorted predictions, y labels, w weights of sum 1. Equal predictions share a group."""
     before = np.cumsum(w) - w / 2
     group = np.minimum((before * count).astype(int), count - 1)
     first = np.concatenate([[True], v[1:] != v[:-1]])
@@ -173,7 +173,7 @@ def _one(result: DistanceResult, ax: "Axes | None", size: tuple[float, float]) -
 
 
 class _Curve(NamedTuple):
-    """Labels ``level`` and ``share`` of x and y, a curve, the band if calibrated, a corner text."""
+    """Labels ``level`` (x) and ``share`` (y), a curve, the band if calibrated, a corner text."""
 
     level: str
     share: str

@@ -41,10 +41,11 @@ def posterior_figure(report: Any) -> "Figure":
 
 
 def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
-    """Draw the share of parameters below each rank minus the rank, with a simultaneous band.
+    """Draw, for each parameter, the share of ranks below each value minus that value, with a band.
 
-    A posterior that is too high gives an arch above 0; one that is too narrow rises on the left
-    and falls below 0 on the right. Curves that leave the band are black.
+    ``ranks`` is a `PosteriorRanks`. A posterior that is too high gives an arch above 0; one that is
+    too narrow is above 0 on the left and below on the right. The band is simultaneous, and curves
+    that leave it are black. At most `MOST` parameters are drawn, those with the least p-values.
     """
     ax = axes(ax)
     values, names = np.asarray(ranks.ranks), ranks.statistics
@@ -78,7 +79,7 @@ def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
 
 
 def evidence(monitored: Any, ax: "Axes | None" = None) -> "Axes":
-    """Draw the evidence against a posterior after each pair, with the bound to reject it."""
+    """Draw the evidence of a `Monitored` after each pair, log10, with the bound to reject."""
     ax = axes(ax)
     logs = np.asarray(monitored.log_evidence) / np.log(10)
     ax.plot(np.arange(1, len(logs) + 1), logs, color=BLACK, linewidth=1.4)
@@ -91,7 +92,7 @@ def evidence(monitored: Any, ax: "Axes | None" = None) -> "Axes":
 
 
 def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
-    """Return the coverage of highest-density regions; None without ranks of the density."""
+    """Return the `Coverage` by the density ranks of a `PosteriorRanks`; None if it has none."""
     import jax.numpy as jnp
 
     from jaxcal.coverage import Coverage, massart
@@ -118,9 +119,9 @@ def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
 def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw shift and spread of each parameter and correlation of each pair, with limits.
 
-    Spreads are logarithms to base 2 of claimed over actual deviation. Filled: the Holm-adjusted
-    p-value is at most the level. Without draws, nothing is drawn for posteriors that are not
-    Gaussian: their scores do not identify the wrong parameter.
+    ``report`` is a `PosteriorReport`. Spreads are logarithms to base 2 of claimed over actual
+    deviation. Filled: the Holm-adjusted p-value is at most the level. Without ranks, nothing is
+    drawn for posteriors that are not Gaussian: their scores do not identify the wrong parameter.
     """
     ax = axes(ax)
     diagnosis, names = report.diagnosis(), list(report.names)

@@ -43,8 +43,8 @@ def where(
     Bins hold about equally many observations; limits are simultaneous, of confidence 1 -
     ``result.level``. Two inputs give a map, with frames around cells whose limits exclude 0.
     Effects are those of normal scores of ranks: for Gaussian predictions, errors in claimed
-    deviations. Ranks among 97 points make large spreads look smaller, which is not corrected here
-    (`Table` corrects it for draws).
+    deviations. Ranks among 97 points make large spreads look smaller, which is not corrected here,
+    unlike in `jaxcal.results.Table` for draws.
 
     Args:
         result: Result of `jaxcal.calibration_test`.
@@ -96,8 +96,8 @@ def where(
 def effects(
     z: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int, effect: str, level: float
 ) -> Effects:
-    """Return effects of normal scores in k groups, with limits by Student's t or chi squared and
-    Bonferroni's correction."""
+    """Return the `Effects` of normal scores z in k groups, with limits by Student's t or chi
+    squared and Bonferroni's correction; NaN for fewer than `LEAST` observations."""
     number = np.bincount(group, minlength=k)
     enough = number >= LEAST
     count = np.where(enough, number, LEAST)

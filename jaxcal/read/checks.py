@@ -331,7 +331,7 @@ def _categorical(value: Any, name: str) -> Array:
 def unit(value: object, name: str, wanted: str = "probabilities") -> Array:
     """Return an array of shape [n], n >= 1, of numbers from 0 to 1; 1 plus rounding becomes 1.
 
-    ValueError, saying ``wanted``, for others; values are checked outside of jit only.
+    ValueError for other shapes and, outside of jit, for values that are not ``wanted`` in [0, 1].
     """
     values = floats(value, name)
     if values.ndim != 1 or values.shape[0] < 1:

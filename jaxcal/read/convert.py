@@ -25,10 +25,10 @@ ENCODED = "inputs", "xs", "summaries"  # arguments whose categories have to be c
 def key(value: object, name: str = "key") -> Key:
     """Return a typed random key from a typed key, a legacy ``PRNGKey`` array or an integer seed.
 
-    Seeds from 0 to 2**32 - 1 give ``jax.random.key(seed)``; the 32-bit words of a larger or
-    negative one (two's complement) are folded in successively, so that no seed is truncated and
-    none depends on the float type. A traced seed is passed to ``jax.random.key``. TypeError for
-    anything else, ValueError for a batch of keys.
+    Seeds from 0 to 2**32 - 1 give ``jax.random.key(seed)``. Of a larger or negative seed (in two's
+    complement) the further 32-bit words are folded into the key of the lowest, so that no seed is
+    truncated and no key depends on the float type. A traced seed is passed to ``jax.random.key``.
+    TypeError for anything else, ValueError for a batch of keys.
     """
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return _seeded(int(value))
@@ -153,9 +153,9 @@ def _number(above: float | int, below: float | int) -> str:
 
 
 def floats(value: Any, name: str) -> Array:
-    """Return an array of float32 or float64; integers become JAX's default float. Errors: `array`.
+    """Return an array of float32 or float64; integers become JAX's default float.
 
-    Python numbers stay weakly typed.
+    Python numbers stay weakly typed. Errors are those of `array`, and TypeError for other types.
     """
     if type(value) in (int, float) and abs(value) < 1e308:
         return jnp.asarray(float(value))
@@ -299,7 +299,7 @@ def _named_columns(value: Any) -> list[Any]:
 
 def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the names of q inputs: column names of a data frame, or else "input 0", ..
-    ValueError if columns have names of ``fitted`` inputs that are not the first, in their order."""
+    ValueError if there are names of ``fitted`` inputs, but not all of these first, in order."""
     names = tuple(_named_columns(value))
     if set(names) & set(fitted) and names[: len(fitted)] != fitted:
         raise ValueError(f"inputs: wanted the columns {fitted} of the fit, got {names}")
@@ -308,9 +308,9 @@ def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, 
 
 
 def class_columns(value: Any, name: str) -> list[int] | None:
-    """Return the index of the column of each class 0, 1, .. in a data frame or table whose column
-    names are numbers, or numbers with one text before them such as "p0" and "p1", and one after
-    them; None for other names, and for numbers after a text that ascend from column to column."""
+    """Return the index of the column of each class 0, 1, .. in a data frame or table, by column
+    names that are numbers, or numbers in one common text such as "p0". None for other names, and if
+    numbers in a text ascend from left to right; ValueError for numbers that are not 0, 1, .."""
     names = [str(word) for word in _named_columns(value)]
     words = [{"False": "0", "True": "1"}.get(word, word) for word in names]
     words = [re.sub(r"^(-?\d+)\.0$", r"\1", word) for word in words]

@@ -19,51 +19,51 @@ from jaxcal.typing import Distribution, PredictionsLike
 
 
 class Normals(NamedTuple):
-    """``mean`` [n, d]; ``cov``: covariances [n, d, d], or variances [n, d] if independent."""
+    """Normal predictions: ``mean`` [n, d]; ``cov``: covariances [n, d, d], or variances [n, d]."""
 
     mean: Float[Array, "*n d"]
     cov: Float[Array, "*nd d"]
 
 
 class Laplaces(NamedTuple):
-    """Independent coordinates of density ``exp(-abs(y - loc) / scale) / (2 scale)``, [n, d]."""
+    """Independent coordinates, [n, d], with density ``exp(-abs(y - loc) / scale) / (2 scale)``."""
 
     loc: Float[Array, "*n d"]
     scale: Float[Array, "*n d"]
 
 
 class Mixtures(NamedTuple):
-    """``weights`` [n, k]; ``parts``: closed form of the k components, with leaves [n, k, ...]."""
+    """Mixtures: ``weights`` [n, k], and the closed form ``parts`` of components [n, k, ...]."""
 
     weights: Float[Array, "n k"]
     parts: PyTree
 
 
 class Classes(NamedTuple):
-    """``probabilities`` [n, m] of the classes 0, .., m - 1."""
+    """Predictions of the classes 0, .., m - 1 by ``probabilities`` [n, m]."""
 
     probabilities: Float[Array, "n m"]
 
 
 class Particles(NamedTuple):
-    """``points`` [n, m, d]: independent draws from each prediction."""
+    """Predictions given by ``points`` [n, m, d]: independent draws from each."""
 
     points: Float[Array, "n m d"]
 
 
 class Stratified(Particles):
-    """``points`` [n, m, 1]: two independent halves, with one point per stratum of mass 2 / m."""
+    """Draws [n, m, 1] in two independent halves, each with one per stratum of mass 2 / m."""
 
 
 class Nodes(NamedTuple):
-    """``points`` [n, m, d] and ``weights`` [n, m] of a quadrature rule for each prediction."""
+    """A quadrature rule for each prediction, with ``points`` [n, m, d] and ``weights`` [n, m]."""
 
     points: Float[Array, "n m d"]
     weights: Float[Array, "n m"]
 
 
 class Lattice(NamedTuple):
-    """``points`` [m, d] common to all predictions; ``weights`` [n, m]: their probabilities."""
+    """Discrete predictions on common ``points`` [m, d], with probabilities ``weights`` [n, m]."""
 
     points: Float[Array, "m d"]
     weights: Float[Array, "n m"]
@@ -169,10 +169,10 @@ def mean_and_covariance(distribution: Distribution) -> Normals | None:
 
 
 def offered_moments(predictions: Any) -> Normals | None:
-    """Return known means [n, d] and covariances [n, d, d] of n predictions, or None.
+    """Return means [n, d] and covariances [n, d, d] of n predictions, or None if unknown.
 
-    From closed forms, or numpyro's ``mean`` and ``variance`` for independent coordinates.
-    """
+    They come from closed forms, or from ``mean`` and ``variance`` of numpyro's distributions of
+    numbers (also as independent coordinates), other than angles."""
     if isinstance(predictions, Standardized):
         moments = offered_moments(predictions.predictions)
         return None if moments is None else _in_units(moments, predictions.units)
@@ -189,7 +189,7 @@ def offered_moments(predictions: Any) -> Normals | None:
 
 
 def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
-    """Return the distribution of M^-1 (T - center) for T from this one; None if unknown."""
+    """Return the distribution of ``own_units.of_common(T)`` for T from this one, or None."""
     match distribution:
         case Normals():
             mean, cov = full(distribution)
@@ -214,7 +214,7 @@ def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
 
 
 def _in_units(distribution: PyTree, units: Units | OwnUnits) -> PyTree:
-    """Return the distribution of (Y - center) / scale for Y from this one; None if unknown."""
+    """Return the distribution of Y in ``units`` for Y from ``distribution``; None if unknown."""
     if isinstance(units, OwnUnits):
         return _in_own_units(_in_units(distribution, units.units), units)
     scale = units.scale

@@ -22,7 +22,7 @@ from jaxcal.typing import ArrayLike, DTypeLike, Key, PredictionsLike
 
 def observations(predictions: Any, targets: ArrayLike, *, least: int = 2) -> tuple[Any, Array]:
     """Return validated predictions and targets: `Classes` with integer labels, or predictions of
-    vectors with float targets. ValueError if there are fewer than ``least``."""
+    vectors with float targets. ValueError if there are fewer than ``least`` targets."""
     checks.of_jax(predictions)
     if isinstance(predictions, Classes):
         return _classes(predictions.probabilities, targets, "predictions", least)
@@ -102,7 +102,7 @@ def check_parameters(distribution: Any) -> None:
 
 
 def finite_rows(value: object, n: int, name: str) -> Array:
-    """Return `checks.rows`; ValueError, outside of jit, if a value is NaN or infinite."""
+    """Return rows [n, q] by `checks.rows`; ValueError, outside of jit, for NaN or infinity."""
     vectors = checks.rows(value, n, name)
     finite = jnp.all(jnp.isfinite(vectors), axis=0)
     if not isinstance(finite, Tracer) and not jnp.all(finite):
@@ -114,7 +114,7 @@ def finite_rows(value: object, n: int, name: str) -> Array:
 
 
 def densities(value: Any, ys: Array) -> Any:
-    """Return `checks.predictions`; TypeError for those without log densities, or of classes."""
+    """Return `checks.predictions`; TypeError without log densities, or of non-Bernoulli classes."""
     if not (isinstance(value, Unnormalized) or is_distribution(value)):
         raise no_log_densities(value)
     classes = is_distribution(value) and isinstance(distribution_of(value), Classes)
@@ -127,7 +127,7 @@ def densities(value: Any, ys: Array) -> Any:
 
 
 def scored(value: Any, ys: Array, name: str = "predictions") -> Any:
-    """Return `checks.predictions`; TypeError for distributions of integers, without scores."""
+    """Return predictions by `checks.predictions`; TypeError for distributions of integers."""
     continuous(value, name)
     return checks.predictions(value, ys, name)
 
@@ -215,7 +215,7 @@ def _evenly_often(repeats: Bool[Array, " m"]) -> Bool[Array, ""]:
 
 
 def n_repeated(targets: Array, predictions: PyTree, beside: PyTree = None) -> Int[Array, ""]:
-    """Return how many observations repeat an earlier one; ``beside``: more data of each."""
+    """Return how many observations repeat an earlier one; ``beside``: further data of them."""
     if isinstance(predictions, Classes):
         return jnp.sum(copies(targets, predictions, beside), dtype=jnp.int32)
     return _n_repeated(targets, _arrays((predictions, beside), len(targets)))
@@ -235,10 +235,10 @@ def _arrays(tree: PyTree, n: int) -> list[Any]:
 def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[Array, " n"]:
     """Return which observations repeat an earlier one, more often than chance (`repeated_rows`).
 
-    A class and its probabilities may repeat by chance. Such repeats count as copies if rows of
-    equal probabilities never have different labels although more than `DIFFER` pairs should. That
-    expected number is the smaller of two, as models may be too cautious: from the probabilities,
-    and from the frequencies of labels among distinct rows with the same likeliest class.
+    ``beside``: further data of them. A class and its probabilities may repeat by chance. They count
+    as copies if rows of equal probabilities never have different labels although more than `DIFFER`
+    pairs should: of each pair the smaller probability to differ is added, by the prediction or by
+    label frequencies among distinct rows of equal likeliest class.
     """
     p = predictions.probabilities if isinstance(predictions, Classes) else None
     return _copies(targets, p, _arrays((predictions, beside), len(targets)))

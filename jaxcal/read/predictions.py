@@ -97,7 +97,7 @@ SETTLED = 1.01  # largest R-hat of converged chains
 
 
 def _array(value: ArrayLike) -> Any:
-    """Return the value unchanged: tests validate it with better messages."""
+    """Return the value unchanged: tests validate it, with messages that name the argument."""
     return value
 
 
@@ -108,12 +108,12 @@ def _array_or_none(value: ArrayLike | None) -> Any:
 class Scores(eqx.Module):
     """Precomputed scores of n predictions, as arrays or tensors of any library.
 
-    A score is the gradient of log f in the target, in units of 1 / target.
+    A score is the gradient of the log density in the target, in units of 1 / target.
 
     Args:
-        at_targets: Gradient of log f_i at target i, [n, d], or the shape of the targets.
-        at_nodes: The same at m nodes, common to all predictions, [n, m, d]; for Fisher divergences.
-        nodes: These nodes, [m, d]; for the kernelized Fisher divergence and preconditioning.
+        at_targets: Score of prediction i at target i, [n, d], or the shape of the targets.
+        at_nodes: Scores at m nodes common to all predictions, [n, m, d], for Fisher divergences.
+        nodes: The m nodes, [m, d], for the kernelized Fisher divergence and preconditioning.
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -132,11 +132,11 @@ class Scores(eqx.Module):
 class LogDensities(eqx.Module):
     """Precomputed log densities of n predictions, as arrays or tensors of any library.
 
-    Each prediction may lack its own constant.
+    A constant of each prediction may be omitted.
 
     Args:
-        at_targets: log f_i at target i, [n].
-        at_draws: The same at m independent draws from prediction i, [n, m].
+        at_targets: Log density of prediction i at target i, [n].
+        at_draws: Log density of prediction i at m independent draws from it, [n, m].
 
     Example:
         >>> import jax, jaxcal
@@ -201,9 +201,9 @@ class Draws(eqx.Module):
         return Draws(self.samples[:, :: min(apart(float(lag)), m // 2)], self.rhat), lag
 
     def unsorted(self) -> "Draws":
-        """Return the draws; if a coordinate is sorted, those of each prediction in random order.
+        """Return the draws; if a coordinate is sorted, in a random order for each prediction.
 
-        The order matters because tests use parts of the draws in place of all of them.
+        The order matters because tests split the draws, or use only some of them.
         """
         ordered = jnp.any(self._sorted())
         samples = jnp.asarray(self.samples)
@@ -286,7 +286,7 @@ class Units(eqx.Module):
 class OwnUnits(eqx.Module):
     """Units of each prediction: ``u = M^-1 (t - center)`` for targets t in common ``units``.
 
-    M is ``scale`` [n, d, d], and ``center`` has shape [n, d]; points and scores have shape [n, ..].
+    M is ``scale`` [n, d, d], ``center`` is [n, d], in common units. Methods take arrays [n, .., d].
     """
 
     units: Units
@@ -323,7 +323,7 @@ class OwnUnits(eqx.Module):
 class Standardized(eqx.Module):
     """Predictions of targets of shape ``event``, read as predictions of vectors [d] in ``units``.
 
-    Functions that take it return scores, moments and draws in ``units``.
+    Functions of a `Standardized` return scores, moments and draws in ``units``.
     """
 
     predictions: PredictionsLike

@@ -18,7 +18,7 @@ from jaxcal.typing import Key, KeyLike, PredictionsLike
 
 
 def value_if_any(method: Callable[..., Array], *arguments: Any) -> Array | None:
-    """Return ``method(*arguments)`` of a distribution, or None if numpyro does not implement it."""
+    """Return ``method(*arguments)``, or None if numpyro lacks it or a package that it needs."""
     try:
         return method(*arguments)
     except (NotImplementedError, ImportError):
@@ -115,8 +115,8 @@ NEIGHBOURS = 16
 def stratified(key: Key, predictions: PredictionsLike) -> Stratified | None:
     """Return `STRATA` random quantiles, twice, of n one-dimensional predictions, in data units.
 
-    None for other predictions; TypeError without inverse distribution function and sampler.
-    """
+    None for other predictions. TypeError without a sampler for counts, and for others without a
+    sampler and an inverse distribution function."""
     batch: Any = getattr(predictions, "batch_shape", ())
     event = getattr(predictions, "event_shape", (0,))
     if len(batch) != 1 or event not in ((), (1,)) or not hasattr(predictions, "sample"):
@@ -132,7 +132,7 @@ def stratified(key: Key, predictions: PredictionsLike) -> Stratified | None:
 
 
 def _of_quantiles(key: Key, base: Any, shape: tuple[int, ...]) -> Array | None:
-    """Return two times one point per stratum, [2, STRATA, *shape]; None without an ``icdf``."""
+    """Return two points in each stratum, [2, STRATA, *shape]; None without an ``icdf``."""
     u = jax.random.uniform(key, (2, STRATA, *shape))
     stratum = jnp.arange(STRATA, dtype=u.dtype).reshape(STRATA, *(1,) * len(shape))
     limits = jnp.finfo(u.dtype)
@@ -164,8 +164,8 @@ def is_count(predictions: Any) -> bool:
 def lattice_size(predictions: PredictionsLike) -> int | None:
     """Return a number m such that 0, .., m - 1 have all but `OMITTED` of each prediction's mass.
 
-    It is one of `SIZES`, so that compiled programs are shared. None if predictions are not counts,
-    have more mass elsewhere, or are traced.
+    m is one of `SIZES`, so that compiled programs are shared. None if no size suffices, or if
+    predictions are not counts or are traced.
     """
     if not is_count(predictions):
         return None

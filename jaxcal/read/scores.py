@@ -71,8 +71,8 @@ def no_log_densities(predictions: object, what: str = "this") -> TypeError:
 def log_densities_and_gradients(
     predictions: Any, ys: Float[Array, "n *event"]
 ) -> tuple[Float[Array, " n"], Float[Array, "n *event"]]:
-    """Return log densities and their gradients in y, of an `Unnormalized` or a distribution. At
-    density 0 a gradient is arbitrary, such as 0 for ``where(inside, f, -inf)``."""
+    """Return log densities and their gradients in y, of an `Unnormalized` or a distribution. Where
+    the density is 0, gradients are arbitrary, such as 0 for ``where(inside, f, -inf)``."""
     if isinstance(predictions, Unnormalized):
         both = jax.value_and_grad(predictions.log_density, argnums=1)
         return jax.vmap(both, in_axes=(predictions.in_axes, 0))(predictions.params, ys)
@@ -88,9 +88,9 @@ def log_densities_and_gradients(
 def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
     r"""Return whether scores [n, d] at targets [n, d] look like those of minus the log density.
 
-    :math:`E\, s_p(y)^\top (y - c) = -d` for every c if y is a draw of p on the whole space; for
-    :math:`-\log p`, an energy, it is d. Here c is the median of the targets, and the mean must be 3
-    standard errors above 0.
+    If y is a draw of p on the whole space, :math:`E\, s(y)^\top (y - c) = -d` for every c and the
+    scores s of p; for the gradient of :math:`-\log p`, an energy, it is d. Here c is the median of
+    the targets. True if the mean is more than 3 standard errors above 0.
     """
     products = jnp.sum(scores * (ys - jnp.median(ys, axis=0)[None]), axis=1)
     error = jnp.std(products) / products.size**0.5
@@ -104,8 +104,8 @@ def coarse(
     they are large ("coarse-targets") or whole numbers ("whole-targets"). ``inverse`` [n, d]:
     inverse claimed deviations, or absolute scores, in units where targets are divided by ``scale``.
 
-    Rounding of targets and centres to multiples of g deviations adds g^2 / 6 to mean squares of 1,
-    whose standard error is (2 / n)^1/2; a flag is set if it adds more than half of that.
+    Rounding of targets and centres to multiples of g deviations adds g^2 / 6 to the mean squared
+    error in deviations; a flag is set if that is over half its standard error, (2 / n)^1/2.
     """
     finest = jnp.finfo(targets.dtype).eps * jnp.abs(targets)
     whole = jnp.all(targets == jnp.round(targets), axis=0).astype(finest.dtype)
@@ -119,8 +119,8 @@ def coarse(
 def scores_at(
     predictions: PredictionsLike, ys: Points, nodes: Nodes | None, units: Units | None = None
 ) -> tuple[Float[Array, "n d"], Float[Array, "n m d"] | None]:
-    """Return scores [n, d] at the targets and scores [n, m, d] at ``nodes`` [m, d], None without
-    nodes; in ``units`` if these are given.
+    """Return scores [n, d] at targets ``ys`` and scores [n, m, d] at ``nodes`` [m, d] (None without
+    nodes), in ``units``, or else the units of ``ys``.
 
     One gradient is traced, and points are visited one at a time, so that memory holds the
     intermediates of a network for n points, not n (m + 1). Cost: n (m + 1) gradients.

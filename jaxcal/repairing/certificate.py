@@ -61,8 +61,8 @@ def certificate(
     where each pair is judged by the map fitted without its fold.
 
     Args:
-        gains: Gains of all pairs by the maps fitted without fold 0, 1, .. and, last, by the map of
-            all pairs; NaN for pairs that were not used.
+        gains: Gains of n pairs by the maps fitted without fold 0, 1, .. and, last, by the map of
+            all pairs; NaN for pairs that were not used. If the mean is -inf, so are the limits.
         fold: Fold of each pair.
         level: Limits have confidence 1 - level.
         in_order: Whether limits allow for dependence of neighbouring pairs.
@@ -132,7 +132,7 @@ def about_gains(gains: Array, in_order: bool) -> Sentences:
 
 
 def say_gain(repair: Any) -> list[str]:
-    """Return the lines of a report on n, folds, gain and limits."""
+    """Return the lines on n, folds, gain and limits of a `Repair` or `ProbabilityRepair`."""
     n, used = repair.gains.shape[-1], int(np.sum(~np.isnan(np.asarray(repair.gains))))
     n_pairs = f"{n}" if used == n else f"{n} ({used} used)"
     return [f"repair, n = {n_pairs}, {repair.n_folds} folds", f"  gain    {gain_in_words(repair)}"]
@@ -150,10 +150,10 @@ def gain_in_words(repair: Any) -> str:
 class CrossFitted(NamedTuple):
     """Maps fitted without fold 0, 1, .., k - 1 and, last, to all n pairs.
 
-    ``parameters``: those of the k + 1 maps. ``fitted``: the last map. ``features``: with which maps
-    vary. ``gains``: gain of each pair by each map, [k + 1, n]. ``fold``: fold of each pair, [n].
-    ``moves``: move of each prediction by the map without its fold, in the units of the data.
-    ``unmoved``: number of unchanged predictions, [].
+    ``parameters``: parameters of the maps, leaves [k + 1, ..]. ``fitted``: the map of all pairs.
+    ``features``: what the maps vary with. ``gains``: gain of each pair by each map, [k + 1, n].
+    ``fold``: fold of each pair, [n]. ``moves``: move of each prediction by the map without its
+    fold, in the units of the data. ``unmoved``: number of unchanged predictions, [].
     """
 
     parameters: Parameters
@@ -178,8 +178,8 @@ def cross_fitted(
     """Fit maps without each fold and to all pairs, and apply them to each pair. Without a key,
     folds are blocks of neighbouring rows.
 
-    Centres and scales of ``predictions`` are the units of the maps. ``densities``: distributions
-    for the likelihood, by default ``predictions``. ``n_draws``: draws per prediction; 0 if none.
+    Maps act in units of the centres and scales of ``predictions``. ``densities``: distributions for
+    the likelihood, by default ``predictions``. ``n_draws``: draws per prediction; 0 for densities.
     """
     densities = predictions if densities is None else densities
     fitted = partial(_cross_fitted, folds, n_draws)
@@ -220,7 +220,7 @@ def _cross_fitted(
 
 
 def in_data_units(move: Move, units: Units) -> Move:
-    """Convert moves of points in common units to moves of targets."""
+    """Convert moves of points in ``units`` to moves in the units of the data."""
     ratio = units.scale[:, None] / units.scale[None]
     return move._replace(
         center=units.original(move.center),

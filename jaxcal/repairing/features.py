@@ -45,7 +45,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, columns: Float[Array, "n q"], most: int | None = None) -> "Columns":
-        """Fit to columns; reduce more than ``most`` to as many leading principal components."""
+        """Fit to columns; if q > ``most``, reduce them to ``most`` leading principal components."""
         scaling, q = Scaling.of(columns), columns.shape[1]
         mix = jnp.eye(q, dtype=columns.dtype)
         if most is not None and q > most:
@@ -65,7 +65,8 @@ class Columns(NamedTuple):
 
 
 class Features(eqx.Module):
-    """Map of predictions and inputs to a `Frame`. ``event``: shape of one target."""
+    """Map of predictions and inputs to a `Frame`. ``event``: shape of one target. ``own``: maps of
+    the centres and of the log scales; ``claims``: of both together; ``inputs``: of the inputs."""
 
     units: Units
     event: tuple[int, ...] = eqx.field(static=True)
@@ -77,7 +78,7 @@ class Features(eqx.Module):
     def of(
         cls, predictions: Any, targets: Array, inputs: Float[Array, "n q"], n_draws: int = 0
     ) -> "tuple[Features, Frame]":
-        """Fit features to predictions and inputs; return both features and `Frame`."""
+        """Fit to predictions, their targets and inputs; return the features and the `Frame`."""
         units = Units.of(targets.reshape(len(targets), -1))
         geometry = _located(predictions, units, targets.shape)
         center, scale, _ = geometry

@@ -37,12 +37,12 @@ NOWHERE = -1e9  # replaces the logarithm of density 0, so that the search turns 
 
 
 class Frame(NamedTuple):
-    """Centre, scale and features of each prediction, in common units.
+    """Centre, scale and features of each prediction, in common units (those of `Features.units`).
 
-    ``reliable`` [n]: whether centre and scale are known well enough; else the prediction is not
+    ``reliable`` [n]: whether centre and scale are accurate enough; else the prediction is not
     moved. ``center`` [n, d]; ``scale`` [n, d, d] and its inverse ``unscale``. Features: ``own``,
     standardized centre and log deviation of each coordinate, [n, d] each; ``claims`` [n, k], linear
-    combinations of these over all coordinates; ``inputs`` [n, q].
+    combinations of both over all coordinates; ``inputs`` [n, q].
     """
 
     reliable: Bool[Array, " n"]
@@ -55,9 +55,10 @@ class Frame(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """Groups of parameters. ``shift`` and ``stretch`` (a log scale) have five each: ``common`` to
-    all predictions, and slopes along ``center`` and ``scale`` of the coordinate itself, ``claims``
-    of all coordinates, and ``inputs``. The last group is ``correlation``."""
+    """Groups of parameters. ``shift`` and ``stretch`` (a log scale) have five each: ``common`` [d]
+    to all predictions, and slopes along features: ``center`` and ``scale`` [d] of the coordinate
+    itself, ``claims`` [d, k] of all coordinates, and ``inputs`` [d, q]. ``correlation``: entries of
+    the matrix O of the module above its diagonal."""
 
     shift: dict[str, Float[Array, "*d k"]]
     stretch: dict[str, Float[Array, "*d k"]]
@@ -108,8 +109,8 @@ class Parameters(NamedTuple):
 
 
 class Local(NamedTuple):
-    """Moves in the units of each prediction: :math:`u_0 = B^{-1} (u - a)`, with ``shift`` a [n, d],
-    ``inverse`` [n, d, d] and ``log_size`` [n], the log determinant of B."""
+    """Moves of points u_0 to u in the units of each prediction: :math:`u_0 = B^{-1} (u - a)`, with
+    ``shift`` a [n, d], ``inverse`` B^-1 [n, d, d] and ``log_size`` [n], log determinants of B."""
 
     shift: Points
     inverse: Float[Array, "n d d"]

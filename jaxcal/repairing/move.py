@@ -1,6 +1,6 @@
 r"""Predictions moved by an affine map in their own units, and their densities.
 
-A prediction p with centre c and scale M becomes the distribution of
+A prediction p with centre c and scale M becomes, by a shift a and a stretch B, the distribution of
 
 .. math:: Y = c + M (a + B M^{-1} (Y_0 - c)), \quad Y_0 \sim p.
 
@@ -15,8 +15,8 @@ there are few draws from the right distribution. The gain is in energy score of 
 
 .. math:: E |X - y| - E |X - X'| / 2
 
-(smaller is better), which is proper for all predictions with a mean. Each block of draws is moved
-by moments of the other draws: by its own moments, moved draws would look too narrow.
+for independent draws X, X' and target y (smaller is better), proper if a mean exists. Each block of
+draws is moved by moments of the other draws: by its own moments it would look too narrow.
 
 Source: Gneiting and Raftery (2007), Section 4.3.
 """
@@ -40,8 +40,8 @@ from jaxcal.typing import Key, LogDensity, Points, Scalar, Vector
 class Move(NamedTuple):
     """The map of each prediction, in the units of the data: :math:`y = c + F (y_0 - c) + t`.
 
-    ``center`` [n, d]; ``forward`` [n, d, d] and ``inverse`` [n, d, d], F and its inverse; ``shift``
-    [n, d]; ``log_size`` [n], the logarithm of the determinant of F.
+    ``center`` c [n, d]; ``forward`` F and ``inverse`` F^-1 [n, d, d]; ``shift`` t [n, d];
+    ``log_size`` [n], the logarithm of the determinant of F.
     """
 
     center: Points
@@ -58,7 +58,7 @@ class Move(NamedTuple):
 
     @full_precision
     def back(self, y: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        """Return the points that `of` moves to these."""
+        """Return the original points, which `of` moves to ``y``."""
         gaps = y - self.center - self.shift
         return self.center + jnp.einsum("...ij,...j->...i", self.inverse, gaps)
 
@@ -209,10 +209,8 @@ def _moments(draws: Draws) -> tuple[Array, Array]:
 
 
 def blocks(draws: Draws) -> tuple[Draws, Draws]:
-    """Return k blocks of the draws of each prediction, [k, n, ..], and the others for each block.
-
-    A block has at least two draws, and there are at least d + 2 others.
-    """
+    """Return k blocks of at least two draws of each prediction, [k, n, ..], and for each block the
+    at least d + 2 draws outside of it."""
     samples = jnp.asarray(draws.samples)
     m, d = samples.shape[1], samples[0, 0].size
     size = min(max(m // BLOCKS, 2), m - d - 2)

@@ -40,9 +40,9 @@ class ProbabilityRepair(Result):
     Attributes:
         gain: Mean gain in score, [], in ``unit``; each observation is judged by the map that was
             fitted without its fold.
-        low: Lower limit, [], for the mean gain of these maps on new observations, of confidence
-            about 1 - level.
-        high: Upper limit, [].
+        low: Lower end, [], of the interval of confidence about 1 - level for the mean gain of these
+            maps on new observations.
+        high: Upper end of the interval, [].
         p_value: One-sided p-value of the hypothesis that the mean gain is at most 0, [].
         gains: Gain of each observation, [n]; NaN if it repeats another one.
         fitted: The map of all pairs: a `jaxcal.measures.TemperatureFit` for class probabilities, a
@@ -120,7 +120,7 @@ def _temperatures(
 def of_labels(
     key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, in_order: bool, level: float
 ) -> ProbabilityRepair:
-    """Repair probabilities [n] by mean labels of groups without each fold; gain in (p - y)^2."""
+    """Repair probabilities [n] by `recalibrate` without each fold; gain in (p - y)^2 of label y."""
     p = checks.unit(predictions, "predictions")
     ys = checks.unit(targets, "targets", "labels").astype(p.dtype)
     keys = jax.random.split(key)

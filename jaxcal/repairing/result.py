@@ -32,19 +32,19 @@ class Repair(Result):
     Attributes:
         gain: Mean gain in score, [], in ``unit``; each observation is judged by the map that was
             fitted without its fold.
-        low: Lower limit, [], for the mean gain of these maps on new observations, of confidence
-            about 1 - level (`experiments/repair`).
-        high: Upper limit, [].
+        low: Lower end, [], of the interval of confidence about 1 - level (`experiments/repair`) for
+            the mean gain of these maps on new observations.
+        high: Upper end of the interval, [].
         p_value: One-sided p-value of the hypothesis that the mean gain is at most 0, [].
-        gains: Gain of each observation, [n]; NaN if the original density of its target is 0, or if
-            it repeats another one.
+        gains: Gain of each observation, [n]; NaN if the original log density of its target is not
+            finite, as for density 0, or if it repeats another observation.
         unmoved: Number of predictions that are not changed, [], as their centre and scale could not
             be determined.
         before: `calibration_test` of the predictions.
         after: The same test of repaired predictions, each by the map fitted without its fold.
         fitted: Parameters of the map fitted to all pairs, with prior deviations and errors.
         features: Features with which the map varies.
-        names: Names of the coordinates, then of the inputs.
+        names: Pair of tuples: names of the coordinates, and names of the inputs.
         n_folds: Number of folds.
         whole: Whether all targets are whole numbers, [].
         unit: "nats" of the log score; for draws "energy score", in the units of the targets.

@@ -25,8 +25,8 @@ LOST = 1.0  # no verdict if the rounding error is a larger multiple of the null'
 
 
 class Note(NamedTuple):
-    """Warning that belongs to one code. ``sentence``: text with braces for a number (`counted`).
-    ``above``: the warning applies to larger numbers. ``together``: combines a batch's numbers."""
+    """Warning of one code. ``sentence``: text with braces for a number, as `counted` takes it. The
+    warning applies to numbers larger than ``above``; ``together`` combines those of a batch."""
 
     sentence: str
     above: float = 0
@@ -34,7 +34,7 @@ class Note(NamedTuple):
 
 
 def counted(sentence: str, number: Any) -> str:
-    """Fill in the number for ``{}`` and choose the form of ``{singular|plural}`` for it."""
+    """Return ``sentence`` with ``number`` for ``{}`` and its form of ``{singular|plural}``."""
     one = "," not in number if isinstance(number, str) else number == 1
     return re.sub(r"\{([^|}]*)\|([^|}]*)\}", r"\1" if one else r"\2", sentence).format(number)
 
@@ -289,7 +289,7 @@ NOT_FINITE = ("nonfinite-targets", "nonfinite-scores", "nonfinite-predictions")
 
 
 def sentences(notes: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return the sentence of each code in ``notes`` with whether any member of the batch has it."""
+    """Return pairs: the sentence of a code in ``notes``, and whether it applies to any result."""
     listed = []
     for code, (sentence, above, together) in TABLE.items():
         if code in notes:
@@ -330,8 +330,8 @@ def explanations() -> dict[str, str]:
 
 def memory(rows: Any, order: Any = None) -> Any:
     """Return the lag-one correlation, [..], of rows [.., n, p] if above 3 standard errors, else 0.
-    It is also 0 if a column of ``order`` [n, q], such as the targets, is sorted, which explains the
-    correlation. NumPy arrays give NumPy results."""
+    It is also 0 if a column of ``order`` [n, q], such as the targets, is sorted, which explains
+    correlations. For NumPy arrays the result is NumPy's."""
     gaps = rows - rows.mean(-2, keepdims=True)
     size = abs(gaps).max((-2, -1), keepdims=True)
     gaps = gaps / (size + (size == 0).astype(gaps.dtype))  # so that squares do not overflow

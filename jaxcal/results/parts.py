@@ -60,27 +60,27 @@ class Coordinates(NamedTuple):
     between predictions counts as spread. Each has its own Holm correction. Spreads and correlations
     are corrected for shifts, and correlations for spreads (`jaxcal.moments.attribution`).
 
-    The three are **exact for Gaussian predictions**: normal distributions, or scores that are
+    These `Means` are **exact for Gaussian predictions**: normal distributions, or scores that are
     linear in the target as far as nodes and targets show. Shifts are also exact for predictions
     with known means: Laplace distributions, mixtures, independent coordinates with numpyro's
-    ``mean`` and ``variance``. Otherwise spreads, correlations and all limits are NaN; the shifts
-    keep estimates and p-values. Such a p-value tests "the moment has mean 0", which holds under
-    calibration and may fail for **any** error: it does not identify a coordinate.
+    ``mean`` and ``variance``. Otherwise spreads, correlations and all limits are NaN, and p-values
+    of shifts test whether the mean in ``marginal_mean`` is 0. It is 0 under calibration, and may
+    be nonzero for **any** error: such a p-value does not identify a coordinate.
 
-    ``estimate``, ``p_value``, ``p_adjusted`` and ``contributions`` split the statistic, as h is a
-    sum over coordinates. Each part tests the distribution of its coordinate **given the others**,
-    for any predictions, and may be large because of an error in a dependent coordinate.
+    ``estimate``, ``p_value``, ``p_adjusted`` and ``contributions`` are of the d parts, one for each
+    coordinate, whose sum is the estimate. A part tests its coordinate **given the others**, for
+    any predictions, and may be large because of an error in a dependent coordinate.
 
     Attributes:
         estimate: Parts of the estimate, [d]; they sum to the result's estimate.
         p_value: P-value of each part, [d].
         p_adjusted: P-values after Holm's correction for d tests, [d].
         contributions: Contributions of the observations to each part, [d, n].
-        marginal_mean: Shift of each coordinate, in its claimed standard deviation: (claimed -
-            actual mean) / claimed deviation, positive if predictions are too high. If means are not
-            known, it is the mean of :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}`. For
-            predictions that are not Gaussian, dependence on another coordinate beyond correlation
-            affects this mean, so limits are NaN. None if :math:`\Sigma_p` cannot be computed.
+        marginal_mean: Shift of each coordinate q: (claimed - actual mean) / claimed deviation,
+            positive if predictions are too high. If means are not known, it is the mean of
+            :math:`(\Sigma s)_q / \sqrt{\Sigma_{qq}}`, with s the score of a prediction at its
+            target and :math:`\Sigma` the claimed covariance. For predictions that are not Gaussian
+            other coordinates affect it. None if :math:`\Sigma` cannot be computed.
         marginal_spread: Logarithm of claimed over actual standard deviation of each coordinate,
             negative if predictions are too narrow. NaN unless they are Gaussian.
         correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..;
@@ -125,8 +125,8 @@ class Table(eqx.Module):
     first column holds average effects over all predictions; the others their slopes per standard
     deviation of a feature: of the claimed centre of the coordinate, of the logarithm of its claimed
     scale, or of an input. For predictions that are not Gaussian, effects are in normal scores of
-    ranks. Ranks among 97 weighted points make large errors of spread look smaller: half the right
-    width gives .52, three times gives 2.7. For ranks among draws this is corrected. Features are
+    ranks. Ranks among 97 weighted points make large errors of spread look smaller: .52 for half the
+    right width, 2.7 for three times it. For ranks among draws this is corrected. Features are
     used one by one, so correlated features show each other's effects. A shift of a skewed
     prediction may show as a spread of the same coordinate, and a trend of the spread as an average
     spread of that coordinate; other coordinates are not affected.
@@ -138,11 +138,11 @@ class Table(eqx.Module):
     Attributes:
         rows: Names of the r rows: d shifts, d spreads, d (d - 1) / 2 correlations, and d tails.
         columns: Names of the c columns.
-        effect: Effects, [r, c]; NaN for a constant feature.
+        effect: Effects, [r, c]; NaN for constant features. Correlations and tails: column 0 only.
         low: Lower limits of confidence 1 - level, without correction, [r, c].
-        high: Upper limits, likewise.
+        high: Upper limits of confidence 1 - level, without correction, [r, c].
         p_value: Two-sided p-values of "no effect", [r, c].
-        p_adjusted: P-values after Holm's correction for all cells.
+        p_adjusted: P-values after Holm's correction for all cells, [r, c].
     """
 
     rows: tuple[str, ...] = eqx.field(static=True)
@@ -164,8 +164,8 @@ class Table(eqx.Module):
     def sentences(self, level: float = 0.05) -> list[str]:
         """Return a sentence for each cell with adjusted p-value <= ``level``, smallest first.
 
-        A shift or spread may change the tails of its coordinate and, if it is large, also the
-        correlations: if it has a sentence, those that it may change have none.
+        A significant shift or spread may change the tails of its coordinate and, if it is large,
+        correlations with it: tails and correlations that it may change have no sentence.
         """
         adjusted = np.asarray(self.p_adjusted).copy()
         d = sum(row.startswith("shift of ") for row in self.rows)
@@ -207,8 +207,8 @@ class Table(eqx.Module):
 
 
 def changes_correlations(effects: np.ndarray) -> np.ndarray:
-    """Return, for effects [2 d, c] (d shifts, then d spreads), whether each is so large that ranks
-    show a wrong correlation because of it. Limits: `experiments/names/shapes.py`."""
+    """Return, for effects [2 d, c] (d shifts, then d spreads), which are so large that correlations
+    of ranks are wrong because of them. The limits come from `experiments/names/shapes.py`."""
     limits = np.full(effects.shape, 0.35)
     d = len(effects) // 2
     limits[:d, 0], limits[d:, 0] = 0.5, 0.3
@@ -247,7 +247,7 @@ def plain(value: Any) -> Any:
 
 
 def largest_share(contributions: Float[Array, " n"]) -> Scalar:
-    """Return the largest share in the sum of absolute contributions, []; 0 if all are 0."""
+    """Return the largest share of one contribution in their absolute sum, []; 0 if all are 0."""
     sizes = jnp.abs(contributions)
     total = jnp.sum(sizes)
     return jnp.where(total > 0, jnp.max(sizes) / jnp.where(total > 0, total, 1), 0.0)

@@ -59,7 +59,7 @@ def in_words(result: Any) -> str:
 
 
 def no_verdict(result: Any) -> list[tuple[str, Any]]:
-    """Return reasons against a verdict and whether each applies; the first that does is used."""
+    """Return pairs (reason against a verdict, whether it applies); the first that does is used."""
     digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
     above = {"far-targets": digits, "coarse-logs": 0.25, "small-residuals": LOST}
     notes = result.notes | {"overflow": np.isnan(np.asarray(result.p_value))}
@@ -94,7 +94,7 @@ def _undecidable(result: Any) -> Any:
 
 
 def report(result: Any) -> list[str]:
-    """Return the lines of the report of one result."""
+    """Return the lines of the report of one `TestResult`."""
     p = float(result.p_value)
     draws = result.null_samples.shape[-1]
     how = f"{result.null}, {draws} draws" if draws else result.null
@@ -127,7 +127,7 @@ def report(result: Any) -> list[str]:
 
 
 def _error(result: Any) -> str:
-    """Return the standard error of kernel means in words; "" if none, or if the route has it."""
+    """Return the standard error of kernel means in words; "" if 0, or if ``route`` states it."""
     error = float(result.notes.get("averages-error", 0))
     if "error" in result.route or not error > 0:
         return ""
@@ -184,7 +184,7 @@ def strongest_cells(table: Table, verdict: str, level: float) -> list[str]:
 
 
 def _coordinates(split: Coordinates, level: float) -> list[str]:
-    """Return lines: marginal and conditional errors of each coordinate, and pairs."""
+    """Return a table as lines: marginal and conditional errors of coordinates, then of pairs."""
     head, rows = "  coordinate", [f"  {c:10d}" for c in range(split.estimate.shape[-1])]
     if tells(split.marginal_mean):
         title = f"too high by ({confidence(level)} limits)"
@@ -229,7 +229,7 @@ def _limits(means: Means) -> zip:
 
 
 def batch_report(result: Any) -> list[str]:
-    """Return the report of a batch of results: the number of each verdict."""
+    """Return the lines of the report of a batch: counts of verdicts, ranges of p and estimate."""
     p = np.asarray(result.p_value)
     numbers = p[~np.isnan(p)]
     lines = [
@@ -254,7 +254,7 @@ def _shifts(smallest: np.ndarray) -> list[str]:
 
 
 def panels(result: Any, names: Sequence[str], *, size: tuple[float, float] = (4.8, 3.2)) -> Any:
-    """Return a matplotlib figure with one panel per "module.function" of `jaxcal.plots`."""
+    """Return a matplotlib figure with one panel per name, a "module.function" of `jaxcal.plots`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(size[0] * len(names), size[1]), layout="constrained")
@@ -285,7 +285,7 @@ img { max-width: 100%; } li { margin: .3rem 0; }
 
 
 def page(title: str, body: str) -> str:
-    """Return a self-contained HTML page."""
+    """Return a self-contained HTML page; ``title`` is text and ``body`` is HTML."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
         'content="width=device-width, initial-scale=1"><title>'
@@ -312,7 +312,8 @@ def in_html(result: Any) -> str:
 
 
 def to_frame(result: Any, rows: Sequence[str]) -> Any:
-    """Return a data frame with the fields ``rows`` as columns, else one row per result."""
+    """Return a pandas data frame. For one result with ``rows`` these fields are the columns; else
+    there is one row for each result of the batch, with its scalars."""
     try:
         import pandas as pd  # pyright: ignore[reportMissingImports]
     except ImportError:

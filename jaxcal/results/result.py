@@ -224,7 +224,7 @@ class TestResult(JudgedResult):
     Attributes:
         estimate: Unbiased estimate of the squared discrepancy, []; may be negative.
         biased: The V-statistic, []; never negative, for positive definite kernels.
-        standard_error: Standard error [] of the estimate for a clearly miscalibrated model; under
+        standard_error: Standard error of the estimate for a clearly miscalibrated model, []; under
             calibration use the p-value.
         statistic: The test statistic, [], which is compared with ``null_samples``.
         p_value: P-value, [].
@@ -232,7 +232,7 @@ class TestResult(JudgedResult):
         bandwidths: Bandwidths that the median heuristic chose, by name, in units of the test.
         contributions: Contribution of each observation, [n]; they sum to the estimate (but see
             ``parts``).
-        coordinates: Attribution to target coordinates, if requested.
+        coordinates: Attribution to target coordinates; None unless requested.
         notes: Counts and flags of possible problems, by warning code. `warnings` returns sentences
             on those that apply.
         test: Name of the test.
@@ -240,13 +240,13 @@ class TestResult(JudgedResult):
         sensitivity: Factors [d] by which the square of a common shift of the targets along each
             coordinate, in units of the test, raises the expected statistic; NaN if not significant,
             None if unknown.
-        parts: Of `jaxcal.calibration_test`: the named alternatives. The statistic and the estimate
-            are then the log of the evidence averaged over these, and ``contributions`` are the
-            first-order contributions of the observations to it.
-        table: Of `jaxcal.calibration_test`: shift and spread of each coordinate.
-        ranks: Of `jaxcal.calibration_test`, [n, 1 + d]: randomized rank of each target among points
-            of its prediction, by log density and by each coordinate, uniform under calibration;
-            NaN for excluded targets.
+        parts: Named alternatives of a `jaxcal.calibration_test`; None for other tests. The
+            statistic and the estimate are then the log of the evidence averaged over these, and
+            ``contributions`` are the first-order contributions of the observations to it.
+        table: Shift and spread of each coordinate in a `jaxcal.calibration_test`, or None.
+        ranks: Randomized ranks [n, 1 + d] of targets among points of their predictions in a
+            `jaxcal.calibration_test`, by log density and by each coordinate, uniform under
+            calibration; NaN for excluded targets. None for other tests.
         p_value_error: Error bound of the p-value, [], for an approximation with a known error; None
             for other nulls.
         route: How averages over the predictions were computed, with the error if they are not
@@ -285,9 +285,9 @@ class TestResult(JudgedResult):
 
     @classmethod
     def of(cls, notes: Notes, **fields: Any) -> "TestResult":
-        """Build a result; if some input is not finite, every number is NaN.
+        """Return a result with ``fields``; if some input is not finite, every number is NaN.
 
-        Every `TestResult` is built here. Adds notes on overflow and on a dominant observation.
+        Every `TestResult` is built here. Notes on overflow and a dominant observation are added.
         """
         finite = all_finite(notes)
         numbers = ("estimate", "biased", "standard_error", "statistic", "p_value", "contributions")
@@ -321,11 +321,10 @@ class TestResult(JudgedResult):
         None if unknown; NaN in coordinates without a significant ``sensitivity``. Correct to first
         order in the shift. Outside of jit only.
 
-        With q the critical value and :math:`\sigma` the deviation of the null's draws, a shift that
-        moves the statistic by c is detected with probability 80 % if
-        :math:`c = q + z_{.8} \sqrt{\sigma^2 + 2\sqrt2\,\sigma c}`: c adds the variance
-        :math:`4 \zeta / n` with :math:`\zeta \leq c\,n\,\sigma / \sqrt2`, as the largest eigenvalue
-        is below the root of the sum of all squared eigenvalues.
+        With q the critical value and :math:`\sigma` the standard deviation of the null's draws, a
+        shift that moves the statistic by c is detected with probability 80 % if
+        :math:`c = q + z \sqrt{\sigma^2 + 2\sqrt2\,\sigma c}`: z is the 80 % normal quantile, and
+        :math:`2\sqrt2\,\sigma c` bounds the variance that the shift adds.
         """
         if self.sensitivity is None:
             return None

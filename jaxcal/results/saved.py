@@ -129,7 +129,7 @@ def _packed(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _array(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Add to ``arrays`` and return the JSON entry; keys and bfloat16 are stored as integers."""
+    """Return the JSON entry of an array added to ``arrays``; keys and bfloat16 become integers."""
     entry = {"as": "jax" if isinstance(value, jax.Array) else "numpy"}
     if isinstance(value, np.generic):
         entry["as"] = "scalar"
@@ -247,7 +247,7 @@ def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outc
 
 
 def rows_in_one_order(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
-    """Make the function refuse pandas objects with rows in different orders."""
+    """Decorate a function: ValueError if pandas arguments have equal row labels in other orders."""
     names = tuple(inspect.signature(function).parameters)
 
     @functools.wraps(function)
@@ -322,7 +322,7 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 def _plain_key(key: Any) -> Any:
-    """Return a key as an integer or a list of integers; None if traced or absent."""
+    """Return a random key as an integer or a list of integers; None if it is traced or absent."""
     if key is None or isinstance(key, int | Tracer):
         return key if isinstance(key, int) else None
     typed = hasattr(key, "dtype") and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)

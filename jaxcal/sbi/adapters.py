@@ -37,7 +37,7 @@ def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Poste
     Args:
         posterior: As in `jaxcal.sbi.score_pairs`.
         thetas: Parameters as the user passed them; if a tensor, functions are those of torch.
-        prior: A prior of torch, for estimators that lack one.
+        prior: A prior of torch, for estimators that lack one; others are ignored.
 
     Returns:
         The posterior itself if it has scores, or an adapter.
@@ -113,7 +113,7 @@ def predictions(
 
 
 class ConditionalPosterior:
-    """A posterior given by a function from n observations to a distribution, batch shape [n]."""
+    """A posterior from a function that maps n observations to a distribution, batch shape [n]."""
 
     def __init__(self, distribution_of: Any):
         self.distribution_of = distribution_of
@@ -200,8 +200,7 @@ def _stacked(draws: Any) -> Any:
 
 
 def _is_table(value: object) -> bool:
-    """Return whether this is a dict of columns or a data frame; False for ArviZ and xarray objects,
-    which may also be mappings."""
+    """Return whether this is a dict of columns or a data frame, not an ArviZ or xarray object."""
     chains = hasattr(value, "posterior") or hasattr(value, "data_vars")
     return (isinstance(value, Mapping) and not chains) or (
         hasattr(value, "columns") and hasattr(value, "iloc")
@@ -283,7 +282,7 @@ def _side_by_side(draws: Mapping[str, Any], names: Sequence[str] | None) -> Arra
 
 
 def _independent(data: PyTree, names: Sequence[str] | None) -> np.ndarray:
-    """Return nearly independent draws [m, d] of one posterior, m being its effective size."""
+    """Return m nearly independent draws [m, d] of ArviZ chains; m is the least effective size."""
     import arviz  # pyright: ignore[reportMissingImports]
 
     posterior = data.posterior
@@ -318,8 +317,8 @@ PILOTS = 128  # draws of the prior to which jumps of chains between modes are fi
 
 
 def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | None:
-    """Return m draws of the prior, [m, d], or None without a prior. For a prior that is an array,
-    these are m of its rows, chosen at random, or all rows if there are fewer."""
+    """Return m draws of ``prior``, else of the model of a `NumpyroPosterior`, [m, d]; else None.
+    For a prior that is an array these are m of its rows, chosen at random, or all if fewer."""
     d, dtype = values.shape[1], values.dtype
     if isinstance(scorer, NumpyroPosterior) and prior is None:
         return scorer.draw_nodes(key, m).astype(dtype)
@@ -356,7 +355,8 @@ def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array 
 def prior_draws_of(
     key: Key, prior: Any, scorer: Any, values: Array, space: Space
 ) -> Float[Array, "k d"] | None:
-    """Return draws of the prior inside the bounds as free parameters; None if fewer than d + 2."""
+    """Return those of `PILOTS` draws of the prior that lie inside the bounds, as free parameters;
+    None without a prior, or if fewer than d + 2 lie inside."""
     drawn = nodes_of(jax.random.fold_in(key, 4), prior, scorer, PILOTS, values)
     if drawn is None:
         return None

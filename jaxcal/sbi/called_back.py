@@ -23,7 +23,8 @@ from jaxcal.typing import Scalar
 class Outside(Protocol):
     """Protocol of posteriors computed outside of JAX: row i is theta_i given x_i, in NumPy arrays.
 
-    The methods return log densities [n]; these and scores [n, d]; Hessians times ``directions``.
+    ``log_densities`` returns [n]; ``logs_and_scores`` log densities [n] and scores [n, d];
+    ``curvature`` the Hessian of each log density times its row of ``directions``, both [n, d].
     """
 
     def log_densities(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray: ...
@@ -39,8 +40,8 @@ NUMBERS = itertools.count()
 
 @jax.tree_util.register_pytree_node_class
 class Handles:
-    """Integers that are keys in `POSTERIORS`, one per row. If they are not traced, the object also
-    refers to their posteriors, and so keeps them alive."""
+    """Integers that are keys in `POSTERIORS`, one per row. Unless they are traced, the object holds
+    references to these posteriors, which keep them alive."""
 
     def __init__(self, numbers: Any):
         self.numbers = numbers
@@ -68,10 +69,10 @@ def called_back(posterior: Outside, xs: PyTree) -> Unnormalized:
 
 
 def _log_density(params: tuple[Handles, PyTree], theta: Array) -> Scalar:
-    """Return the log density of one parameter vector given one observation.
+    """Return the log density of one theta [d] given one x; ``params``: `Handles` and x.
 
-    ``jax.vmap`` makes one callback for many rows. ``jax.grad`` calls back for the score, and the
-    forward derivative of this gradient for a product with the Hessian.
+    ``jax.vmap`` makes one callback for many rows. ``jax.grad`` calls back for the score, and
+    the forward derivative of the gradient for a product with the Hessian.
     """
 
     @jax.custom_jvp
@@ -100,7 +101,8 @@ def _log_density(params: tuple[Handles, PyTree], theta: Array) -> Scalar:
 def _call(
     method: str, shapes: tuple[PyTree, ...], params: tuple[Handles, PyTree], *vectors: Array
 ) -> PyTree:
-    """Return the callback ``method(theta, x, ..)`` of one row; ``shapes``: dtype, then outputs."""
+    """Return what ``method(theta, x, ..)`` of the posterior returns for one row, by a callback.
+    ``shapes``: dtype, then the shape of each output. ``vectors``: theta and more arguments, [d]."""
     handles, x = params
     dtype, *wanted = shapes
     outputs = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape in wanted)

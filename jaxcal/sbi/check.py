@@ -140,8 +140,8 @@ def check_posterior(
 
 
 def _exchanged(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> Array | None:
-    """Return `exchange_evidence`, or -infinity everywhere if the posterior is still rejected after
-    the best exchange: its density may then be higher because of another error."""
+    """Return `exchange_evidence` (None without log densities), or -infinity everywhere if the best
+    exchange is rejected too: another error may then be why it increases the density."""
     if pairs.predictions is None:
         return None
     ratios = exchange_evidence(pairs.predictions, pairs.thetas, pairs.space)

@@ -2,8 +2,8 @@ r"""Direction of a posterior's errors (shift, spread), from simple functions in 
 
 Let every posterior p, with score s_p, be right given the conditioning variables (its own scores, or
 x). Then :math:`E[f(\theta) s_p(\theta) + f'(\theta)] = 0` for any function f such that f p vanishes
-at infinity and :math:`E_p|f s_p| < \infty`. f = 1 tests the mean, and :math:`f = \theta_k - c` the
-spread of parameter k; times a function of x, they test these in a region of x.
+at infinity and :math:`E_p|f s_p| < \infty`. f = 1 tests the mean, and :math:`f = \theta_k - c`,
+with c independent of theta, the spread of parameter k; products with a function of x test regions.
 """
 
 from dataclasses import replace
@@ -48,18 +48,18 @@ class Diagnosis(eqx.Module):
             for overconfidence. Holm's method corrects shift and spread together and bias
             separately (bias and spread together if shift is None).
         shift_trend: Trend of the shift (of the bias if shift is None) along each of q features: its
-            moment times the rank of the feature, scaled to -1..1. Parts are [d, q]; corrected
+            moment times the rank of the feature, scaled to -1..1. Fields are [d, q]; corrected
             together with ``spread_trend``. None unless the test is conditional and has features.
-        spread_trend: The same for the spread.
-        strongest: Indices of the parameter and feature of the strongest trend, [2]; else None.
-        thirds: Shift (first row) and spread (second row) of this parameter in the lowest, middle
-            and highest third of this feature, [2, 3]; else None.
+        spread_trend: Trend of the spread along each feature, [d, q]; None if ``shift_trend`` is.
+        strongest: Indices of the parameter and feature of the strongest trend, [2]; or None.
+        thirds: Shift (first row) and spread (second row) of the ``strongest`` parameter in the
+            lowest, middle and highest third of its feature, [2, 3]; None without trends.
         marginal_spread: Logarithm of claimed over actual deviation of each parameter by itself,
             with separate Holm correction, as in `jaxcal.results.Coordinates`. None if shift is
             None; NaN for nonlinear scores.
         correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..;
             None or NaN where ``marginal_spread`` is, and None for a single parameter.
-        tails: Error of the tails of each parameter, from a `jaxcal.results.Table`; else None.
+        tails: Error of each parameter's tails, as in `jaxcal.results.Table`; None without a table.
     """
 
     shift: Means | None
@@ -88,13 +88,13 @@ def diagnose(
     claimed_centers: Float[Array, "n d"] | None = None,
     exact: Bool[Array, ""] | bool = True,
 ) -> Diagnosis:
-    """Return the diagnosis from free parameters, scores there, and conditioning ``predictors``.
+    """Return the diagnosis from free parameters ``thetas``, and posterior ``scores`` at them.
 
-    Trends along ``features`` are computed only if ``conditional``. ``covariances`` and
-    ``claimed_centers`` are functions of the posteriors only; ``exact`` says whether scores are
-    linear. Without claimed centres, marginal spreads and correlations use regressed ones, and the
-    limits ignore the errors of this regression. p-values are by Student's t and valid from about a
-    hundred pairs on. Cost O(n k^2) with k <= 401 regressors (`cross_fitted_means`).
+    ``predictors`` are the conditioning variables. Trends along ``features`` are computed only if
+    ``conditional``. ``covariances`` and ``claimed_centers`` are those of the posteriors, which must
+    not depend on thetas; ``exact``: whether scores are linear. Without claimed centres, marginal
+    spreads and correlations use `cross_fitted_means`, whose errors the limits ignore. p-values are
+    by Student's t and valid from about a hundred pairs on. Cost O(n k^2), k <= 401 regressors.
     """
     centers = cross_fitted_means(convert.key(key), predictors, thetas)
     scale = jnp.sqrt(jnp.mean(scores**2, axis=0, keepdims=True))
@@ -136,7 +136,7 @@ def diagnose(
 
 
 def with_shapes(table: Table, of: Diagnosis, level: float) -> Diagnosis:
-    """Return the diagnosis with the average correlations and tails of a table (first column)."""
+    """Return the diagnosis with average correlations and tails: the first column of ``table``."""
     d = len(of.spread.estimate)
 
     def means(rows: slice) -> Means:
@@ -155,12 +155,10 @@ def _means(effect: Array, p: Array, low: Array, high: Array, level: float | Scal
 
 
 def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
-    """Return the diagnosis with correlations and tails of the table (`with_shapes`), and with the
-    larger of both p-values for each shift and marginal spread.
-
-    Ranks among weighted points too often report a right parameter as too narrow if another one is
-    wrong; the p-values of the table avoid that.
-    """
+    """Return the diagnosis with correlations and tails of the table (`with_shapes`), and for each
+    shift and marginal spread the larger p-value: that of the diagnosis or that of the table. Ranks
+    among weighted points too often report a right parameter as too narrow if another one is wrong;
+    the p-values of the table avoid this error."""
     d = len(of.spread.estimate)
     everywhere = table.p_value[: 2 * d, 0].reshape(2, d)
 
@@ -187,13 +185,13 @@ def _together(
 def cross_fitted_means(
     key: Key, predictors: Float[Array, "n p"], thetas: Float[Array, "n d"]
 ) -> Float[Array, "n d"]:
-    """Return each theta as predicted from ``predictors`` by a regression on the other folds.
+    """Return each theta as predicted from ``predictors`` by a regression fitted to other folds.
 
-    It is a ridge regression on the predictors (if at most 200), transformed by arcsinh to limit
-    outliers, and on Gaussian kernels at up to 200 of their rows, evenly spaced by `by_values`.
-    Generalized cross-validation in the training folds chooses the penalty. Folds depend on the key
-    and predictors (on thetas too where predictors repeat), not on the order of pairs. No prediction
-    depends on the theta that it predicts, so Stein's identity holds exactly.
+    The regression is a ridge regression on the predictors (if p <= 200), transformed by arcsinh to
+    limit outliers, and on Gaussian kernels at up to 200 rows of predictors, evenly spaced in the
+    order of `by_values`. Generalized cross-validation in the training folds chooses the penalty.
+    Folds depend on the key and predictors (on thetas too where predictors repeat), not on the order
+    of pairs. No prediction depends on its own theta, so Stein's identity holds exactly.
     """
     n = len(thetas)
     z = jnp.arcsinh(_standard(predictors))
@@ -220,7 +218,7 @@ def cross_fitted_means(
         penalties = 10.0 ** jnp.linspace(-6, 1, 15, dtype=phi.dtype)
 
         def error(penalty: Array) -> Array:
-            """Return the generalized cross-validation error of each parameter, [d]."""
+            """Return the generalized cross-validation error for one penalty, per parameter [d]."""
             used = jnp.sum(values / (values + penalty))
             shrunk = 1 / (values + penalty)
             power = jnp.sum(ts**2 * rows[:, None], axis=0) / count

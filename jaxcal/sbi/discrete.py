@@ -24,12 +24,12 @@ class DiscreteParameter(Result):
     Attributes:
         calibrated: Result of `skce_test` for the probabilities of the k values.
         p_along: P-value of all ``errors`` together, from simulated values; valid for every n, [].
-        p_excluded: P-value of the least probable observed value (Bonferroni), valid likewise, [].
-        claimed: Mean probability of each value, [k].
-        actual: Share of each value, [k].
-        errors: Sums over pairs of (1 for the observed value or 0, minus its probability) times each
-            of f features, in standard deviations under calibration, [k, f].
-        p_errors: P-value of each error, corrected for all k f, from the same simulations, [k, f].
+        p_excluded: P-value of the least probable observed value (Bonferroni, for every n), [].
+        claimed: Mean predicted probability of each value, [k].
+        actual: Share of pairs in which each value is observed, [k].
+        errors: Residuals of each value (1 if it is observed, else 0, minus its probability) times
+            each of f features, summed over pairs, in standard deviations under calibration, [k, f].
+        p_errors: P-value of each error, from the same simulations, corrected for all k f errors.
         values: The k values.
         features: Names of the f features: "" for a constant, then x[0], .. and other parameters.
         name: Name of the parameter.

@@ -31,8 +31,8 @@ MOST_VALUES = 1000  # of one discrete parameter
 
 @dataclass(frozen=True)
 class _Joined:
-    """The log density of all parameters as a function of the continuous ones; its params hold the
-    discrete ones. ``order`` permutes (continuous, discrete) to the original columns."""
+    """The log density of all parameters as a function of the continuous ones. ``params``: its own
+    and the discrete ones. ``order``: the index in (continuous, discrete) of each column."""
 
     log_density: LogDensity
     order: tuple[int, ...]
@@ -44,7 +44,8 @@ class _Joined:
 
 
 class ContinuousPosterior:
-    """The posterior of continuous parameters given x and the discrete ones."""
+    """The posterior of continuous parameters given x and the discrete ones, from the ``joint``
+    posterior of all parameters. ``order`` is that of `_Joined`; ``notes`` are sentences."""
 
     def __init__(self, joint: Densities, order: tuple[int, ...], notes: tuple[str, ...]):
         self.joint, self.order, self.notes = joint, order, notes
@@ -73,9 +74,9 @@ class ContinuousPosterior:
 
 
 class Split(NamedTuple):
-    """A problem with discrete parameters in two parts. ``continuous`` holds the posterior, thetas,
-    xs and options of `score_pairs`. ``columns`` in thetas, ``names`` and all possible ``values``
-    (increasing) have one entry per discrete parameter."""
+    """A problem with discrete parameters in two parts. ``continuous``: posterior, thetas, xs and
+    options with which `score_pairs` is called for the continuous parameters. ``columns`` in thetas,
+    ``names`` and ``values`` (all possible ones, increasing): one entry per discrete parameter."""
 
     continuous: tuple[ContinuousPosterior, Array, Any, PairOptions]
     columns: tuple[int, ...]
@@ -83,7 +84,7 @@ class Split(NamedTuple):
     values: tuple[tuple[float, ...], ...]
 
     def tests(self, key: Key, pairs: ScoredPairs, level: float) -> tuple[DiscreteParameter, ...]:
-        """Return tests of each discrete parameter, on the pairs of the continuous ones."""
+        """Return the tests of each discrete parameter, on the ``pairs`` of the continuous ones."""
         posterior, xs = self.continuous[0], cast(dict[str, Array], pairs.xs)
         predictions = posterior.of_all(xs)
         discrete = xs[Z].astype(pairs.thetas.dtype)
@@ -208,7 +209,9 @@ def _values(
 
 
 def _prior_of(prior: Any, kept: tuple[int, ...], d: int) -> Any:
-    """Return the prior of the continuous parameters ``kept``, given theirs or that of all d."""
+    """Return the prior of the parameters in columns ``kept``, the continuous ones, or None.
+    ``prior``: None; their distribution or draws; or, for all d parameters, draws, a function or
+    sbi's ``MultipleIndependent``. ValueError for other distributions of all d."""
     if prior is None:
         return None
     parts = getattr(prior, "dists", None)  # sbi's MultipleIndependent

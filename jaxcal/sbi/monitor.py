@@ -45,14 +45,14 @@ LEAST_PAIRS = 20  # in the first call: its mean and deviation of x scale the x o
 
 
 class Monitored(JudgedResult):
-    """Evidence against a posterior after each of n pairs.
+    """Evidence E against a posterior after each of n pairs: a mean of likelihood ratios.
 
     Attributes:
         log_evidence: Natural logarithm of E after each pair, [n]. The pairs of one call are put in
             random order, since the order in which they are passed may predict the next ones.
         normal_scores: Normal scores of the ranks of the r statistics, [n, r].
         inputs: Features of x, standardized by ``center`` and ``scale``, [n, q].
-        widths: Claimed log deviation of each statistic, standardized in the same way, [n, r].
+        widths: Claimed log deviations, likewise standardized, [n, r]: their mean, then each.
         center, scale: Mean and deviation of inputs and widths in the first call, [q + r].
         slopes: Fitted mean of the normal scores: its intercept and its slope along each single
             input, [r, 1 + q]; positive where parameters are higher than claimed.
@@ -159,7 +159,8 @@ def monitor(
     Returns:
         `Monitored` of all pairs so far; ``result.save(path)`` and ``jaxcal.load(path)`` store it.
 
-    Cost: ranks of the k new pairs, and for the regressions n q (q + r), or n q r for q > 100.
+    Cost: ranks of the k new pairs, and for the regressions n q (q + r), or n q r for q > 100, with
+    n pairs so far, q features of x, and r = 1 + d ranked statistics.
 
     Source: Ville (1939) for the level at every time.
 
@@ -223,7 +224,8 @@ def monitor(
 
 
 def _check_new(pairs: ScoredPairs, before: Array | np.ndarray, after: Array) -> None:
-    """Raise ValueError if pairs repeat each other, or if all inputs ``after`` occur ``before``."""
+    """Raise ValueError if ``pairs`` repeat each other, or if all their inputs ``after`` are among
+    those of earlier calls, ``before`` (only for >= `LEAST_NEW` pairs, and if neither repeats)."""
     again = int(n_repeated(pairs.thetas, pairs.features))
     old, new = ({row.tobytes() for row in np.asarray(rows)} for rows in (before, after))
     continuous = len(old) == len(before) and len(new) == len(after) >= LEAST_NEW
@@ -247,7 +249,7 @@ def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, Array, t
     """Return normal scores [n, r] of randomized ranks, claimed log deviations [n, r], and names.
 
     Ranks are among draws, or among points near each posterior. To keep ranks uniform given the
-    deviations, points do not use these parameters, and deviations of draws include the parameter.
+    deviations, points do not depend on thetas, and the deviations of draws include theta itself.
     """
     keys = jax.random.split(key)
     if pairs.sampler is not None:
@@ -284,11 +286,9 @@ def _ranks_near(
 def evidence(
     scores: Float[Array, "n r"], inputs: Float[Array, "n q"], widths: Float[Array, "n r"]
 ) -> tuple[Float[Array, " n"], Float[Array, "r p"], Float[Array, "r 2"]]:
-    """Return ``log_evidence``, ``slopes`` and ``spreads`` of `Monitored` for all pairs, from their
-    normal scores, inputs and claimed log deviations.
-
-    Rows are padded with zeros to a power of two, so that a growing n rarely causes recompilation.
-    """
+    """Return ``log_evidence``, ``slopes`` and ``spreads`` of `Monitored` for all pairs, from its
+    ``normal_scores``, ``inputs`` and ``widths``. Rows are padded with zeros to a power of two, so
+    that a growing n rarely causes recompilation."""
     n = len(scores)
     extra = (0, 2 ** max(6, math.ceil(math.log2(n))) - n), (0, 0)
     ones = np.pad(np.ones((n, 1), scores.dtype), extra)
@@ -330,8 +330,8 @@ def _evidence(
 def _spread_bets(
     ones: Float[Array, "n 1"], scores: Float[Array, "n r"], widths: Float[Array, "n r"]
 ) -> Float[Array, "n r"]:
-    """Return log E after each pair for the mean of E over normal densities q whose log deviations
-    are linear in the widths, with the levels and slopes of `LEVELS` and `SPREADS`."""
+    """Return log E after each pair, E being the mean over a in `LEVELS` and b in `SPREADS` of the
+    likelihood ratio of N(0, exp(2 (a + b width))) scores to N(0, 1). ``ones``: as in `_spreads`."""
     grid = jnp.asarray([(a, b) for a in LEVELS for b in SPREADS], scores.dtype)
     logs = grid[:, :1, None] + grid[:, 1:, None] * widths[None]
     gains = scores[None] ** 2 / 2 * (1 - jnp.exp(-2 * logs)) - logs
@@ -342,8 +342,8 @@ def _spread_bets(
 def _spreads(
     ones: Float[Array, "n 1"], scores: Float[Array, "n r"], widths: Float[Array, "n r"]
 ) -> Float[Array, "r 2"]:
-    """Return the log deviation of scores at width 0, and its slope (0 for constant widths) in a
-    regression of log absolute scores on widths. ``ones``: 1, or 0 for rows that only pad."""
+    """Return the log deviation of scores at width 0, and its slope along the width (0 for constant
+    widths), by regression of log absolute scores. ``ones``: 1 for pairs, 0 for rows of padding."""
     n = jnp.sum(ones)
     scores = scores - jnp.sum(scores * ones, axis=0, keepdims=True) / n
     gaps = ones * (widths - jnp.sum(widths * ones, axis=0, keepdims=True) / n)
@@ -357,8 +357,8 @@ def _spreads(
 def _bets(
     features: Float[Array, "n p"], prior: Float[Array, " p"], scores: Float[Array, "n r"]
 ) -> tuple[Float[Array, "n r"], Float[Array, "r p"]]:
-    """Return log E [n, r] after each pair for Bayesian regressions of each score on the features,
-    and the final coefficients [r, p]. E: predictive densities over standard normal ones."""
+    """Return log E [n, r] after each pair, from Bayesian regressions of each score on the features,
+    and their final coefficients [r, p]. E: predictive densities over standard normal ones."""
     r, p = scores.shape[1], features.shape[1]
 
     def step(carry: tuple[Array, ...], row: tuple[Array, Array]) -> tuple[tuple, Array]:

@@ -127,7 +127,7 @@ class NumpyroPosterior:
         return thetas, xs[self.observed[0]] if self.single and not inputs else xs
 
     def free(self, latents: dict[str, Array]) -> Float[Array, "n d"]:
-        """Map constrained latent sites, each with leading axis n, to unconstrained vectors."""
+        """Map latent sites [n, ..], in their supports, to unconstrained vectors [n, d]."""
         if self.unravel is None:
             raise ValueError("inputs: call `pairs` or `scored` first, which find the sites")
         one = jax.jit(jax.vmap(lambda latent: ravel_pytree(self._unconstrained(latent))[0]))
@@ -142,7 +142,8 @@ class NumpyroPosterior:
         return self._pairs(key, m, inputs, strict=False)[0]
 
     def log_prob(self, u: Array, x: PyTree) -> Array:
-        """Return the log density of the guide, else of the model, given x, up to its constant."""
+        """Return the log density of the guide, else of the model, at unconstrained parameters u [d]
+        given one x, up to a constant that may depend on x."""
         from numpyro.handlers import substitute
         from numpyro.infer.util import potential_energy
 

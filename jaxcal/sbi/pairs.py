@@ -251,7 +251,8 @@ def inputs_of(pairs: ScoredPairs) -> Float[Array, "n q"]:
 
 
 def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
-    """Return a mask [n] of finite rows of xs; ValueError if some are not, unless ``exclude``."""
+    """Return a mask [n] of finite rows of xs. ValueError if some are not, unless ``exclude`` and at
+    least 2 are finite."""
     leaves = [np.asarray(leaf).reshape(n, -1) for leaf in jax.tree.leaves(xs)]
     valid = np.all([np.all(np.isfinite(leaf), axis=1) for leaf in leaves], axis=0)
     if valid.all() or (exclude and valid.sum() >= 2):
@@ -266,7 +267,8 @@ def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
 def summarized(
     scorer: Posterior, xs: Observations, summaries: ArrayLike | None, n: int
 ) -> tuple[Array, tuple[str, ...]]:
-    """Return the features of observations for kernels, [n, q], and a note if they are embedded."""
+    """Return features of observations, [n, q]: ``summaries``, else the network's embedding of more
+    than `LONG` numbers, with a note, else the observations."""
     if summaries is not None:
         return _features(summaries, n), ()
     features = _features(xs, n, "xs")

@@ -54,7 +54,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class Swapped:
-    """A function of (x, theta) that calls ``log_prob(theta, x)``; equal if ``log_prob`` is."""
+    """A function of (x, theta): ``log_prob(theta, x)``. Two are equal if their ``log_prob`` are."""
 
     log_prob: Callable[..., Array]
 
@@ -122,7 +122,7 @@ def chunked_scores(
         log_prob: As in `JaxPosterior`; its value must be a scalar.
         thetas: Parameters, [n, d].
         xs: Observations: an array or pytree with leading axis n.
-        nodes: Common nodes, [m, d].
+        nodes: Common nodes, [m, d], or None.
         batch: Number of gradients computed at once.
 
     Returns:
@@ -238,7 +238,7 @@ class DistributionPosterior(eqx.Module):
 
 
 def is_tensor(value: object) -> bool:
-    """Return whether this is a tensor of torch, or has its methods ``detach`` and ``numpy``."""
+    """Return whether an object has the methods ``detach`` and ``numpy``, as tensors of torch do."""
     return hasattr(value, "detach") and hasattr(value, "numpy")
 
 
@@ -248,7 +248,7 @@ MOST_AT_ONCE = 10_000  # most draws of one posterior per attempt
 
 class PairedSampler:
     """Sampler of the posteriors given n fixed observations: a call (key, m) returns m draws of the
-    original parameters, [n, m, d]. Draws outside of the bounds are drawn again, as in sbi."""
+    original parameters, [n, m, d]. Draws out of bounds are redrawn, up to `ATTEMPTS` times."""
 
     def __init__(self, posterior: Sampler, xs: PyTree, dtype: DTypeLike, space: Space):
         self.posterior, self.xs, self.dtype, self.space = posterior, xs, dtype, space
@@ -285,8 +285,8 @@ class PairedSampler:
 
 
 def rows_of(scorer: Any, rows: np.ndarray) -> Any:
-    """Return the scorer of the observations ``rows``; it is the same one if it is a function of xs.
-    ValueError for a batch of distributions."""
+    """Return the scorer of the observations ``rows``, indices or a mask; ``scorer`` itself if it is
+    a function of xs. ValueError for a batch of distributions."""
     if isinstance(scorer, ArrayPosterior):
         return scorer.rows(rows)
     if isinstance(scorer, DistributionPosterior):

@@ -168,8 +168,8 @@ def ranks_of(
     chains: Any,
     level: float,
 ) -> PosteriorRanks | None:
-    """Return ranks among ``draws`` of original parameters, else draws of the sampler, else chains.
-    None if none of these is possible."""
+    """Return ranks among ``draws`` (of original parameters), else ``n_draws`` draws of the sampler,
+    else candidates of the proposal ``chains``; None if none of these is possible."""
     draw_key, rank_key = jax.random.split(key)
     n, d = pairs.thetas.shape
     if draws is not None:
@@ -245,7 +245,7 @@ def rank_draws(
     *,
     level: float,
 ) -> PosteriorRanks:
-    """Return `PosteriorRanks` among draws, with their calibration test for 4 draws or more."""
+    """Return `PosteriorRanks` among draws, with `calibration_test` for >= 4 independent draws."""
     fold_key, rank_key = jax.random.split(key)
     independent, lag = Draws(draws).unsorted().thinned()
     points, m = independent.samples, independent.samples.shape[1] - 1
@@ -274,8 +274,8 @@ def rank_draws(
 
 @jax.jit
 def ranks_among_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n r"]:
-    """Return randomized ranks in [0, 1] among all draws but the last, r = 1 + d: first of the
-    distance to a reference point (last draw of the pair before), then of each parameter."""
+    """Return r = 1 + d randomized ranks in [0, 1] per pair, among all draws but the last: of the
+    distance to the last draw of the pair before, as reference point, then of each parameter."""
     points = jnp.concatenate([thetas[:, None], draws[:, :-1]], axis=1)
     same = jnp.full(points.shape[:2], 1 / points.shape[1], points.dtype)
     among = Candidates(points, same, same, jnp.ones((), points.dtype))
@@ -294,10 +294,9 @@ def diagnosed(
     level: float | Scalar,
     m: int | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of ranks by their normal scores, N(0, 1) if the posterior is right.
-
-    Sizes are corrected for the number ``m`` of draws; it is None for chains and weighted points.
-    """
+    """Return the diagnosis of ranks in [0, 1] by their normal scores, N(0, 1) if the posterior is
+    right. Without ``features`` there are no trends. Sizes are corrected for the number ``m`` of
+    draws, unless it is None (for chains and weighted points)."""
     z = jax.scipy.stats.norm.ppf(jnp.clip(of_parameters, LEAST, 1 - LEAST))
     n, d = z.shape
     predictors = jnp.zeros((n, 1), z.dtype) if features is None else features.astype(z.dtype)

@@ -30,8 +30,8 @@ def repair_posterior(
 ) -> RepairedPosterior:
     r"""Repair a posterior by simulated pairs that it was not trained on, and certify the gain.
 
-    The map of `jaxcal.repair` acts on free parameters: with bounds, u = g(theta) is the logit or
-    logarithm of the distance from them (`Space`), and with T the map in u,
+    The map T of `jaxcal.repair`, with Jacobian matrix B, acts on free parameters u = g(theta): with
+    bounds, the logit or logarithm of the distance from them (`Space`). Given x, p becomes p',
 
     .. math:: \log p'(\theta) = \log p(\theta_0) - \log |B| + \log |g'(\theta)|
         - \log |g'(\theta_0)|, \quad \theta_0 = g^{-1}(T^{-1}(g(\theta))),

@@ -110,7 +110,7 @@ class RepairedPosterior:
 
     def predictions(self, xs: PyTree) -> Any:
         """Return the repaired posteriors given n observations, as `jaxcal.sbi.predictions` does.
-        The map of each is computed once, here, and log densities can be compiled."""
+        The map of each posterior is computed here, once; log densities can be compiled."""
         return self.repaired.predictions(self._rows(xs))
 
     def log_prob(self, theta: ArrayLike, x: Any = None) -> Any:
@@ -215,7 +215,7 @@ class RepairedPosterior:
         return xs
 
     def _log_inside(self, x: Any, n: int) -> Array:
-        """Return the log probability inside the bounds of sbi's direct estimate, [n]; else 0."""
+        """Return log masses of sbi's direct estimates (NPE) within bounds, [n]; 0 for others."""
         share = getattr(self.source, "leakage_correction", None)
         if share is None or not self.repaired.space.bounded.any():
             return jnp.zeros(n)
@@ -225,7 +225,7 @@ class RepairedPosterior:
 
 @partial(jax.jit, static_argnames="one")
 def _logs(predictions: Any, thetas: Float[Array, "b d"], *, one: bool) -> Float[Array, " b"]:
-    """Return log densities of b posteriors at one theta each, or of ``one`` at b thetas."""
+    """Return log densities of b posteriors at one theta each, or of one posterior at b thetas."""
     at = lambda log_density, theta: log_density(theta)  # noqa: E731
     if not one:
         return each_density(predictions, at, thetas)
@@ -233,7 +233,7 @@ def _logs(predictions: Any, thetas: Float[Array, "b d"], *, one: bool) -> Float[
 
 
 def _like(inputs: tuple[Any, ...], values: Array) -> Any:
-    """Return values as a tensor if an input is one (the first sets device and type), else as is."""
+    """Return values as a tensor like the first tensor in ``inputs``; unchanged if there is none."""
     tensors = [one for one in inputs if is_tensor(one)]
     if not tensors:
         return values

@@ -128,8 +128,8 @@ class PosteriorReport(Result):
         conditional: `PosteriorResult` of the test of whether the posterior is right given x.
         coverage: The `jaxcal.coverage.Coverage` that was passed in, or None.
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
-        exchanged: Log ratios [d, d] of the density with parameters j < k exchanged to the density
-            itself, as `exchange_evidence` returns; -infinity everywhere if the best exchange is
+        exchanged: Result of `exchange_evidence`, [d, d]: log density with parameters j < k
+            exchanged, minus the log density itself; -infinity everywhere if the best exchange is
             rejected too. None without log densities, for 1 parameter and for more than 10.
         discrete: One `DiscreteParameter` per discrete parameter, with tests given all others. The
             other fields then concern the continuous parameters given the discrete ones.
@@ -156,7 +156,9 @@ class PosteriorReport(Result):
         return self.calibration.names
 
     def p_values(self) -> Contents:
-        """Return a dict of the p-values that determine the verdict, by name of the test."""
+        """Return a dict of the p-values that determine the verdict, by name of the test: "moments"
+        (or "scores"), "given x", "witnesses"; and if such tests were run, "candidates", "ranks",
+        "coverage", "discrete". Values are arrays []."""
         named = {"moments" if self._of_densities else "scores": self.calibration.p_value}
         if self.ranks is not None:
             if self.ranks.exchangeability is not None:
@@ -267,7 +269,7 @@ class PosteriorReport(Result):
         )
 
     def _by_ranks(self) -> Diagnosis | None:
-        """Return the ranks' diagnosis if `diagnosis` uses it; None if it uses that from scores."""
+        """Return the diagnosis from ranks that `diagnosis` uses, or None if it uses none."""
         if self.ranks is not None and self.ranks.source == DRAWS:
             return self.ranks.diagnosis
         told = self.conditional.told()
@@ -369,7 +371,7 @@ class PosteriorReport(Result):
         return "nothing that can be named"
 
     def _how(self, name: str) -> str:
-        """Return a remark on the p-value ``name``: its strongest part or the parts; "" for none."""
+        """Return a remark on the p-value of a test: its strongest part, or all its parts; or ""."""
         if name == "moments" and self.calibration.test.parts is not None:
             parts = self.calibration.test.parts
             if self._excluded:

@@ -46,8 +46,8 @@ SIGHT = {
 
 
 def table(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
-    """Return a header line and one line per parameter: its shift and spread by itself. If only
-    scores are known and the posteriors are not Gaussian: p-values given the other parameters."""
+    """Return a header line and a line per parameter with its shift and spread by itself, or, from
+    scores of posteriors that are not Gaussian, with p-values given the other parameters."""
     wide = max(9, *(len(name) for name in names))
     if not (tells(d.shift) and tells(d.marginal_spread)):
         lines = [f"{'parameter':{wide}}   given the others: mean, p (Holm)   spread, p (Holm)"]
@@ -79,11 +79,9 @@ def _by_itself(spread: Means) -> list[str]:
 
 
 def least_p_value(d: Diagnosis) -> float:
-    """Return the combined p-value of all errors that `sentences` reports; NaN if all are NaN.
-
-    It is the smallest Holm-adjusted p-value of shifts, spreads, correlations, tails and trends,
-    times the number of these kinds that could be computed (Bonferroni).
-    """
+    """Return the combined p-value of all errors that `sentences` reports, NaN if all are NaN: the
+    smallest Holm-adjusted p-value of shifts, spreads, correlations, tails and trends, times the
+    number of these kinds that could be computed (Bonferroni)."""
     by_itself = [d.shift, d.marginal_spread, d.correlation, d.tails]
     named = by_itself if tells(d.shift) else [d.bias, d.spread]
     kinds = [np.asarray(means.p_adjusted) for means in named if means is not None]
@@ -97,11 +95,9 @@ def least_p_value(d: Diagnosis) -> float:
 def _by_themselves(
     d: Diagnosis, names: tuple[str, ...], level: float, *, by_ranks: bool
 ) -> list[str]:
-    """Return sentences on marginal spreads and tails of parameters, and correlations of pairs.
-
-    A wrong shift or spread may change tails and, if large, correlations ``by_ranks``: a parameter
-    with a significant one gets no sentence on tails, and with a large one none on correlations.
-    """
+    """Return sentences on marginal spreads and tails of parameters, and correlations of pairs: none
+    on tails of a parameter with a significant shift or spread, which may change them, and none on
+    its correlations if that error is large and the diagnosis is ``by_ranks``."""
     said: list[str] = []
     wrong, far = np.zeros((2, len(names)), bool)
     if d.shift is not None and d.marginal_spread is not None:
@@ -137,7 +133,7 @@ def _by_themselves(
 
 
 def _too(means: Means, k: int, unit: str = "") -> str:
-    """Return the text "too high by size (low to high)", or "too low by ..", of mean k."""
+    """Return the text "too high by size unit (low to high)", or "too low by ..", for mean k."""
     mean, low, high = (float(part[k]) for part in (means.estimate, means.low, means.high))
     side, low, high = ("high", low, high) if mean > 0 else ("low", -high, -low)
     return f"too {side} by {abs(mean):.2f}{unit} ({low:.2f} to {high:.2f})"
@@ -146,11 +142,9 @@ def _too(means: Means, k: int, unit: str = "") -> str:
 def sentences(
     d: Diagnosis, names: tuple[str, ...], level: float, *, by_ranks: bool = False
 ) -> list[str]:
-    """Return sentences on errors with Holm-adjusted p-values of at most ``level``.
-
-    They name parameters only if each moment concerns one parameter alone, as moments of ranks
-    (``by_ranks``) and of scores of Gaussian posteriors do.
-    """
+    """Return sentences on errors with Holm-adjusted p-values of at most ``level``. They name
+    parameters only if each moment concerns one parameter alone, as moments of ranks (``by_ranks``)
+    and of scores of Gaussian posteriors do."""
     if not tells(d.shift):
         return _unnamed(d, level)
     said: list[str] = []

@@ -1,9 +1,9 @@
 r"""Bounded parameters mapped to the whole space.
 
-The identity behind Stein tests, :math:`E_p[l s_p + \nabla l] = 0`, is an integration by parts: its
-boundary term vanishes on the whole space but not at the edge of a uniform prior. Each bounded
-parameter is therefore mapped by an increasing function onto the real line, and each density is
-replaced by that of the mapped (free) parameter, with the log-Jacobian.
+The identity behind Stein tests, :math:`E_p[l s_p + \nabla l] = 0` for a density p with score
+:math:`s_p` and functions l, is an integration by parts: its boundary term vanishes on the whole
+space but not at the edge of a uniform prior. Each bounded parameter is therefore mapped by an
+increasing function to the real line, which multiplies its density by the Jacobian.
 """
 
 from collections.abc import Iterator, Sequence
@@ -63,9 +63,9 @@ class Space(eqx.Module):
         return jnp.sum(self._by_bounds(between, us, -us, 0.0), axis=-1).astype(us.dtype)
 
     def scores(self, us: Rows, values: Float[Array, "*more d"]) -> Float[Array, "*more d"]:
-        r"""Return scores of the free parameters from scores ``values`` of the bounded ones.
+        r"""Return scores at free parameters ``us`` from scores ``values`` of the bounded ones.
 
-        With theta = g(u): :math:`g'(u) s(g(u)) + (\log g')'(u)`, coordinate by coordinate.
+        With theta = g(u) and s the values: :math:`g'(u) s + (\log g')'(u)`, for each coordinate.
         """
         low, high = self._finite(us)
         share = 1 / (1 + jnp.exp(-us))
@@ -80,7 +80,8 @@ class Space(eqx.Module):
         return jnp.where(jnp.isfinite(low), low, 0.0), jnp.where(jnp.isfinite(high), high, 1.0)
 
     def _by_bounds(self, between: Array, above: Any, below: Any, free: Any) -> Array:
-        """Select per parameter by its bounds: both, only a low one, only a high one, or none."""
+        """Return for each parameter ``between`` if it has both bounds, ``above`` if only a low one,
+        ``below`` if only a high one, ``free`` if none."""
         low, high = (jnp.isfinite(along_last(b, between)) for b in (self.low, self.high))
         return jnp.where(low & high, between, jnp.where(low, above, jnp.where(high, below, free)))
 
@@ -187,10 +188,8 @@ def check_continuous(thetas: Array, names: Sequence[str]) -> None:
 
 def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
     """Return indices of parameters whose values appear uniform between two bounds; [] for n < 200.
-
     The range of n >= 200 draws from a density with vanishing tails is more than 3.6 standard
-    deviations; that of a uniform density is 3.46.
-    """
+    deviations; that of a uniform density is 3.46."""
     values = np.asarray(checks.floats(thetas, "thetas"), float)
     if len(values) < 200:
         return []

@@ -22,7 +22,7 @@ MOST_EXCHANGED = 10  # largest number of parameters whose exchanges are computed
 
 @jax.jit
 def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
-    """Return counts of pairs that repeat beyond chance: in thetas; in both thetas and features."""
+    """Return two numbers of rows that repeat another one beyond chance: of thetas, and of pairs."""
     n = len(thetas)
     alone = repeated_rows(thetas, fingerprints(thetas, n), jnp.zeros(n, jnp.uint32))
     return alone, jnp.sum(copies(thetas, features))
@@ -104,8 +104,7 @@ def about_scores(scores: Scores) -> tuple[str, ...]:
 
 
 def about_tails(at: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence if 2 % of the pairs hold over half of the squared scores of a parameter. It
-    names no parameter: all parameters that depend on a wrong one have large scores."""
+    """Return a sentence if 2 % of >= 100 pairs hold over half of a parameter's squared scores."""
     squares = np.sort(at.astype(float) ** 2, axis=0)[::-1]
     total = squares.sum(axis=0)
     if len(at) < 100 or not np.all(np.isfinite(total) & (total > 0)):
@@ -179,7 +178,7 @@ def _unlike(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 
 def prior_log_probs(prior: Any, thetas: np.ndarray) -> np.ndarray | None:
-    """Return log densities [n]: all -inf if the prior rejects a theta, None if it has none."""
+    """Return log densities [n], all -infinity if the prior rejects a theta; None if none exist."""
     if not hasattr(prior, "log_prob"):
         return None
     if is_of_torch(prior):
@@ -205,8 +204,8 @@ def is_of_torch(value: Any) -> bool:
 def about_training(
     moments: tuple[np.ndarray, np.ndarray] | None, features: np.ndarray
 ) -> tuple[str, ...]:
-    """Return a sentence if means or deviations of xs differ from ``moments``, those of the
-    network's training data (None if it does not store them)."""
+    """Return a sentence if means or deviations of xs differ clearly from ``moments``, the pair of
+    these in the network's training data (None if unknown)."""
     if moments is None or len(features) < 10:
         return ()
     mean, sd = (np.broadcast_to(np.ravel(part), features.shape[1:]) for part in moments)

@@ -208,7 +208,7 @@ def _estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
 def _conditional(
     of: Callable[[Tensor], Prior], prior: Prior, networks: tuple[Estimator, ...]
 ) -> TorchDensity:
-    """Return the density for ``of(x)``, which returns the distribution of theta given b rows x."""
+    """Return the density for a function ``of`` of b rows x to the distribution of theta given x."""
 
     def at(x: Tensor) -> Prior:
         distribution = of(x)
@@ -283,7 +283,7 @@ def _ensemble(posterior: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _potential_at(potential: Estimator, theta: Tensor, x: Tensor) -> Tensor:
-    """Return the potential of each pair, [b]; the observation that the object held is restored."""
+    """Return the potential of each pair, [b]; the object's own observation is restored."""
     observed = {
         name: vars(potential)[name] for name in ("_x_o", "_x_is_iid") if name in vars(potential)
     }
@@ -313,7 +313,8 @@ def _log_prob_of_prior(prior: Prior, whose: str) -> Callable[[Tensor], Tensor]:
 
 
 def _shapes(estimator: Estimator, theta: str, x: str) -> dict[str, Any]:
-    """Return three fields of `TorchDensity`; the shapes are the attributes ``theta`` and ``x``."""
+    """Return the fields ``networks``, ``theta_shape`` and ``x_shape`` of `TorchDensity`; ``theta``
+    and ``x`` name the estimator's attributes with these shapes."""
     shapes = (getattr(estimator, name, None) for name in (theta, x))
     theta_shape, x_shape = (None if shape is None else tuple(shape) for shape in shapes)
     return {"networks": (estimator,), "theta_shape": theta_shape, "x_shape": x_shape}

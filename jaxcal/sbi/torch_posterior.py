@@ -119,7 +119,7 @@ class TorchPosterior:
         return np.concatenate([part[0] for part in parts])
 
     def training_moments(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return mean and deviation of the training xs if a network of sbi stores them, or None."""
+        """Return mean and deviation of the training xs, or None unless a network stores them."""
         size = math.prod(self.density.x_shape or ())
         for network in self.density.networks if self.density.embed is not None else ():
             for module in network.modules():
@@ -141,7 +141,7 @@ class TorchPosterior:
     def logs_and_scores(
         self, thetas: np.ndarray, xs: PyTree, *, logs: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return log densities [n] and scores [n, d] of every pair. Without ``logs``, the former
+        """Return log densities [n] and scores [n, d] of every pair. Without ``logs``, log densities
         are 0 if the network computes scores itself."""
         both = partial(self._both, logs=logs)
         parts = list(self._walk(thetas, xs, both, gradients=True))
@@ -149,7 +149,7 @@ class TorchPosterior:
         return values, scores
 
     def curvature(self, thetas: np.ndarray, xs: PyTree, directions: np.ndarray) -> np.ndarray:
-        """Return the Hessian of each log density times its direction, [n, d]; no ODE solutions."""
+        """Return Hessians of log densities times ``directions``, [n, d]; TypeError for an ODE."""
         torch = _torch()
         if self.density.slow:
             raise TypeError("posterior: the solution of an ODE has no second derivatives here")
@@ -196,7 +196,7 @@ class TorchPosterior:
     def _both(
         self, theta: Tensor, x: Tensor, *, logs: bool, create_graph: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """Return log densities [b] (0 for a network with scores if not ``logs``), scores [b, d]."""
+        """Return `logs_and_scores` of one batch as tensors, [b] and [b, d]."""
         torch, density = _torch(), self.density
         if density.score is None:
             log_prob = self._log_prob(theta, x)
@@ -217,7 +217,7 @@ class TorchPosterior:
         gradients: bool,
         rows: int | None = None,
     ) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield ``function(theta, x)`` of each batch of rows in NumPy; theta may be None."""
+        """Yield ``function(theta, x)`` of each batch, in NumPy; theta is None if thetas are."""
         torch = _torch()
         leaves = jax.tree.leaves(xs)
         n, size = len(leaves[0] if thetas is None else thetas), rows or self.batch

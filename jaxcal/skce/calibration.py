@@ -193,16 +193,16 @@ def skce_test(
             heuristic.
         target_kernel: Kernel between targets. By default Gaussian; the product of Laplace kernels
             over coordinates for Laplace predictions; `jaxcal.kernels.Delta` for classes. For
-            classes also a Gram matrix [m, m] or, for a kernel that is no product of two, a function
-            K(p, q) of two predictions [m] that returns the matrix of k((p, y), (q, y')) (with
-            ``prediction_kernel=jaxcal.kernels.Constant()``). An unset bandwidth is set by the
-            median heuristic.
+            classes also a Gram matrix [m, m], or a function K(p, q) of two predictions [m] that
+            returns the matrix [m, m] of a joint kernel k((p, y), (q, y')) over classes y and y'
+            (with ``prediction_kernel=jaxcal.kernels.Constant()``). An unset bandwidth is set by
+            the median heuristic.
         null: Distribution of the statistic under calibration; see `jaxcal.nulls`. By default
             `jaxcal.nulls.Redrawn`, which is exact for every n, if its cost is small: for two
             classes, for m classes up to n^2 (m - 1) = 10^8, and for normals, Laplace distributions
             and their mixtures up to n = 64 with a target kernel that has closed forms (Gaussian;
-            for Laplace distributions `L1Laplace`). Otherwise, with ``features`` or K(p, q),
-            `jaxcal.nulls.Wild`: no verdict if it depends on under ten expected rare targets.
+            for Laplace distributions `L1Laplace`). Otherwise, and with ``features`` or K(p, q),
+            `jaxcal.nulls.Wild`: no verdict if rare targets decide, and under ten are expected.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         base_measure: Nodes of divergences that need scores, as in `jaxcal.kccsd_test`.
         n_nodes: Number of these nodes to draw, as in `jaxcal.kccsd_test`.
@@ -261,8 +261,8 @@ def skce(
 ) -> Estimate:
     """Estimate the squared kernel calibration error (SKCE) without testing.
 
-    Differentiable in predictions and targets, in every mode and order, including units and
-    bandwidths.
+    Differentiable in predictions and targets, in every mode and order. Derivatives include those
+    of units and bandwidths.
 
     Args:
         key: Random key, used only where draws are needed.

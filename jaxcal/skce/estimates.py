@@ -44,8 +44,8 @@ class BlockEstimates(Result):
     def lower_bound(self, level: float = 0.05) -> Scalar:
         """Return a lower bound of the squared error, ``max(0, estimate - z standard_error)``, [].
 
-        The bound has confidence 1 - ``level`` for many blocks: it inverts the test
-        `jaxcal.nulls.BlockNormal`.
+        z is the normal quantile of 1 - ``level``, and for many blocks 1 - ``level`` is the
+        confidence of the bound: it inverts the test `jaxcal.nulls.BlockNormal`.
         """
         z = ndtri(jnp.asarray(1 - checks.level(level), self.estimate.dtype))
         return at_least(self.estimate - z * self.standard_error, 0)
@@ -91,8 +91,8 @@ def block_estimates(
 ) -> BlockEstimates:
     r"""Estimate SKCE from consecutive blocks of observations, at a cost linear in n.
 
-    :math:`\hat\eta_b = \binom B2^{-1} \sum_{i < j} h_{ij}` over the pairs of block b. Shuffle
-    ordered data first.
+    :math:`\hat\eta_b = \binom B2^{-1} \sum_{i < j} h_{ij}` over the pairs of block b, with h
+    the kernel of the U-statistic `skce`. Shuffle ordered data first.
 
     Args:
         key: Random key, used only where draws are needed.
@@ -140,10 +140,10 @@ def _blocks(
 def skce_interval(result: TestResult | BlockEstimates, *, level: float = 0.05) -> Interval:
     r"""Return a normal interval for the squared calibration error of a MISCALIBRATED model.
 
-    For the result of `skce_test` it is :math:`\hat{SKCE} \pm z\,2\sqrt{\hat\zeta_1 / n}` with
-    :math:`\zeta_1 = Var\, E[h \mid x]`; for `BlockEstimates` it uses the spread of the blocks.
-    Near calibration both ends are of order 1 / n and the limit is not normal: use the p-value. The
-    lower end is not clipped at 0.
+    For the result of `skce_test` it is :math:`\hat{SKCE} \pm z\,2\sqrt{\hat\zeta_1 / n}`: z is
+    the normal quantile of 1 - ``level`` / 2, and :math:`\zeta_1` the variance of the mean of the
+    kernel h of `skce` given one observation. For `BlockEstimates` the spread of the blocks is used.
+    Near calibration the limit is not normal: use the p-value. The lower end is not clipped at 0.
 
     Args:
         result: Result of `jaxcal.skce_test` or of `jaxcal.skce.block_estimates`.

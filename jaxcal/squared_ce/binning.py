@@ -47,9 +47,9 @@ class Bins(eqx.Module):
     Args:
         counts: Numbers of bins to try.
         equal_mass: Edges at quantiles of the training inputs instead of equal widths.
-        edges: Fixed edges, instead of ``counts`` and ``equal_mass``.
-        debiased: Subtract acc (1 - acc) / (n_b - 1) from h(p, p') if p and p' are in the same bin
-            of n_b observations and accuracy acc. h may then be negative; it is 0 for n_b = 1.
+        edges: Fixed increasing edges from 0 to 1, instead of ``counts`` and ``equal_mass``.
+        debiased: Subtract acc (1 - acc) / (n_b - 1) from the product h(p, p') of residuals in a bin
+            with n_b outcomes of mean acc. h may then be negative; it is 0 for n_b = 1.
         empty: Residual in bins without training data; by default the mean of all residuals.
 
     Cost: O(n) per candidate.
@@ -88,8 +88,8 @@ class Bins(eqx.Module):
 
 
 class BinSettings(NamedTuple):
-    """Arrays of c candidates with at most m bins: ``edges`` [c, m + 1], padded by infinity; numbers
-    of bins [c]; mean ``residuals`` [c, m]; and ``noise`` [c, m], which debiasing subtracts."""
+    """Arrays of c candidates with up to m bins: ``edges`` [c, m + 1], padded by inf; ``counts``
+    of bins [c]; mean ``residuals`` [c, m]; ``noise`` [c, m], subtracted from h if debiased."""
 
     edges: Float[Array, "*c e"]
     counts: Int[Array, "*c"]
@@ -123,7 +123,7 @@ class FittedBins(eqx.Module):
 def bin_numbers(
     confidences: Float[Array, " n"], edges: Float[Array, " e"], count: Array
 ) -> Int[Array, " n"]:
-    """Return the index, from 0, of the bin (b_{m-1}, b_m] of each confidence; b_0 is in bin 0."""
+    """Return the index m of the bin (edges[m], edges[m + 1]] of each confidence; 0 at edges[0]."""
     which = jnp.searchsorted(edges, confidences, side="left") - 1
     return jnp.clip(which, 0, (count - 1).astype(which.dtype))
 

@@ -87,10 +87,8 @@ class Risk(NamedTuple):
 
 
 def jackknife(rows: Float[Array, "*b n"]) -> Float[Array, "*b"]:
-    r"""Return the jackknife standard error of a U-statistic U of order 2 from its row means m [n].
-
-    Without observation i the statistic is (n U - 2 m_i) / (n - 2). NaN for n < 3.
-    """
+    r"""Return the jackknife standard error of a U-statistic U of order 2 from its row means:
+    without observation i, U is (n U - 2 rows_i) / (n - 2). NaN for n < 3."""
     n = rows.shape[-1]
     if n < 3:
         return jnp.full(rows.shape[:-1], jnp.nan, rows.dtype)
@@ -144,7 +142,7 @@ def risk_of_factors(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
 def risk_by_moments(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
     r"""Return the risk over all pairs, from second moments, in O(n (d + r)^2).
 
-    With residuals D and factors L, R, n (n - 1) times the risk is
+    With residuals D, factors L and R, and h_ii = L_i . R_i, n (n - 1) times the risk is
 
     .. math:: |D^T D|^2 - 2 \langle D^T L, D^T R\rangle + \langle L^T L, R^T R\rangle
               - \sum_i (|D_i|^2 - h_{ii})^2.
@@ -168,7 +166,7 @@ class _PairFeatures(NamedTuple):
 
 
 class SquaredGaps(eqx.Module):
-    """The terms ``(<D_i, D_j> - h(p_i, p_j))^2`` of the risk, for sums over pairs by the engine."""
+    """Terms ``(<D_i, D_j> - L_i . R_j)^2`` of the risk, with residuals D and factors L and R."""
 
     @property
     def channels(self) -> int:
@@ -237,8 +235,8 @@ class Estimator(Protocol):
     """Protocol of classes of calibration functions with a grid of candidates.
 
     ``grid(problem)``: hyperparameters of the candidates, in the order of ``Fitted.settings``.
-    ``fit(train, shared)``: ``shared`` is a list that all estimators of a training set get; a
-    kernel ridge stores its factorisation in it, and another one with the same kernel uses it.
+    ``fit(train, shared)``: ``shared`` is a list passed to all estimators of a training set; a
+    `KernelRidge` appends its factorisation for others with the same kernels and rank.
     """
 
     @property
@@ -288,7 +286,7 @@ class AtData(eqx.Module):
 def at_data(fitted: Fitted, problem: Reduced, use: Bool[Array, " n"] | None = None) -> AtData:
     """Return the values of every candidate at the observations of a problem.
 
-    The risk of a candidate is over the pairs of observations in ``use`` at which it is finite.
+    Risks are over pairs of observations in ``use`` (None: all) at which the candidate is finite.
     """
     features = fitted.features(problem.inputs)
     residuals = problem.residuals

@@ -7,10 +7,9 @@ with training inputs z_i, outcomes o_i and bandwidth b. A confidence c is the po
 which the kernel is a beta density. Source: Gruber and Bach (2025), eq. 11, 25, 26; the kernel and
 its direction are those of the authors' code, which the paper does not print.
 
-Many confidences of a network in float32 are exactly 0 or 1. For them :math:`z \log p` may be 0
-times infinity, a NaN, which naive code drops. Here the ratio is replaced by its limit as the
-coordinates that are 0 go to 0 together: only the training points with the smallest sum of z over
-these coordinates, which is a power of 0 in the kernel, keep weight.
+Many confidences of a network in float32 are exactly 0 or 1, where :math:`z \log p` may be 0 times
+infinity. The ratio is then its limit as all coordinates of p that are 0 go to 0 together: only the
+training points with the smallest sum of z over these coordinates keep weight.
 """
 
 import equinox as eqx
@@ -35,8 +34,7 @@ class KernelDensity(eqx.Module):
 
     Cost: O(n_train n d) per candidate at n observations, which are processed in blocks.
 
-    Source: Gruber and Bach (2025), eq. 11, 25, 26; the kernel and its direction are those of the
-    authors' code.
+    Source: Gruber and Bach (2025), eq. 11, 25, 26; the kernel is that of the authors' code.
 
     Example:
         >>> import jaxcal
@@ -92,7 +90,8 @@ def on_simplex(inputs: Float[Array, "*n d"]) -> Float[Array, "*n m"]:
 
 
 def log_kernel(p: Array, points: Array, b: Array | float, *, at_zero: bool) -> Float[Array, " t"]:
-    """Return the log kernel at t points; ``at_zero`` includes factors 0^z (0^0 = 1) for p_k = 0."""
+    """Return log Dir(p | z / b + 1) at one p [m] for each row z of ``points`` [t, m]. The factor of
+    a coordinate with p_k = 0 is 0^(z_k / b), with 0^0 = 1, if ``at_zero``, else 1."""
     total, m = jnp.sum(points, axis=1), p.shape[0]
     constant = gammaln(total / b + m) - jnp.sum(gammaln(points / b + 1), axis=1)
     inside = p > 0
@@ -106,8 +105,8 @@ def log_kernel(p: Array, points: Array, b: Array | float, *, at_zero: bool) -> F
 def logits_of(
     p: Array, points: Array, b: Array | float, keep: Array | bool = True
 ) -> Float[Array, " t"]:
-    """Return log weights of the t training points: -inf for those not to ``keep``, and for those
-    whose power of 0 is not the smallest."""
+    """Return the log weights of t training points at p: `log_kernel`, but -inf for points that are
+    not in ``keep`` or whose sum of coordinates at the zeros of p is not the smallest."""
     powers = jnp.where(keep, points @ (p <= 0).astype(points.dtype), jnp.inf)
     values = log_kernel(p, points, b, at_zero=False)
     return jnp.where((powers <= jnp.min(powers)) & keep, values, -jnp.inf)

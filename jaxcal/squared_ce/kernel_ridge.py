@@ -6,15 +6,15 @@ r"""Kernel ridge regression of products of residuals (kkr), and of residuals (uk
           = a(p)^T \Big[\frac{(b b^T)_{ij}}{v_i v_j + \rho}\Big]_{ij} a(p'),
 
 and "ukkr" regresses the residuals on the kernel, :math:`r(p) = \sum_i a_i(p)\, b_i / (v_i + \rho)`,
-and takes h(p, p') = r(p) . r(p'). Here K = Q diag(v) Q^T is the Gram matrix of the training inputs,
-a(p) = Q^T k(p), and b = Q^T D are the loadings. With a low rank K is replaced by G G^T, with rows
-phi(p) of G and G^T G = V diag(v) V^T; the formulas are the same with a(p) = V^T phi(p) and
+and takes h(p, p') = r(p) . r(p'). Here D [n, d] are the training residuals, k(p) [n] the kernel
+values of p and the training inputs, K = Q diag(v) Q^T the Gram matrix of these inputs,
+a(p) = Q^T k(p), and b = Q^T D the loadings. With a low rank K is replaced by G G^T, where G has the
+Nyström features phi(p) as rows and G^T G = V diag(v) V^T; then a(p) = V^T phi(p) and
 b = V^T G^T D. One factorisation is used for all ridges. Source: Gruber and Bach (2025), eq. 28-32.
 
-The ridge rho is what is added to K (x) K or to K. The paper's lambda is rho / n^2 for kkr and
-rho / n for ukkr. The authors' code has rho = multiplier n^power with powers 1.5 (kkr) and .75
-(ukkr). The paper prints lambda with n^.5, so rho with n^2.5 and n^1.5, up to a thousand times as
-large.
+The ridge rho is added to K (x) K or to K. The paper's lambda is rho / n^2 for kkr and rho / n for
+ukkr. The authors' code has rho = multiplier n^power with powers 1.5 (kkr) and .75 (ukkr). The paper
+prints lambda with n^.5, so rho with n^2.5 and n^1.5, up to a thousand times as large.
 On the diagonal kkr may be negative: the matrix of 1 / (v_i v_j + rho) is indefinite.
 """
 
@@ -43,7 +43,7 @@ QUERY_ROWS = 4096  # number of queries for which a(p) is computed at a time
 
 
 class Spectral(eqx.Module):
-    """The factorisations of g kernels at the training points, with r eigenvalues each.
+    """The factorisations of g kernels, with r eigenvalues each; a(p), v and b as in the module.
 
     ``centres`` [g, t, q]: the training points, or landmarks among them. ``lift`` [g, t, r]:
     a(p) = k(p, centres) @ lift. ``values`` [g, r]: eigenvalues v >= 0. ``loadings`` [g, r, d]: b.
@@ -58,7 +58,7 @@ class Spectral(eqx.Module):
     unexplained: Float[Array, " g"]
 
     def lifted(self, queries: Float[Array, "n q"]) -> Float[Array, "g n r"]:
-        """Return a(p) of each query p for each kernel. Cost: O(n t r) per kernel."""
+        """Return a(p) = k(p, centres) @ lift of each query p and kernel. Cost: O(n t r) each."""
         parts = [
             _lift_rows(kernel, centres, lift, queries)
             for kernel, centres, lift in zip(self.kernels, self.centres, self.lift, strict=True)

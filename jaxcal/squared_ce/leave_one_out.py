@@ -44,7 +44,7 @@ from jaxcal.typing import Scalar
 class OneStep(NamedTuple):
     """One-step estimate of the squared error, ``squared`` [], which may be negative.
 
-    ``standard_error`` []: the larger of the observed one and that for calibrated predictions.
+    ``standard_error`` []: the larger of its estimate and of its value for calibrated predictions.
     ``interval``: normal, valid if the squared error of the estimated residual is small against the
     standard error. ``lower_bound`` []: one-sided, of the same confidence, valid for any residual.
     """
@@ -71,22 +71,22 @@ class RiskDifference(NamedTuple):
 def one_step_terms(
     residuals: Float[Array, "n d"], estimated: Float[Array, "n d"]
 ) -> Float[Array, " n"]:
-    """Return psi of each observation, from its residual and the estimated residual at its input."""
+    """Return 2 <D, r> - |r|^2 of each observation with residual D and estimated residual r."""
     return jnp.sum(2 * residuals * estimated - estimated**2, axis=1)
 
 
 def claimed_parts(
     inputs: Float[Array, "n d"], estimated: Float[Array, "n d"]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    r"""Return mean and mean square, [n] both, of r_k for a class k drawn from the prediction:
-    :math:`\sum_k p_k r_k` and :math:`\sum_k p_k r_k^2`."""
+    r"""Return the mean and mean square, [n] each, of the estimated residual r_k of a class k drawn
+    from the prediction p: :math:`\sum_k p_k r_k` and :math:`\sum_k p_k r_k^2`."""
     return jnp.sum(inputs * estimated, axis=1), jnp.sum(inputs * estimated**2, axis=1)
 
 
 def one_step(
     terms: Float[Array, " n"], level: float = 0.05, claimed: Float[Array, " n"] | None = None
 ) -> OneStep:
-    """Return the one-step estimate of the squared error and its intervals, from the terms psi [n].
+    """Return the one-step estimate of the squared error and its intervals from `one_step_terms`.
 
     ``claimed`` [n]: variances of the terms for calibrated predictions. The standard error is at
     least the one from these variances, which include outcomes that did not occur.
@@ -141,8 +141,8 @@ ROUNDING = 1e-10  # eigenvalues up to this count as 0
 
 class Moments(NamedTuple):
     """Moments of the estimate if the squared error is t: the variance is ``noise`` + ``slope`` t +
-    ``rows``, the third moment ``noise3`` + ``slope3`` t. ``excess`` >= 1: variance of outcomes over
-    that under calibration; far from t = 0, its square multiplies ``noise``, its cube ``noise3``."""
+    ``rows``, the third moment ``noise3`` + ``slope3`` t. ``excess`` >= 1: relative variance of
+    outcomes, 1 if calibrated; far from t = 0, its square scales ``noise``, its cube ``noise3``."""
 
     noise: float
     slope: float
@@ -158,8 +158,8 @@ class LeaveOneOut(eqx.Module):
     Attributes:
         squared: Estimate of the squared error; negative in about half of the data sets with
             calibrated predictions.
-        error: Root of ``squared``, or 0 if that is negative.
-        interval: Interval of the calibration error, within [0, root of the largest squared error].
+        error: Root of ``squared``, clipped to [0, 1] for single probabilities, else to [0, 2^1/2].
+        interval: Interval of the calibration error, clipped in the same way.
         functions: Number of functions of the predictions that fit the residual of each class.
     """
 
@@ -189,7 +189,7 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
         level: The interval has confidence 1 - ``level``.
 
     Returns:
-        A result with ``squared``, ``error``, ``interval`` and ``functions``.
+        `LeaveOneOut`, with ``squared``, ``error``, ``interval`` and ``functions``.
 
     Cost: O(n m^2 k^2) for m classes and k functions; memory O(n m k).
 
@@ -279,7 +279,7 @@ def _orthonormal(columns: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
 def _estimate(
     p: Float[np.ndarray, "n m"], residuals: Float[np.ndarray, "n m"], q: Float[np.ndarray, "n m k"]
 ) -> tuple[float, Moments]:
-    """Return the one-step estimate and the moments of its distribution."""
+    """Return the leave-one-out estimate with functions q, and the moments of its distribution."""
     n, m, k = q.shape
     total = np.einsum("nmk,nm->mk", q, residuals)
     fit = np.einsum("nmk,mk->nm", q, total)
@@ -314,10 +314,10 @@ def _estimate(
 
 
 def accepted(squared: float, moments: Moments, level: float, most: float) -> tuple[float, float]:
-    """Return the lowest and highest squared error that the test does not reject, by bisection.
+    """Return the ends of the interval of squared errors in [0, ``most``] that are not rejected.
 
     ``squared`` is the estimate. If it is negative it might reject every error, so it counts as 0
-    for the upper end, which can only widen the interval.
+    for the upper end, which can only widen the interval. ``moments`` are those of the estimate.
     """
     from scipy import special
 

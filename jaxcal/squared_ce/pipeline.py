@@ -51,7 +51,7 @@ class Report(Result):
         n_tuning: Number of rows for tuning.
         n_test: Number of test rows.
         n_folds: Number of folds.
-        notes: Possible problems, by the codes of warnings; numbers of classes and folds.
+        notes: Sizes of possible problems, or indices of classes or folds, by codes of warnings.
         every_row: Result of `leave_one_out`, the estimate from every row.
     """
 
@@ -79,8 +79,8 @@ class Report(Result):
 
         Its coverage, nominally 95 %, is 94 to 100 % for eight populations of confidences with 60 to
         10,000 rows, 41 to 100 % for three with steps or fast waves, 89 to 99 % for nineteen
-        populations of vectors with 300 rows: errors that no combination of its functions follows
-        are understated (experiments/squared_ce_intervals).
+        populations of vectors with 300 rows: errors that no combination of the functions of
+        `leave_one_out` follows are understated (experiments/squared_ce_intervals).
         """
         return self.every_row.interval
 
@@ -128,7 +128,13 @@ class Report(Result):
         return [self.estimators[name] for name in (first, second)]
 
     def table(self) -> list[Contents]:
-        """Return one dict per estimator, lowest validation risk first, for a data frame."""
+        """Return one dict per estimator, lowest validation risk first, for a data frame.
+
+        Keys: "estimator", its name; "rmse" and "rmse_se" (`Tuned.rmse`); "error", "low" and "high"
+        of its interval, "squared"; "one_step_squared" and "lower_bound" of the error, None unless h
+        is a product of residuals; "settings", the chosen hyperparameters, and "edge", the names of
+        those at an end of their grid, both as text.
+        """
         rows = []
         for tuned in sorted(
             self.estimators.values(), key=lambda each: np.nan_to_num(each.risk, nan=np.inf)

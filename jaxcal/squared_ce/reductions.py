@@ -48,9 +48,8 @@ class Reduced(eqx.Module):
 
     @property
     def brier(self) -> Float[Array, "*problems"]:
-        """Mean of |D|^2, one per problem: the Brier score of the class probabilities (canonical
-        notion) or of the single probability.
-        """
+        """Mean squared norm of the residuals, one per problem: the Brier score of the class
+        probabilities (canonical notion) or of the single probability."""
         return jnp.mean(jnp.sum(self.residuals**2, axis=-1), axis=-1)
 
     def take(self, rows: PyTree) -> "Reduced":
@@ -69,7 +68,7 @@ class Reduced(eqx.Module):
 
 @jax.jit
 def _rows(arrays: tuple[Array, Array], rows: Array) -> tuple[Array, Array]:
-    """Return the rows of both arrays, in one compiled program: indexing alone would run five."""
+    """Return the rows of both arrays, in one compiled program instead of five."""
     return jax.tree.map(lambda leaf: leaf[..., rows, :], arrays)
 
 
@@ -80,8 +79,8 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
         predictions: Class probabilities with rows of sum 1, [n, m]; or, for two classes, the
             probabilities of class 1, [n].
         targets: Classes 0, .., m - 1, [n].
-        notion: "canonical": P(Y = i | f(X) = p) = p_i for all classes i; inputs [n, m]. For two
-            classes, squared errors are 2 and risks 4 times those of "binary".
+        notion: "canonical": P(Y = i | f(X) = p) = p_i for targets Y, predictions f(X) and all i;
+            inputs [n, m]. For two classes, squared errors are 2, risks 4 times those of "binary".
             "top-label": P(Y = argmax f | max f = c) = c; inputs [n, 1]. Of equal largest
             probabilities, the first class is predicted.
             "class-wise": P(Y = k | f_k(X) = c) = c, one problem per class; inputs [m, n, 1]. The

@@ -18,10 +18,8 @@ VALIDATION_SHARE = 0.2  # share of the tuning rows that validate, if there is on
 
 
 def shuffled(key: Key, *values: Any) -> np.ndarray:
-    """Return the n row indices in a random order. Reordered ``values`` [n, ..] give the same rows.
-
-    To that end, rows are sorted lexicographically by all values before they are shuffled.
-    """
+    """Return the n row indices in a random order. Rows are first sorted lexicographically by all
+    ``values`` [n, ..], so that the order of the rows has no effect on which row is where."""
     columns = np.concatenate([np.reshape(value, (len(value), -1)) for value in values], axis=1)
     return np.lexsort(columns.T[::-1])[np.asarray(jax.random.permutation(key, len(columns)))]
 
@@ -48,7 +46,7 @@ def folds(splitter: Folds, inputs: np.ndarray, labels: np.ndarray) -> list[Split
     """Return (training rows, validation rows) of each fold.
 
     ``splitter``: a number of folds, contiguous in the order of the rows (1 for a single training
-    and validation set); an object with ``split(X, y)`` as in scikit-learn; or such pairs of rows.
+    and validation set); an object with ``split(X, y)`` as in scikit-learn; or the pairs themselves.
     """
     n = len(inputs)
     if isinstance(splitter, bool):

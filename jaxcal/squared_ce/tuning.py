@@ -47,8 +47,8 @@ class Tuned(eqx.Module):
         grid: Hyperparameters of each candidate, [c] dicts.
         risks: Risks on the validation rows, [P, k, c].
         chosen: Index of the candidate with the lowest mean risk, [P].
-        contributions: h(p, p) of the ensemble, summed over problems, [t]; mean: squared error.
-        fold_contributions: The same for each fold's function, [k, t].
+        contributions: h(p, p) of the ensemble, summed over problems, [t]; ``squared`` is the mean.
+        fold_contributions: h(p, p) of each fold's function, summed over problems, [k, t].
         terms: Terms whose mean is ``one_step``, [t]; None unless h is a product of residuals.
         test_rows: Row means of the ensemble's risk over the test observations, [t].
         edges: Names of hyperparameters at an end of their grid, one list per problem; values
@@ -243,8 +243,8 @@ def mean_rows(fold: AtData) -> np.ndarray:
 def tune(
     opt: Reduced, final: Reduced, pairs: list[Split], estimators: dict[str, Estimator], keep: bool
 ) -> dict[str, Contents]:
-    """Tune all estimators on ``opt`` and evaluate them on the test rows ``final``; return, by their
-    names, the parts from which `join` makes a `Tuned`."""
+    """Tune all estimators on ``opt`` by ``pairs`` of training and validation rows; evaluate them on
+    the test rows ``final``. Return, by estimator, the parts from which `join` makes a `Tuned`."""
     folds = [Fold(opt.take(train), opt.take(valid), []) for train, valid in pairs]
     searches = {name: search(each, opt, folds) for name, each in estimators.items()}
     at_valid = _on_common_rows(folds, searches)
@@ -292,8 +292,9 @@ def _on_common_rows(folds: list[Fold], searches: dict[str, Search]) -> dict[str,
 
 
 def _ensemble(functions: list[Candidate], final: Reduced) -> Contents:
-    """Return values at the test rows: h(p, p) of each fold's function (``folds``); the others are
-    of the mean of these functions. ``claimed``: moments [2, t] from `claimed_parts`."""
+    """Return values at t test rows. ``folds`` [k, t]: h(p, p) of each of the k ``functions``. Of
+    their mean: ``diagonal`` [t], h(p, p); ``finite`` [t]; ``factors``; and, None unless h is a
+    product of residuals, ``terms`` [t] (`one_step_terms`), ``claimed`` [2, t] (`claimed_parts`)."""
     parts = [_factors(function, final.inputs) for function in functions]
     folds = np.stack([np.asarray(on_diagonal(part)) for part in parts])
     finite = np.all([np.asarray(finite_rows(part)) for part in parts], axis=0)
@@ -323,7 +324,7 @@ _rows_among = eqx.filter_jit(rows_among)
 
 
 def join(name: str, parts: list[Contents], level: float, keep: bool, largest: float) -> Tuned:
-    """Return the `Tuned` from the problems of a notion, over which errors and risks are summed."""
+    """Return a `Tuned` from ``parts`` by `tune` for each problem; errors and risks are summed."""
 
     def total(name: str) -> np.ndarray:
         return np.sum([part[name] for part in parts], axis=0)

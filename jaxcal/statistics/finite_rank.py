@@ -124,7 +124,7 @@ class WeightedWaves(eqx.Module):
 
 
 class VectorWaves(eqx.Module):
-    """Cosines and sines of predictions times the vectors of a statistic: 2 r q per observation."""
+    """Cosines and sines of r frequencies times a statistic's vectors [q]: 2 r q numbers per row."""
 
     frequencies: Frequencies
     statistic: OfVectors
@@ -143,10 +143,8 @@ class Map(Protocol):
 
 
 class FiniteRank(eqx.Module):
-    """Pairwise statistic < z_i, z_j > with z = ``vectors(features)`` [channels, p, n].
-
-    The engine computes sums over pairs from the vectors: n p numbers instead of n^2.
-    """
+    """Pairwise statistic < z_i, z_j > with z = ``vectors(features)`` [channels, p, n]: the engine
+    computes sums over pairs from n p numbers instead of n^2. ``route``: how, in words."""
 
     map: Map
     channels: int = eqx.field(default=1, static=True)
@@ -166,8 +164,8 @@ class FiniteRank(eqx.Module):
 def waves(turns: Float[Array, "r n"], sizes: Float[Array, " p"]) -> tuple[Array, Array]:
     """Return ``sizes`` times cosine and sine [p, n], p = 2 r, of the turns and of turns - 1 / 4.
 
-    The quarter turn maps cosine to sine and sine to minus cosine, so that one formula for z
-    yields the real and imaginary part of ``exp(2 pi i turns) (real + i imaginary)``.
+    With a and b these arrays, ``a * real - b * imaginary`` holds first the real and then the
+    imaginary part of ``exp(2 pi i turns) (real + i imaginary)``, times ``sizes``.
     """
     cos, sin = cos_and_sin(turns)
     both = jnp.concatenate([cos, sin]), jnp.concatenate([sin, -cos])
@@ -267,9 +265,7 @@ def precisions(
 
 def orthogonal_normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[Array, "count d"]:
     """Return standard normal vectors [count, d] that are orthogonal within blocks of d.
-
-    Source: Yu, Suresh, Choromanski, Holtmann-Rice and Kumar (2016), Orthogonal random features.
-    """
+    Source: Yu, Suresh, Choromanski, Holtmann-Rice and Kumar (2016), Orthogonal random features."""
     blocks = -(-count // d)
     drawn = jax.random.normal(key, (blocks, d, d), dtype)
     q, r = jnp.linalg.qr(drawn)

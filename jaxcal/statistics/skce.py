@@ -35,9 +35,9 @@ class Observed(NamedTuple):
 class KernelResidual(eqx.Module):
     r"""h_Y: the inner product of residuals :math:`\xi = k(y, \cdot) - E k(Z, \cdot)`.
 
-    Features: `Observed`. With kernel means from draws, ``block`` is valid for pairs of different
-    observations only; ``diagonal`` averages over pairs of different draws. Cost per pair: a kernel
-    on targets and the kernel means; for classes, a product of residuals :math:`e_y - p`.
+    Z is a draw of the prediction. Features: `Observed`. With kernel means from draws, ``block`` is
+    valid for pairs of different observations only; ``diagonal`` averages over pairs of different
+    draws. Cost per pair: a kernel on targets and the means; for classes, a product of vectors [m].
 
     Source: Widmann, Lindsten and Zachariah (2021), Section 3.2.
     """
@@ -89,7 +89,8 @@ class KernelResidual(eqx.Module):
 
 
 class MeanWaves(eqx.Module):
-    """Cosines and sines minus their means under the prediction: 2 r numbers per observation."""
+    """Map to cosines and sines of r frequencies minus their means under the prediction: 2 r numbers
+    per observation."""
 
     frequencies: Frequencies
     cosine: KernelMeans
@@ -105,10 +106,8 @@ class MeanWaves(eqx.Module):
 
 
 class ClassWaves(eqx.Module):
-    r"""Cosines and sines of predictions times a random projection of the residual :math:`e_y - p`.
-
-    ``directions`` [r, m]: rows g as returned by `class_directions`.
-    """
+    r"""Map to cosines and sines of r frequencies times random projections of the one-hot target
+    minus p: 2 r numbers per observation. ``directions`` [r, m]: those of `class_directions`."""
 
     frequencies: Frequencies
     directions: Float[Array, "r m"]

@@ -49,8 +49,8 @@ def stein(kernel: PointKernel, x: Point, y: Point, score_x: Point, score_y: Poin
 def check_smooth(kernel: PointKernel, y: Points, size: float) -> None:
     r"""Raise ValueError if automatic differentiation misses the kernel's second derivative.
 
-    Compares :math:`\partial_{x_q} \partial_{y_q} k` at x = y by autodiff, which does not see the
-    kink of abs(x - y), with finite differences of several widths relative to the ``size`` of the
+    Compares :math:`\partial_{x_q} \partial_{y_q}` of the kernel at x = y by autodiff, which misses
+    the kink of abs(x - y), with finite differences of six widths, multiples of the ``size`` of the
     points. One width that agrees to 5 % is enough: narrow kernels need narrow widths.
     """
     d, eps = y.shape[1], float(jnp.finfo(y.dtype).eps)
@@ -96,6 +96,7 @@ def stein_components(
 ) -> Point:
     r"""Return the d components of the Stein kernel with :math:`s \to M s, \nabla \to M \nabla`.
 
+    With l the ``kernel``, M = ``m_x`` and M' = ``m_y``,
     :math:`h_q = l (M s)_q (M's')_q + (M s)_q (M' \nabla' l)_q + (M's')_q (M \nabla l)_q
     + (M \nabla \nabla' l M'^\top)_{qq}`; with M = I their sum is `stein`.
     """
@@ -117,7 +118,7 @@ def _derivatives(f: Callable[[Array], Array], u: Array) -> tuple[Array, Array, A
 
 
 def _radial_block(f: Callable[[Array], Array], a: SteinFeatures, b: SteinFeatures) -> Array:
-    r"""Return blocks [r, c] of h for l = f(r^2), by three matrix products:
+    r"""Return blocks [r, c] of h for l = f(r^2), r the distance, by three matrix products:
     :math:`f s^\top s' + 2 f' (s' - s)^\top (y - y') - 2 d f' - 4 r^2 f''`."""
     r2 = points.squared_distances(a.ys, b.ys)
     value, first, second = _derivatives(f, r2)
@@ -133,7 +134,7 @@ def _radial_block(f: Callable[[Array], Array], a: SteinFeatures, b: SteinFeature
 def _component_blocks(
     f: Callable[[Array], Array], lengths: Array, a: SteinFeatures, b: SteinFeatures
 ) -> Array:
-    r"""Return blocks [d, r, c] of the components for l = f(u), u = sum ((y - y') / lengths)^2.
+    r"""Return blocks [d, r, c] of the components for l = f(v), v = |(y - y') / lengths|^2.
 
     With t = y / lengths, N = M / lengths, u = M s, a_q = N_q (t - t'), b_q = N'_q (t - t'):
     h_q = f u_q u'_q + 2 f' (u'_q a_q - u_q b_q) - 2 f' N_q N'_q - 4 f'' a_q b_q.
@@ -240,9 +241,7 @@ class Stein(eqx.Module):
 
 class SteinWaves(eqx.Module):
     """Map to cosines and sines of r frequencies under the Stein operator: 2 r d values per row.
-
-    With ``components`` each target coordinate is a channel.
-    """
+    With ``components`` each target coordinate is a channel."""
 
     frequencies: Frequencies
     components: bool = eqx.field(default=False, static=True)

@@ -1,7 +1,6 @@
 """Read the arrays of a test from a .npz file that another language or library saved.
 
-A file with a fault raises `BadFile`: one sentence that names the file, the array and what was
-wanted, because the user may not know Python.
+A file with a fault raises `BadFile`, which names the file, the array and what was wanted.
 """
 
 import struct
@@ -43,8 +42,8 @@ class BadFile(Exception):
 class TestArrays(NamedTuple):
     """The arrays of a test, all of one float type; ``node_scores`` or ``features`` is None.
 
-    ``targets`` and ``scores`` [n, d]; ``node_scores`` [n, m, d]; ``nodes`` [m, d]; ``features``
-    [n, q]. ``notes``: sentences about likely mistakes.
+    ``targets`` and ``scores`` [n, d]; ``node_scores`` [n, m, d]; ``nodes`` [m, d], or None;
+    ``features`` [n, q]. ``notes``: sentences about likely mistakes.
     """
 
     __test__ = False  # arrays, not a pytest class
@@ -86,7 +85,7 @@ def read(path: Path) -> TestArrays:
 
 
 def load(path: Path, names: Iterable[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Return the arrays of a file with these names, and its other names; raises BadFile."""
+    """Return the arrays of a file with these names, and the names of the others; raises BadFile."""
     names = tuple(names)
     try:
         file = path.open("rb")
@@ -138,7 +137,7 @@ def _floats(path: Path, name: str, array: np.ndarray) -> np.ndarray:
 
 
 def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...]) -> TestArrays:
-    """Return all arrays with all their axes, and notes on mistakes; BadFile if lengths disagree."""
+    """Return `TestArrays`, with a last axis added if d = 1; BadFile if lengths disagree."""
     targets = arrays["targets"]
     if targets.ndim not in (1, 2) or targets.size == 0:
         raise BadFile(
@@ -172,7 +171,7 @@ def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...])
 def _fitted(
     path: Path, name: str, array: np.ndarray, axes: list[str], lengths: dict[str, int]
 ) -> np.ndarray:
-    """Return the array with these axes, and add new ``lengths``; BadFile if known ones differ."""
+    """Return the array with all ``axes``, and add to their ``lengths``; BadFile if these differ."""
     shape = array.shape
     if array.ndim == len(axes) - 1 and lengths.get(axes[-1], 1) == 1:
         array = array[..., None]

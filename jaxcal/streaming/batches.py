@@ -9,8 +9,8 @@ from jaxcal.read import checks
 
 
 class ShardBatch(tuple):
-    """A batch from a file, whose name, size and checksum ``shard`` holds in one text. The first
-    ``filler`` rows are padding and do not count."""
+    """A batch from a file. ``shard`` is the name, size and checksum of the file as one text; the
+    first ``filler`` rows are padding and do not count."""
 
     shard: str
     filler: int

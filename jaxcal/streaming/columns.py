@@ -28,9 +28,9 @@ class Columns(NamedTuple):
     """Names of the columns of a table that are read.
 
     Attributes:
-        arrays: Name of the column of each array of the test, by the name of the array.
-        classes: Name of the column of each class, by label; empty if classes have no columns. A
-            single column holds the probability of one of two labels.
+        arrays: Names of columns, by the name of the array of the test that a column holds.
+        classes: Names of columns, by the class whose probability a column holds; empty if there
+            are none. A single column holds the probability of one of two labels.
     """
 
     arrays: dict[str, str]
@@ -95,7 +95,7 @@ def arrays_of(table: Any, columns: Columns, widths: dict[str, int]) -> tuple[Arr
     Args:
         table: The Arrow table.
         columns: Columns to read.
-        widths: Length of the lists of each array; new arrays are added by their first row.
+        widths: Length of the lists in a column, by array; added for new arrays (first list).
 
     Returns:
         Arrays of n rows by name, and a mask [n]. Unreadable values are NaN, and labels -1."""
@@ -125,8 +125,8 @@ def _arrow() -> tuple[Any, Any]:
 
 
 def _labels(column: Any, classes: Sequence[str]) -> np.ndarray:
-    """Return the index of each label among the classes, or -1 if it is unknown. For one class: 1 if
-    the label is that class, else 0, or -1 if it is null or, for classes yes and no, neither."""
+    """Return the index of each label among the classes, or -1 if it is unknown. For one class: 1
+    for it and 0 for others; -1 for null and, if it is yes or no, for labels that are neither."""
     pa, pc = _arrow()
     texts = pc.replace_substring_regex(pc.cast(column, pa.string()), r"\.0$", "")
 
@@ -145,7 +145,7 @@ def _labels(column: Any, classes: Sequence[str]) -> np.ndarray:
 
 
 def _numbers(name: str, column: Any, widths: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers [n], or lists [n, k] of ``widths`` (see `arrays_of`), and the valid rows."""
+    """Return numbers [n], or [n, k], k in ``widths`` (`arrays_of`), and a mask of valid rows."""
     pa, pc = _arrow()
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = column.type
@@ -198,7 +198,7 @@ def faults(arrays: Arrays, read: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 
 def checked(arrays: Arrays) -> Arrays:
-    """Return the same arrays; BadFile if they are not those of a test, of equal length."""
+    """Return ``arrays``; BadFile if a test takes other names or types, or lengths differ."""
     if TARGETS not in arrays or set(arrays) - {TARGETS} not in FORMS:
         forms = "; ".join(", ".join(f"'{name}'" for name in sorted(form)) for form in FORMS)
         raise BadFile(

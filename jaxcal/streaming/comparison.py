@@ -43,7 +43,7 @@ class ComparisonSums(eqx.Module):
 
     Attributes:
         key: Random key of groups, labels and draws.
-        kind: Computes features and residuals of a batch.
+        kind: Reader that computes features and residuals of a batch.
         names: Names of the models.
         n_draws: Number of draws of the test.
     """
@@ -120,11 +120,11 @@ class ComparisonSums(eqx.Module):
 
 
 class Sums(NamedTuple):
-    """Sums of M models over n rows.
+    """Sums of M models over n rows, with g = (1, x) of length s, and the fields of `Rows`.
 
     Attributes:
-        groups: For each group, sums of the products of g with g, residuals d, random residuals,
-            added residuals and the squared norm of d, in t = s + 3 p + 1 columns.
+        groups: For each of b groups, sums of the products of g with g, d, ``drawn``, ``added``
+            (each of length p) and the squared norm of d, in t = s + 3 p + 1 columns.
         sizes: Sum of the squared norm of d times g g^T.
         lost: Number of rows with values that are not finite.
     """
@@ -144,8 +144,8 @@ def _errors(
     rank: int,
     n_draws: int,
 ) -> Error:
-    """Return the errors of all models, with a leading axis. ``added``: mean squared norm of added
-    residuals, and their variance along the direction of most errors."""
+    """Return the errors of all models, with a leading axis. ``keys``: of normal draws and of signs.
+    ``added``: ``added`` and ``along`` of `jaxcal.streaming.rows.Sizes`."""
     return jax.vmap(lambda of: _error(keys, of, n, added, rank, n_draws))(sums)
 
 

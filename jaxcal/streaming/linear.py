@@ -85,8 +85,8 @@ SUMS = ("sums", "products", "trace", "fourth", "lost")
 class LinearFit(eqx.Module):
     """A fitted test with random features; implements `jaxcal.streaming.state.Sums`.
 
-    ``prepared`` holds units, bandwidths, nodes and frequencies; ``kind`` is "kccsd", "kcsd" or
-    "skce"; ``size`` is the length p of the feature vector z of an observation.
+    ``key`` is for draws; ``prepared`` holds units, bandwidths, nodes and frequencies; ``kind`` is
+    "kccsd", "kcsd" or "skce"; ``size`` is the length p of the feature vector z of an observation.
     """
 
     key: Key
@@ -107,7 +107,7 @@ class LinearFit(eqx.Module):
         return False
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Return zero sums of z, z z^T, |z|^2, |z|^4 and the lost values, and no minima."""
+        """Return zero sums, by name, of z, z z^T, |z|^2, |z|^4 and non-finite values; no minima."""
         p = self.size
         shapes = (p,), (p, p), (), (), ()
         return {name: np.zeros(shape) for name, shape in zip(SUMS, shapes, strict=True)}, {}
@@ -294,7 +294,7 @@ class EntriesStream(eqx.Module):
         n_draws: int,
         names: Sequence[str] | None,
     ) -> "EntriesStream":
-        """Return the test fitted to these observations."""
+        """Return the test fitted to observations. ``names``: of the coordinates of a target."""
         checked, columns = observed(predictions, ys, inputs)
         called = table_names(names, ys, inputs, columns)
         return cls(EntriesFit.of(key, checked, ys, columns, n_draws, called))

@@ -34,8 +34,9 @@ class Rows(NamedTuple):
         d: Residuals, [n, p].
         drawn: Random residuals of a calibrated model, [n, p].
         added: Residuals of uniformly drawn targets, [n, p].
-        moments: Quantities from whose means `told` computes the report, [t, n, q].
-        scores: Scores that measure the model's skill, [c, n].
+        moments: Quantities whose means the method ``told`` of the reader takes, [t, n, q].
+        scores: For classes whether the likeliest is right; last the negative log probability or
+            density of the target, NaN if unknown; [c, n].
         lost: 1 for rows with values that are not finite, else 0, [n].
     """
 
@@ -57,7 +58,7 @@ class Sizes(NamedTuple):
         moments: Shape of the moments of one row, (t, q).
         scores: Number of scores.
         added: Mean squared norm of added residuals.
-        along: Variance of added residuals along the direction of most errors.
+        along: Largest eigenvalue of the covariance of added residuals (for ranks, of many levels).
         uniforms: Number of uniform random numbers that each row needs.
     """
 
@@ -75,8 +76,8 @@ class Dealt(NamedTuple):
 
     Attributes:
         first: Number of the first row of the batch.
-        places: Index in the batch of the row of each group, for k runs of row numbers, [k, BLOCKS].
-        real: 1 if the batch has that row, else 0, [k, BLOCKS].
+        places: Index in the batch of each group's row, in k runs of `BLOCKS` row numbers, [k, b].
+        real: 1 if the batch has that row, else 0, [k, b].
         uniforms: Uniform random numbers of each row, [n, u].
         new: 1 for rows that count, 0 for rows that were counted before, [n].
     """
@@ -90,7 +91,7 @@ class Dealt(NamedTuple):
     @classmethod
     def of(cls, words: np.ndarray, first: int, n: int, done: int, count: int) -> "Dealt":
         """Assign n rows with numbers from ``first`` to groups, and draw ``count`` uniform numbers
-        per row. ``words``: bits of a random key. ``done``: number of first rows not to count."""
+        per row. ``words``: bits of a random key. The first ``done`` rows do not count."""
         start = first // BLOCKS * BLOCKS
         runs = range(start // BLOCKS, -(-(first + n) // BLOCKS))
         places, uniforms = np.zeros((len(runs), BLOCKS), int), np.zeros((len(runs), BLOCKS, count))
@@ -105,7 +106,8 @@ class Dealt(NamedTuple):
         return cls(first, np.clip(places, 0, n - 1), real, numbers, new)
 
     def sums(self, of: Rows) -> dict[str, np.ndarray]:
-        """Return the sums of one model over the rows not counted before, by name."""
+        """Return sums over the rows that count, for one model: "groups" and "sizes" as in
+        `jaxcal.streaming.comparison.Sums`, "moments" [t, q], "scores" [c] and "lost" []."""
         n, new = len(of.x), self.new
         g = np.concatenate([np.ones((n, 1)), of.x], axis=1) * new[:, None]
         square = np.sum(of.d**2, axis=1, keepdims=True)
@@ -195,8 +197,8 @@ class ClassRows(eqx.Module):
         )
 
     def told(self, moments: Float[Array, "M 4 m"], skill: Float[Array, "M 3"]) -> Contents:
-        """Return fields of a `Comparison`, by name, from means over all rows of ``moments`` and of
-        ``skill``: the squared norm of the residuals, then the scores."""
+        """Return the fields "says" and "skill" of a `Comparison` from means over all rows of
+        ``moments`` and of ``skill``: the squared norm of the residuals, then the scores."""
         eps = float(jnp.finfo(jnp.float32).eps)
 
         def one(of: Float[Array, "4 m"]) -> Says:
@@ -208,8 +210,8 @@ class ClassRows(eqx.Module):
 
 
 class RankRows(eqx.Module):
-    """Reads other predictions; residuals are those of the ranks of targets at ten levels
-    (`jaxcal.ckce.probability`), in the units of a first sample.
+    """Reads other predictions than class probabilities, in the units of a first sample; residuals
+    are those of ranks of targets at ten levels (`jaxcal.ckce.probability`).
 
     Attributes:
         key: Random key that, with the number of a row, draws points near its prediction.
@@ -283,7 +285,7 @@ class RankRows(eqx.Module):
         )
 
     def told(self, moments: Float[Array, "M 2 d"], skill: Float[Array, "M 2"]) -> Contents:
-        """Return fields of a `Comparison` from means over all rows, as `ClassRows.told` does."""
+        """Return the fields "covered" and "skill" of a `Comparison`, as `ClassRows.told` does."""
         log = skill[:, -1]
         some = bool(jnp.any(~jnp.isnan(log)))
         inside, below = jnp.clip(moments, 0, 1).swapaxes(0, 1)
@@ -303,8 +305,8 @@ def _numbers(first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 def _told(
     key: Key, units: Units, predictions: PyTree, ys: Array, numbers: tuple[Array, Array]
 ) -> tuple[tuple[Points, Points], Float[Array, "n p"], Float[Array, "2 n d"], Bool[Array, " n"]]:
-    """Return centres and log scales of predictions; residuals of the ranks of targets; indicators
-    (extrapolated) of the central interval and of being below the median; and finite rows."""
+    """Return centres and log scales of predictions; by `probability.extrapolated`, residuals of
+    ranks and indicators of the central interval and of the lower half; and finite rows."""
     raw = ys.reshape(len(ys), -1)
     standardized = Standardized(predictions, units, ys.shape[1:])
     near = seen(row_keys(key, numbers), standardized, units.points(raw), ys)

@@ -36,8 +36,8 @@ class Shards:
     A shard is a file, or several .npy files. Pyarrow reads Parquet and CSV files (also .csv.gz),
     NumPy .npz and .npy. Subfolders are read too; one named like ``day=1/`` adds a column ``day``. A
     batch never spans two shards. States record the name, size and checksum of each shard, so that a
-    resumed pass refuses other shards; the checksum takes a second read of each shard. Padding rows,
-    which do not count, extend the last batch of a shard to one of a few lengths, as each length is
+    resumed pass refuses other shards; for the checksum each shard is read twice. The last batch of
+    a shard is padded, by rows that do not count, to one of a few lengths, as each length is
     compiled. After a pass ``left_out`` is the number of rows left out; ``fault`` names the first.
 
     Args:
@@ -136,7 +136,7 @@ class Shards:
                 raise BadFile(f"{path}: changed while it was read")
 
     def sample(self, rows: int, seed: int = 0) -> Arrays:
-        """Return arrays of about ``rows`` rows, drawn from at most 63 of all shards."""
+        """Return arrays by name, of about ``rows`` rows drawn from at most 63 of all shards."""
         step = max(len(self.paths) // SAMPLED, 1)
         chosen, random, parts = self.paths[::step], np.random.default_rng(seed), []
         counts = (self.left_out, self.fault)

@@ -43,7 +43,7 @@ def same_test(fingerprint: int) -> None:
 def gathered(values: np.ndarray) -> np.ndarray:
     """Return the arrays [k] of all processes, [processes, k], without a conversion of their type.
 
-    While it waits, it prints the missing processes to stderr every `LATE` seconds.
+    While this process waits, it prints the missing ones to stderr every `LATE` seconds.
 
     Raises:
         RuntimeError: A process, named in the message, has ended or did not connect in time.

@@ -35,11 +35,11 @@ class StreamedTest(eqx.Module):
     """A test fitted to a first sample, which takes batches one by one.
 
     Units, bandwidths, nodes and frequencies are fitted to the first sample, which may be part of
-    the stream. The statistic of all batches is that of one linear-time test with random features,
-    up to rounding, for any order and sizes of the batches. P-values are those of its limit
-    distribution, as with `nulls.Eigenvalues`, even where `jaxcal.skce_test` would redraw targets
-    (`nulls.Redrawn`): the expected number of each rare class or count in the stream should be ten
-    or more. The memory is that of one batch of n rows and p features, and of p^2 numbers.
+    the stream. The statistic is that of a linear-time test with random features of all batches, up
+    to rounding, for any order and sizes of the batches (draws from predictions depend on the
+    batch). P-values are those of its limit distribution, as with `nulls.Eigenvalues`, even where
+    `jaxcal.skce_test` would redraw targets: the expected number of each rare class or count in the
+    stream should be ten or more. Memory: one batch of n rows and p features, and p^2 numbers.
 
     `jaxcal.calibration_test` needs no random features, because its statistic consists of sums. The
     number of a row determines its random signs and points. Rows are numbered from 0. If several
@@ -186,10 +186,10 @@ class StreamedTest(eqx.Module):
 
     @classmethod
     def coverage(cls, n_draws: int) -> "StreamedTest":
-        """Return `jaxcal.coverage.coverage` with ``n_draws`` draws per prediction as a stream; no
-        first sample is needed. Batches are triples of predictions, targets and draws; the result is
-        a `Coverage`. If draws may have exactly the density of the target, several workers should
-        pass ``first``, since the row number determines the rank of the target among equal draws.
+        """Return `jaxcal.coverage.coverage` with ``n_draws`` draws per prediction as a streamed
+        test, which needs no first sample. Batches are triples of predictions, targets and draws;
+        the result is a `Coverage`. If draws may have exactly the density of the target, pass
+        ``first`` in every worker: the row number determines the rank among equal densities.
         """
         n_draws = checks.integer(n_draws, "n_draws")
         return cls.of_sums(RankCounts(n_draws), 0, f"coverage, {n_draws} draws")
@@ -198,9 +198,9 @@ class StreamedTest(eqx.Module):
     def table(cls, cells: int = CELLS) -> "StreamedTest":
         """Return a stream for `jaxcal.dce.Table`, which needs no first sample.
 
-        Batches are pairs of probabilities [n] or [n, 2] and labels 0 or 1. With probabilities of
-        three or more classes, [n, m], the table has the largest probability and whether its class
-        is right. The result is a `Table`, from which `jaxcal.dce` computes measures and tests.
+        Batches are pairs of probabilities [n] or [n, 2] and labels 0 or 1. For three or more
+        classes, [n, m] and labels below m, the table is of the largest probability and of whether
+        its class is the label. `jaxcal.dce` computes measures and tests from the resulting `Table`.
         """
         cells = checks.integer(cells, "cells")
         return cls.of_sums(TableSums(cells), 0, f"table, {cells} cells")
@@ -334,8 +334,8 @@ class StreamedTest(eqx.Module):
         Args:
             state: The state after some or all batches.
             level: Level of the test.
-            rows: Number of all rows, numbered from 0, if known: an error then names missing rows,
-                such as those of a lost worker.
+            rows: Number of all rows, numbered from 0, or None: with it an error names missing
+                rows, such as those of a lost worker.
 
         Returns:
             `jaxcal.streaming.linear.StreamedCalibration` by `calibration`, a `Comparison` by

@@ -36,10 +36,10 @@ def precision_root(
     r"""Return :math:`M_p = \Lambda_p^{-1/2}` from the scores [n, m, d] at m nodes [m, d].
 
     ``form``: "isotropic" (one number per prediction), "diagonal" or "full" (symmetric; m > d).
-    Precisions that are not positive (densities that widen, or too few points) are replaced by the
-    median over predictions; those that differ from it by a factor over 1e4 are clamped; both are
-    counted. M depends on no target, so the Stein identity holds even for a bad fit; the level at
-    finite n also requires that no M is far too large. M has the unit of y. O(n m d^2 + n d^3).
+    Precisions :math:`\Lambda_p` (if "full", eigenvalues) that are not positive are replaced by the
+    median of the others; those that differ from it by a factor over 1e4 are clamped; predictions
+    with either are counted. M depends on no target, so the Stein identity holds for a bad fit; the
+    level also requires that no M is far too large. M has the unit of y. O(n m d^2 + n d^3).
     """
     z, s = _centred(nodes, scores, form, "precondition")
     d = nodes.shape[1]
@@ -142,10 +142,7 @@ def bounded_spectrum(
 
 
 def inverses(precisions: Float[Array, "n d d"]) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
-    """Return covariances from precisions, and how many of these `bounded_matrices` changed.
-
-    They are bounded with diagonals scaled to 1, so the units of coordinates do not matter.
-    """
+    """Return covariances from precisions, and how many precisions `bounded_matrices` changed."""
     bounded, clamped = bounded_matrices(precisions, precisions=True)
     return _inverse(bounded), clamped
 
@@ -174,9 +171,10 @@ def bounded_matrices(
     """Return positive definite covariances or precisions, and how many matrices were changed.
 
     A diagonal entry that is not positive becomes the median of its coordinate over predictions; a
-    deviation over `WIDTHS` times the typical one is reduced to that. Correlations of both are 0.
-    Eigenvalues of the matrix with diagonal 1 that are not positive become 1; those of precisions
-    are at least `LEAST`. Matrices that are not finite become NaN and are not counted.
+    deviation over `WIDTHS` times the median is reduced to this bound. Entries off the diagonal in
+    rows and columns of either become 0. Eigenvalues after scaling to diagonal 1, which removes
+    units, become 1 if not positive; those of precisions are at least `LEAST`. Matrices that are not
+    finite become NaN and are not counted.
     """
     finite = jnp.all(jnp.isfinite(matrices), axis=(1, 2))
     diagonal = jnp.diagonal(matrices, axis1=1, axis2=2)

@@ -157,9 +157,9 @@ SHORTER = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # factors of the Newton ste
 class Regression(eqx.Module):
     r"""Centre and scale from scores at nodes, :math:`s_p(z) \approx -\Lambda_p (z - c_p)`.
 
-    Minus the slope of a regression of scores on nodes is the precision, and its intercept gives the
-    centre. Both are exact for Gaussians; the Fisher divergences use the same scores. Works with
-    `jaxcal.Scores` that have nodes.
+    Minus the slope of a regression of scores on nodes is the precision :math:`\Lambda_p`; the
+    intercept gives the centre :math:`c_p`. Both are exact for Gaussians. Works with `jaxcal.Scores`
+    that have nodes.
 
     Args:
         form: "full", which needs more nodes than dimensions; or "diagonal", which regresses one
@@ -196,8 +196,8 @@ class Regression(eqx.Module):
 class Landing(eqx.Module):
     r"""Centre and scale at a mode of the density, :math:`M M^\top = (-H)^{-1}` there.
 
-    Damped Newton steps on log p start at the node of highest density. They use the absolute
-    curvature, and steps that do not increase the density are shortened. Exact for Gaussians after
+    H is the Hessian of log p. Damped Newton steps on log p start at the node of highest density;
+    they use the absolute curvature and the best of several step lengths. Exact for Gaussians after
     one step; intended for narrow, skewed or heavy-tailed predictions, which a regression over wide
     nodes fits badly. Finds one of several modes. Needs log densities that are twice differentiable,
     so it does not work with `jaxcal.Scores`.
@@ -292,10 +292,10 @@ def _newton(scores: Points, precisions: Float[Array, "n d d"]) -> Points:
 class LocationScale(_Euclidean, eqx.Module):
     r"""Divergence between predictions by their centres, log scales and correlations.
 
-    The Euclidean distance of vectors :math:`(c_p, \log D_p, R_p^{1/2})`, with the entries of
-    :math:`R_p^{1/2}` above its diagonal, :math:`M_p = D_p R_p^{1/2}` from ``whitener``, and centres
-    in the units of the test. `Fisher` grows like 1 / width^4, so the sharpest predictions dominate
-    its median or overflow; this distance grows like the logarithm of widths. It ignores all else.
+    The Euclidean distance of vectors :math:`(c_p, \log D_p, R_p^{1/2})` by ``whitener``: centres in
+    the units of the test, log deviations, and the root of the correlations above its diagonal. All
+    else is ignored. `Fisher` grows like 1 / width^4, so the sharpest predictions dominate its
+    median or overflow; this distance grows like the logarithm of widths.
 
     Args:
         whitener: `Regression`, `Landing` or `Moments`.

@@ -173,7 +173,7 @@ def test_densities_that_are_undefined_at_a_value_are_named(pairs):
         checked(Claims(defined_to=1.5), (defined, xs))
 
 
-def test_draws_of_the_prior_may_be_of_the_continuous_parameters_alone():
+def test_the_prior_may_draw_the_continuous_parameters_alone():
     all_draws, key = prior(jax.random.key(0), 40), jax.random.key(1)
     kept = (0, 2)
     for given in (all_draws, all_draws[:, kept]):
