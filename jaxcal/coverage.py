@@ -229,9 +229,10 @@ def _precomputed(logs: LogDensities) -> tuple[Array, Array]:
 def _ranks(
     predictions: PredictionsLike, ys: Array, draws: Array, first: RowNumber
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"]]:
-    here = log_densities_at(predictions, ys)
-    there = jax.lax.map(lambda z: log_densities_at(predictions, z), jnp.moveaxis(draws, 1, 0))
-    return _above(here.astype(ys.dtype), there, first)
+    # in one loop: equal points get equal densities, to the last bit
+    points = jnp.concatenate([ys[None], jnp.moveaxis(draws, 1, 0).astype(ys.dtype)])
+    logs = jax.lax.map(lambda z: log_densities_at(predictions, z), points).astype(ys.dtype)
+    return _above(logs[0], logs[1:], first)
 
 
 @jax.jit

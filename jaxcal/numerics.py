@@ -87,6 +87,19 @@ def not_finite(tree: PyTree) -> Int[Array, ""]:
     return sum(counts, start=jnp.zeros((), jnp.float32)).astype(int)
 
 
+def group_sums(x: Array, group: Array, k: int) -> Array:
+    """Return the sum of ``x`` [n, ...] in each of k groups, [k, ...]; ``group`` [n], from 0.
+
+    Rows are first added in blocks of at most max(64, k), because rounding errors of one long sum
+    in float32 may reach some percent. Memory O(n + k) for each column.
+    """
+    side = max(64, k)
+    blocks = -(-x.shape[0] // side)
+    block = jnp.arange(x.shape[0], dtype=group.dtype) // side
+    parts = jax.ops.segment_sum(x, group + k * block, blocks * k)
+    return jnp.sum(parts.reshape(blocks, k, *x.shape[1:]), axis=0)
+
+
 def binary_size(x: Array) -> Array:
     """Return the smallest power of two above ``abs(x)``; 1 for 0, NaN and infinity. Dividing x by
     it loses no digits, and the square of the quotient neither overflows nor underflows."""

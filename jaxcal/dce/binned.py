@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal.dce.predictions import Binary, Ordered, ascending, atoms, binary
+from jaxcal.dce.predictions import Binary, Ordered, ascending, binary, merged, residuals_of_atoms
+from jaxcal.numerics import group_sums
 from jaxcal.read import checks
 from jaxcal.results import rows_in_one_order
 from jaxcal.typing import ArrayLike, DTypeLike, Scalar, Vector
@@ -44,7 +45,9 @@ def unbinned_ece(
         >>> float(jaxcal.dce.unbinned_ece(predictions, targets))
         0.25
     """
-    return ece(binary(predictions, targets, weights))
+    data = binary(predictions, targets, weights)
+    traced = any(isinstance(leaf, Tracer) for leaf in data)
+    return ece(data if traced else merged(data)[0])
 
 
 def ece(data: Binary | Ordered) -> Scalar:
@@ -56,7 +59,7 @@ def ece(data: Binary | Ordered) -> Scalar:
 def _ece(data: Binary | Ordered, values: Vector) -> Scalar:
     ties = jnp.any(values[1:] == values[:-1])
     residuals = jax.lax.cond(
-        ties, lambda data: atoms(data).rho, lambda data: data.w * (data.y - data.v), data
+        ties, residuals_of_atoms, lambda data: data.w * (data.y - data.v), data
     )
     return jnp.sum(jnp.abs(residuals))
 
@@ -126,8 +129,8 @@ def _binned(data: Binary, edges: Array) -> BinnedECE:
     # for few bins, comparison with every edge is faster than bisection and compiles to one pass
     method = "compare_all" if b <= 64 else "scan"
     which = jnp.clip(jnp.searchsorted(edges, data.v, side="right", method=method) - 1, 0, b - 1)
-    mass = jax.ops.segment_sum(data.w, which, b)
-    residual = jax.ops.segment_sum(data.w * (data.y - data.v), which, b)
+    mass = group_sums(data.w, which, b)
+    residual = group_sums(data.w * (data.y - data.v), which, b)
     wide = jnp.diff(edges)
     value, width = jnp.sum(jnp.abs(residual)), jnp.sum(mass * wide)
     widest = jnp.max(jnp.where(mass > 0, wide, 0))

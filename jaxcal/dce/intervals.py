@@ -17,7 +17,16 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
-from jaxcal.dce.predictions import Atoms, Ordered, atoms, binary, merged, ordered, sums
+from jaxcal.dce.predictions import (
+    Atoms,
+    Ordered,
+    atoms,
+    binary,
+    merged,
+    ordered,
+    residuals_of_atoms,
+    sums,
+)
 from jaxcal.numerics import at_least, at_most, smallest
 from jaxcal.read import checks
 from jaxcal.results import Result, recorded
@@ -218,7 +227,7 @@ def _surrogate(data: Ordered, k_max: int, limit: bool) -> SurrogateCE:
     k = jnp.argmin(random + widths)
     value = smallest(random + widths)  # NaN if a residual is NaN
     if limit:
-        error = jnp.sum(jnp.abs(atoms(data).rho))
+        error = jnp.sum(jnp.abs(residuals_of_atoms(data)))
         k, value = jnp.where(error < value, -1, k), at_most(value, error)
     return SurrogateCE(value, k, random)
 

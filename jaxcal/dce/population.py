@@ -34,7 +34,7 @@ from jaxcal.dce.intervals import least_partition
 from jaxcal.dce.lower import between, cell, feasible, places, shared
 from jaxcal.dce.predictions import Binary, Ordered, by_label, squares, sums
 from jaxcal.engine import LightJit
-from jaxcal.numerics import at_least, at_most, largest
+from jaxcal.numerics import at_least, at_most, group_sums, largest
 from jaxcal.typing import Key, Scalar, Vector
 
 RUNS = 128  # number of runs of ascending predictions, from which groups are formed
@@ -88,7 +88,7 @@ def label_free_groups(data: Ordered) -> Groups:
     ends = jnp.searchsorted(data.v, edges, side="right")
     run = jnp.cumsum(jnp.zeros(data.v.size, jnp.int32).at[ends[:-1]].add(1, mode="drop"))
     group = _best(run, data)
-    mass, ones = (jax.ops.segment_sum(x, group[run], RUNS) for x in (data.w, data.w * data.y))
+    mass, ones = (group_sums(x, group[run], RUNS) for x in (data.w, data.w * data.y))
     return Groups(edges, group, (ones / jnp.where(mass > 0, mass, jnp.nan))[group])
 
 
@@ -96,7 +96,7 @@ def _best(run: Array, data: Ordered) -> Array:
     noise = data.squares * data.v * (1 - data.v)
 
     def prefix(x: Array) -> Array:
-        total = jnp.cumsum(jax.ops.segment_sum(x, run, RUNS))
+        total = jnp.cumsum(group_sums(x, run, RUNS))
         return jnp.concatenate([jnp.zeros(1, x.dtype), total])
 
     centred = data.v - jnp.sum(data.w * data.v)
@@ -149,7 +149,7 @@ def upper_mean(
     spread, noise, total = jnp.sum(w * centred), jnp.sum(square * centred), jnp.sum(square)
     size = 1 / jnp.where(noise > total * spread, noise / jnp.where(spread > 0, spread, 1), total)
     cell = jnp.clip(jnp.where(jnp.isfinite(x), x + 1, 0) / 2 * VALUE_CELLS, 0, VALUE_CELLS - 1)
-    mass, moment = (jax.ops.segment_sum(p, cell.astype(jnp.int32), VALUE_CELLS) for p in (w, w * x))
+    mass, moment = (group_sums(p, cell.astype(jnp.int32), VALUE_CELLS) for p in (w, w * x))
     one = jnp.ones(1, x.dtype)
     value = jnp.concatenate([jnp.where(mass > 0, moment / jnp.where(mass > 0, mass, 1), 0), one])
     return _quantile(value, jnp.concatenate([size * mass, one]), alpha)

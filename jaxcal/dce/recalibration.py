@@ -7,6 +7,7 @@ from jaxtyping import Array
 from jaxcal.dce.distance import DistanceResult, distance_from_calibration
 from jaxcal.dce.population import RUNS, Groups
 from jaxcal.dce.predictions import Ordered, binary, ordered
+from jaxcal.numerics import group_sums
 from jaxcal.read import checks
 from jaxcal.results import Interval, Result, Sentences, confidence, in_words, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar
@@ -147,7 +148,7 @@ def _error_of_map(
     weight = jnp.sum(data.w**2)  # mean weight, averaged over observations by weight
 
     def by_group(x: Array) -> Array:
-        return jax.ops.segment_sum(x, of, RUNS)
+        return group_sums(x, of, RUNS)
 
     mass = by_group(data.w)
     rate = (by_group(data.w * data.y) + weight / 2) / (mass + weight)

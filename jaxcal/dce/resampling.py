@@ -25,7 +25,7 @@ from jaxcal.dce.intervals import boxcars
 from jaxcal.dce.predictions import Binary, Ordered, merged, one_by_one
 from jaxcal.dce.smooth import decaying_sums
 from jaxcal.nulls.contract import p_value
-from jaxcal.numerics import at_least, largest, smallest
+from jaxcal.numerics import at_least, group_sums, largest, smallest
 from jaxcal.read import checks
 from jaxcal.results import Sentences, too_few
 from jaxcal.typing import Key, Scalar, Vector
@@ -56,7 +56,7 @@ def _cells(data: Ordered) -> Ordered:
     cell = jnp.clip(jnp.nan_to_num(data.v) * CELLS, 0, CELLS - 1).astype(jnp.int32)
     one = jnp.ones_like(data.v) if data.labels is None else data.labels
     parts = one, one * data.v, one * data.y
-    count, v, y = (jax.ops.segment_sum(x, cell, CELLS) for x in parts)
+    count, v, y = (group_sums(x, cell, CELLS) for x in parts)
     some = at_least(count, 1)
     middle = (jnp.arange(CELLS, dtype=v.dtype) + 0.5) / CELLS
     v = jnp.where(count > 0, v / some, middle)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernels import points
+from jaxcal.numerics import in_order
 from jaxcal.read import checks, convert
 from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.sampling import check_batch
@@ -26,6 +27,8 @@ from jaxcal.typing import (
     Nodes,
     PredictionsLike,
 )
+
+SOME = 256  # about as many vectors determine what is subtracted from all
 
 
 class NodeScores(NamedTuple):
@@ -57,8 +60,8 @@ class _Euclidean:
         return centred(vectors) if vectors.shape[1] > points.FEW else vectors
 
     def center(self, features: PyTree) -> Array | None:
-        """Return what tests subtract from the vectors: their mean, [1, q]."""
-        return _mean(features)
+        """Return what tests subtract from the vectors: their median, [1, q]."""
+        return _median(features)
 
     def squared_distances(self, rows: Array, cols: Array) -> Array:
         return points.squared_distances(rows, cols)
@@ -72,15 +75,16 @@ class _Euclidean:
 
 
 def centred(vectors: Array) -> Array:
-    """Return the vectors minus their mean: a common offset would make distances inaccurate. Columns
-    with NaN or infinite entries are not changed, so rows without such entries stay finite."""
-    return vectors - _mean(vectors)
+    """Return the vectors minus a central one: a common offset would make distances inaccurate."""
+    return vectors - _median(vectors)
 
 
-def _mean(vectors: Array) -> Array:
-    """Return the mean of the vectors, [1, q]; 0 for columns where it is not finite."""
-    mean = jnp.mean(vectors, axis=0, keepdims=True)
-    return jnp.where(jnp.isfinite(mean), mean, 0)
+def _median(vectors: Array) -> Array:
+    """Return the median of some vectors, [1, q]; 0 for columns where it is not finite. Unlike a
+    mean it stays near most vectors if a few are very large, as scores of narrow predictions are."""
+    some = jax.lax.stop_gradient(vectors[:: max(vectors.shape[0] // SOME, 1)])
+    middle = in_order(some.T)[:, (some.shape[0] - 1) // 2]
+    return jnp.where(jnp.isfinite(middle), middle, 0)[None]
 
 
 def is_euclidean(divergence: DivergenceLike) -> TypeGuard[VectorDivergence]:

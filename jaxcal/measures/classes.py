@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxcal.numerics import largest
+from jaxcal.numerics import group_sums, largest
 from jaxcal.read import checks
 from jaxcal.results import Result, Sentences, counted, recorded, rows_in_one_order
 from jaxcal.typing import ArrayLike, Scalar
@@ -110,9 +110,8 @@ def _binned(
     if equal_mass:
         edges = jnp.quantile(c, edges).at[0].set(0).at[-1].set(1)
     index = jnp.searchsorted(edges[1:-1], c, side="right")
-    zeros = jnp.zeros(bins, c.dtype)
     count = jnp.zeros(bins, jnp.int32).at[index].add(1)
-    return of_bins(edges, count, zeros.at[index].add(c), zeros.at[index].add(hits))
+    return of_bins(edges, count, group_sums(c, index, bins), group_sums(hits, index, bins))
 
 
 def of_bins(

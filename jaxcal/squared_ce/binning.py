@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from jaxcal.numerics import group_sums
 from jaxcal.read import checks, convert
 from jaxcal.squared_ce.functions import Factors, Setting, scalar_only
 from jaxcal.squared_ce.reductions import Reduced
@@ -158,10 +159,8 @@ def _fit(bins: Bins, train: Reduced) -> FittedBins:
 
     def one(edges: Array, count: Array) -> BinSettings:
         which = bin_numbers(confidences, edges, count)
-        table = jnp.stack([jnp.ones_like(outcomes), train.residuals[:, 0], outcomes])
-        members, gaps, hits = jax.vmap(
-            lambda row: jax.ops.segment_sum(row, which, num_segments=edges.size - 1)
-        )(table)
+        table = jnp.stack([jnp.ones_like(outcomes), train.residuals[:, 0], outcomes], axis=1)
+        members, gaps, hits = group_sums(table, which, edges.size - 1).T
         some = jnp.maximum(members, 1)
         residuals = jnp.where(members > 0, gaps / some, everything)
         accuracy = hits / some

@@ -69,7 +69,7 @@ def test_shares_are_counts_by_hand():
     np.testing.assert_allclose(shares_of.observed, [0, 1 / 3, 2 / 3])
 
 
-@pytest.mark.parametrize("kind", ["counts", "plateau", "one point"])
+@pytest.mark.parametrize("kind", ["counts", "plateau", "equal rates", "one point"])
 def test_equal_densities_are_split_as_calibration_implies(kind):
     """Ranks of right predictions are uniform: counts, uniform densities, draws that are all one."""
     n, m = 6000, 7
@@ -78,6 +78,7 @@ def test_equal_densities_are_split_as_calibration_implies(kind):
     predictions, (ys, *zs) = {
         "counts": (dist.Poisson(rate), rng.poisson(rate, (1 + m, n)) * 1.0),
         "plateau": (dist.Uniform(rate, rate + 2), rng.uniform(rate, rate + 2, (1 + m, n))),
+        "equal rates": (dist.Poisson(0 * rate + 0.7), rng.poisson(0.7, (1 + m, n)) * 1.0),
         "one point": (dist.Poisson(0 * rate + 1e-6), np.zeros((1 + m, n))),
     }[kind]
     counts = np.asarray(coverage(predictions, ys, np.stack(zs, axis=1)).counts)

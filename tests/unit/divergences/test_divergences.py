@@ -15,7 +15,7 @@ from quick import quick_first
 from reference.sliced import SlicedWasserstein
 from reference.transport import Bures
 
-from jaxcal import calibration
+from jaxcal import calibration, kccsd_test
 from jaxcal.divergences import (
     MMD,
     Fisher,
@@ -480,3 +480,20 @@ def test_a_common_offset_of_vectors_costs_no_digits(n):
     wanted = np.sum((apart[10:110, None] - apart[None, 150:250]) ** 2, axis=-1)
     # float32 at 1e6 has steps of 1/16
     np.testing.assert_allclose(points.squared_distances(rows, cols), wanted, rtol=0.1)
+
+
+def test_a_narrow_prediction_costs_the_others_no_digits():
+    """The scores of the first are a million times those of others, and move their mean."""
+    rng = np.random.default_rng(0)
+    centers, nodes = rng.normal(size=(100, 1)), rng.normal(size=(10, 1))
+    widths = np.where(np.arange(100) == 0, 1e-4, 1.0)[:, None]
+    ys = centers + widths * rng.normal(size=(100, 1))
+
+    def test(dtype):
+        c, s, y, z = (jnp.asarray(part, dtype) for part in (centers, widths, ys, nodes))
+        scores = Scores((c - y) / s**2, (c[:, None] - z[None]) / s[:, None] ** 2, z)
+        return kccsd_test(0, scores, y)
+
+    with jax.enable_x64(False):
+        single = test(jnp.float32)
+    np.testing.assert_allclose(single.estimate, test(jnp.float64).estimate, rtol=1e-3)

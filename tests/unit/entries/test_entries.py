@@ -887,6 +887,12 @@ def test_a_data_frame_names_the_inputs_of_table_and_repair(key):
     frame = pd.DataFrame(np.asarray(jax.random.normal(key, (60, 2))), columns=["age", "weight"])
     test: Any = calibration_test(0, predictions, ys, inputs=frame)
     assert test.table.columns[3:] == ("age", "weight")
+    programs = calibration._unjudged.alone._cache_size()
+    unnamed: Any = calibration_test(0, predictions, ys, inputs=frame.to_numpy(), names=["a", "b"])
+    assert unnamed.table.columns[3:] == ("input 0", "input 1")
+    rows = "shift of a", "spread of a", "correlation of a and b", "tails of b"
+    assert unnamed.table.rows[::2] == rows
+    assert calibration._unjudged.alone._cache_size() == programs  # other names are no other program
     stream = StreamedTest.calibration(0, predictions, ys, frame, n_draws=9)
     streamed: Any = stream.result(stream.run([(predictions, ys, frame)]))
     assert streamed.table.columns == test.table.columns
@@ -897,12 +903,6 @@ def test_a_data_frame_names_the_inputs_of_table_and_repair(key):
         repaired.predictions(predictions, turned)
     with pytest.raises(ValueError, match="batch 0: inputs: wanted the columns"):
         stream.run([(predictions, ys, turned)])
-    programs = calibration._unjudged.alone._cache_size()
-    unnamed: Any = calibration_test(0, predictions, ys, inputs=frame.to_numpy(), names=["a", "b"])
-    assert unnamed.table.columns[3:] == ("input 0", "input 1")
-    rows = "shift of a", "spread of a", "correlation of a and b", "tails of b"
-    assert unnamed.table.rows[::2] == rows
-    assert calibration._unjudged.alone._cache_size() == programs  # other names are no other program
 
 
 def test_bad_input_is_said(key):
