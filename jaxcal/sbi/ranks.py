@@ -275,11 +275,13 @@ def rank_draws(
 @jax.jit
 def ranks_among_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n r"]:
     """Return r = 1 + d randomized ranks in [0, 1] per pair, among all draws but the last: of the
-    distance to the last draw of the pair before, as reference point, then of each parameter."""
+    distance to the last draw of another pair, as reference point, then of each parameter. The key
+    chooses that pair: in sorted rows, the draw of a neighbour would depend on theta."""
     points = jnp.concatenate([thetas[:, None], draws[:, :-1]], axis=1)
     same = jnp.full(points.shape[:2], 1 / points.shape[1], points.dtype)
     among = Candidates(points, same, same, jnp.ones((), points.dtype))
-    references = jnp.roll(draws[:, -1], 1, axis=0)
+    order = jax.random.permutation(jax.random.fold_in(key, 1 + thetas.shape[1]), len(thetas))
+    references = jnp.zeros_like(thetas, draws.dtype).at[order].set(draws[jnp.roll(order, 1), -1])
     statistics = [distance_to(references), *map(coordinate, range(thetas.shape[1]))]
     keys = jax.random.split(key, len(statistics))
     each = [ranks(k, among, f) for k, f in zip(keys, statistics, strict=True)]

@@ -13,10 +13,11 @@ import scipy.stats
 import jaxcal
 from jaxcal import LogDensities, Unnormalized, sbi
 from jaxcal.candidates import exchangeability_test
+from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.coverage import coverage
 from jaxcal.entries.table import blur, rises
 from jaxcal.sbi.adapters import as_draws
-from jaxcal.sbi.ranks import diagnosed, rank_draws
+from jaxcal.sbi.ranks import diagnosed, rank_draws, ranks_among_draws
 from jaxcal.streaming import StreamedTest
 
 N, M, D = 40, 9, 2
@@ -413,6 +414,17 @@ def test_the_order_of_draws_changes_no_verdict():
     same = jaxcal.Draws(draws)
     assert same.unsorted() is same
     np.testing.assert_array_equal(jax.jit(lambda d: d.unsorted().samples)(same), draws)
+
+
+def test_sorted_rows_of_a_right_posterior_are_not_rejected():
+    """The draw of a neighbour as reference point depended on theta: p was below .006."""
+    random = np.random.default_rng(0)
+    thetas = np.sort(random.normal(size=(400, 1)), axis=0)
+    xs = thetas + random.normal(size=(400, 1))
+    draws = xs[:, None] / 2 + 0.5**0.5 * random.normal(size=(400, 100, 1))
+    ranked = jax.vmap(ranks_among_draws, in_axes=(0, None, None))
+    distances = ranked(jax.random.split(KEY, 5), jnp.asarray(draws), jnp.asarray(thetas))[..., 0]
+    assert np.median(jax.vmap(uniformity)(distances)) > 0.05
 
 
 def test_chains_that_are_not_thinned_are_said(key):
