@@ -12,7 +12,7 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.engine import LightJit
 from jaxcal.kernels.bandwidths import by_values
@@ -48,12 +48,14 @@ class Diagnosis(eqx.Module):
             for overconfidence. Holm's method corrects shift and spread together and bias
             separately (bias and spread together if shift is None).
         shift_trend: Trend of the shift (of the bias if shift is None) along each of q features: its
-            moment times the rank of the feature, scaled to -1..1. Fields are [d, q]; corrected
-            together with ``spread_trend``. None unless the test is conditional and has features.
+            moment times the rank of the feature, scaled to -1..1 (equal values have their average
+            rank, so a constant has no trend). Fields are [d, q]; corrected together with
+            ``spread_trend``. None unless the test is conditional and has features.
         spread_trend: Trend of the spread along each feature, [d, q]; None if ``shift_trend`` is.
         strongest: Indices of the parameter and feature of the strongest trend, [2]; or None.
         thirds: Shift (first row) and spread (second row) of the ``strongest`` parameter in the
-            lowest, middle and highest third of its feature, [2, 3]; None without trends.
+            lowest, middle and highest third of its feature, [2, 3]; NaN for a third without pairs,
+            as equal values are not split. None without trends.
         marginal_spread: Logarithm of claimed over actual deviation of each parameter by itself,
             with separate Holm correction, as in `jaxcal.results.Coordinates`. None if shift is
             None; NaN for nonlinear scores.
@@ -113,8 +115,8 @@ def diagnose(
     if not conditional or features is None:
         return Diagnosis(shift, bias, spread, None, None, None, None, alone, pairs)
     n, q = features.shape
-    ranks = jnp.argsort(jnp.argsort(features, axis=0), axis=0)
-    g = (2 * ranks.astype(thetas.dtype) + 1 - n) / n
+    twice = jax.vmap(_twice_ranks, in_axes=1, out_axes=1)(features)
+    g = (twice.astype(thetas.dtype) + 1 - n) / n
     of_first, of_second = (
         (w[:, :, None] * g[:, None, :]).reshape(n, d * q) for w in (first, second)
     )
@@ -127,12 +129,19 @@ def diagnose(
     )
     which = jnp.argmax(z) % (d * q)
     k, j = which // q, which % q
-    third = jnp.clip((3 * ranks[:, j]) // n, 0, 2)
-    inside = (third[None] == jnp.arange(3)[:, None]).astype(thetas.dtype)
+    third = (3 * twice[:, j]) // (2 * n)
+    inside = (third[None] == jnp.arange(3, dtype=third.dtype)[:, None]).astype(thetas.dtype)
     thirds = jnp.stack([inside @ w[:, k] / jnp.sum(inside, axis=1) for w in (first, second)])
     of_shift, of_spread = (Means(*(part.reshape(d, q) for part in trend)) for trend in trends)
     strongest = jnp.stack([k, j])
     return Diagnosis(shift, bias, spread, of_shift, of_spread, strongest, thirds, alone, pairs)
+
+
+def _twice_ranks(feature: Float[Array, " n"]) -> Int[Array, " n"]:
+    """Return twice the rank of each value from 0 on; equal values have their average rank."""
+    ordered = jnp.sort(feature)
+    below = jnp.searchsorted(ordered, feature, side="left")
+    return below + jnp.searchsorted(ordered, feature, side="right") - 1
 
 
 def with_shapes(table: Table, of: Diagnosis, level: float) -> Diagnosis:

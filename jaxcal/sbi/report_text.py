@@ -154,12 +154,14 @@ def sentences(
     said += _by_themselves(d, names, level, by_ranks=by_ranks)
     if _changes(d, level) and d.thirds is not None:
         k, j = map(int, np.asarray(d.strongest))
-        shift, spread = np.asarray(d.thirds)
+        filled = ~np.isnan(np.asarray(d.thirds[0]))  # at least two; equal values are in one third
+        shift, spread = np.asarray(d.thirds)[:, filled]
+        *which, last = np.asarray(["lowest", "middle", "highest"])[filled]
         actual = ", ".join(f"{b:+.2f}" for b in shift)
         shares = ", ".join(f"{1 - s:.2f}" for s in spread)
         others = "" if by_ranks else " given the other parameters"
         said.append(
-            f"errors change with x[{j}], most in {names[k]}: in its lowest, middle and highest "
+            f"errors change with x[{j}], most in {names[k]}: in its {', '.join(which)} and {last} "
             f"third claimed minus actual mean {actual} sd, actual / claimed variance{others} "
             f"{shares}"
         )

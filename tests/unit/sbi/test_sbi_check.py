@@ -463,6 +463,26 @@ def test_amounts_are_positive_whichever_way_something_is_off(right):
     assert "too low by 0.2 sd (limits -0.1 to 0.5)" in text
 
 
+def test_trends_along_tied_features_ignore_the_order_of_rows():
+    """Right where x[1] is 0, shifted by 1 where it is 1; x[0] is constant, rows are sorted."""
+    ys = jnp.sort(jax.random.normal(jax.random.key(0), (N, 1)), axis=0)
+    one = jnp.asarray(np.random.default_rng(1).integers(0, 2, (N, 1)), float)
+    xs = jnp.concatenate([jnp.ones((N, 1)), one], axis=1)
+    given, unit = jnp.zeros((N, 1)), jnp.ones((N, 1, 1))
+
+    def diagnosis(shift):
+        return diagnose(KEY, ys, shift - ys, given, xs, conditional=True, covariances=unit)
+
+    same, off = diagnosis(0.0), diagnosis(one)
+    assert float(same.shift_trend.p_value[0, 0]) == 1
+    assert float(jnp.min(same.shift_trend.p_value)) > 0.01  # was 1e-50 along both
+    assert np.isnan(off.thirds[0, 1])
+    low, high = (jnp.mean((one - ys)[one == group]) for group in (0, 1))
+    np.testing.assert_allclose(off.thirds[0, ::2], [low, high])
+    (text,) = [said for said in sentences(off, ("a",), 0.05) if "errors change" in said]
+    assert f"in its lowest and highest third claimed minus actual mean {low:+.2f}, " in text
+
+
 def test_neither_tails_nor_correlations_are_named_beside_a_shift(right):
     """Of ranks: a shift of "a" changes its tails and, if large, its correlations; not "b"."""
     p, one = np.array([0.001, 0.9]), np.ones(2)
