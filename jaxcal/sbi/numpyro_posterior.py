@@ -112,7 +112,6 @@ class NumpyroPosterior:
         if not self.inputs:
             drawn = Predictive(self.model, num_samples=n)(convert.key(key), **self._call(None, one))
         else:
-            self._learn_latents(one)
 
             def simulate(key: Key, row: PyTree) -> PyTree:
                 drawn = Predictive(self.model, num_samples=1)(key, **self._call(None, row))
@@ -122,16 +121,20 @@ class NumpyroPosterior:
         missing = [name for name in self.observed if name not in drawn]
         if missing:
             raise ValueError(f"observed: model(None) has no site {missing[0]!r}")
-        thetas = self.free({name: drawn[name] for name in self.example})
+        thetas = self.free(drawn, inputs)
         xs = {name: drawn[name] for name in self.observed} | inputs
         return thetas, xs[self.observed[0]] if self.single and not inputs else xs
 
-    def free(self, latents: dict[str, Array]) -> Float[Array, "n d"]:
-        """Map latent sites [n, ..], in their supports, to unconstrained vectors [n, d]."""
-        if self.unravel is None:
-            raise ValueError("inputs: call `pairs` or `scored` first, which find the sites")
-        one = jax.jit(jax.vmap(lambda latent: ravel_pytree(self._unconstrained(latent))[0]))
-        return one({name: jnp.asarray(latents[name]) for name in self.example})
+    def free(
+        self, latents: Mapping[str, ArrayLike], inputs: Mapping[str, ArrayLike] | None = None
+    ) -> Float[Array, "n d"]:
+        """Map latent sites [n, ..], in their supports, to unconstrained vectors [n, d]; ``inputs``
+        are those of `pairs`, as the support of a site may depend on them."""
+        rows = self._inputs(inputs, len(next(iter(latents.values()))))
+        if self.inputs:
+            self._learn_latents({name: leaf[0] for name, leaf in rows.items()})
+        one = jax.vmap(lambda *pair: ravel_pytree(self._unconstrained(*pair))[0])
+        return jax.jit(one)({name: jnp.asarray(latents[name]) for name in self.example}, rows)
 
     def draw_nodes(self, key: Key, m: int) -> Float[Array, "m d"]:
         """Return m unconstrained draws of the prior. Factors and other observed sites are ignored,
@@ -192,7 +195,7 @@ class NumpyroPosterior:
         """Determine the latent sites, their names and their flattening for the inputs ``row``."""
         self.row = row
         self.example = self._latents()
-        unconstrained = self._unconstrained(self.example)
+        unconstrained = self._unconstrained(self.example, row)
         flat, self.unravel = ravel_pytree(unconstrained)
         self.d, self.names = flat.size, _coordinate_names(unconstrained)
 
@@ -236,17 +239,13 @@ class NumpyroPosterior:
             raise ValueError("model: model(None) has no latent sites besides the observed ones")
         return latents
 
-    def _unconstrained(self, latents: dict[str, Array]) -> dict[str, Array]:
+    def _unconstrained(self, latents: dict[str, Array], row: dict[str, Array]) -> dict[str, Array]:
         from numpyro.handlers import seed
         from numpyro.infer.util import unconstrain_fn
 
         fixed = seed(self.model, jax.random.key(0))
-        call = self._call(None, self.row)
-        return {
-            name: value
-            for name, value in unconstrain_fn(fixed, (), call, latents).items()
-            if name in latents
-        }
+        unconstrained = unconstrain_fn(fixed, (), self._call(None, row), latents)
+        return {name: unconstrained[name] for name in latents}
 
 
 def _dict(values: object, name: str = "params") -> dict[str, PyTree]:

@@ -316,3 +316,23 @@ def test_arguments_that_do_not_fit_the_model_are_named(options, message):
         posterior.pairs(0, 3, inputs={"design": jnp.ones((2, 3))})
     with pytest.raises(ValueError, match="xs: wanted a dict of y, design"):
         posterior.scored(jnp.ones((3, 1)), jnp.ones((3, 3)), None)
+
+
+def test_supports_that_depend_on_inputs_are_those_of_each_row():
+    def model(width, x=None):
+        t = numpyro.sample("t", dist.Uniform(0.0, width))
+        numpyro.sample("x", dist.Normal(t, 0.01), obs=x)
+
+    widths = jnp.asarray([3.0, 1.0, 2.0])
+    posterior = NumpyroPosterior(model, inputs=["width"])
+    us, xs = posterior.pairs(0, 3, {"width": widths})
+    t = widths * jax.nn.sigmoid(us[:, 0])
+    np.testing.assert_allclose(t, xs["x"], atol=0.05)
+    slope = t * (1 - t / widths)
+    scores = posterior.scored(us, xs, None).at_targets[:, 0]
+    np.testing.assert_allclose(scores, (xs["x"] - t) * 1e4 * slope + 1 - 2 * t / widths, rtol=1e-9)
+
+    fresh = NumpyroPosterior(model, inputs=["width"])  # it learns the sites from the inputs
+    np.testing.assert_allclose(fresh.free({"t": t}, {"width": widths}), us, rtol=1e-9)
+    with pytest.raises(ValueError, match="inputs: wanted width, got None"):
+        posterior.free({"t": t})
