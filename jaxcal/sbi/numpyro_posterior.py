@@ -25,11 +25,12 @@ Program: TypeAlias = Callable[..., Any]  # a model or a guide of numpyro
 class NumpyroPosterior:
     """The posterior of a numpyro model, over its unconstrained latent variables.
 
-    Observed sites other than ``observed``, ``numpyro.factor`` and scaled sites change the density
-    of the latent variables but not what the model simulates. With them `pairs` raises ValueError;
-    draw pairs from the joint density by other means. Latent sites must be continuous. An autoguide
-    is fitted to one x: with stacked ``params`` of n fits, ``guide.get_posterior(params)`` is a
-    distribution with batch shape [n], which `score_pairs` takes.
+    Observed sites other than ``observed``, ``numpyro.factor``, scaled sites and masked latent sites
+    change the density of the latent variables but not what the model simulates. With them `pairs`
+    raises ValueError; draw pairs from the joint density by other means. Latent sites must be
+    continuous. An autoguide is fitted to one x: with stacked ``params`` of n fits,
+    ``guide.get_posterior(params)`` is a distribution with batch shape [n], which `score_pairs`
+    takes.
 
     Args:
         model: ``model(x)`` puts priors on its latent sites and observes x
@@ -40,7 +41,8 @@ class NumpyroPosterior:
         inputs: Names of further arguments that differ between observations, such as a design; xs is
             then a dict that includes them, each with a leading axis n.
         guide: A trained amortized guide with the same arguments and latent sites, which is tested
-            instead of the model's exact posterior.
+            instead of the model's exact posterior. Where its supports are wider than the model's,
+            the distribution tested is the guide's given the model's supports.
         params: The guide's parameters.
         batch: Number of gradients computed at once.
 
@@ -147,16 +149,34 @@ class NumpyroPosterior:
     def log_prob(self, u: Array, x: PyTree) -> Array:
         """Return the log density of the guide, else of the model, at unconstrained parameters u [d]
         given one x, up to a constant that may depend on x."""
-        from numpyro.handlers import substitute
         from numpyro.infer.util import potential_energy
 
-        program = self.model if self.guide is None else substitute(self.guide, data=self.params)
         assert self.unravel is not None
         inputs = {name: x[name] for name in self.inputs}
         sites = {name: x[name] for name in self.observed} if isinstance(x, Mapping) else x
         sites = sites[self.observed[0]] if self.single and isinstance(x, Mapping) else sites
-        call = self._call(sites, inputs, self.guide_x_name)
-        return jnp.negative(potential_energy(program, (), call, self.unravel(u)))
+        call, latents = self._call(sites, inputs), self.unravel(u)
+        if self.guide is None:
+            return jnp.negative(potential_energy(self.model, (), call, latents))
+        return self._guide_log_prob(latents, call, self._call(sites, inputs, self.guide_x_name))
+
+    def _guide_log_prob(self, free: dict[str, Array], of_model: PyTree, of_guide: PyTree) -> Array:
+        """Return the guide's log density of unconstrained latents, which are those of the model's
+        supports; -infinity outside of the guide's supports."""
+        from numpyro.handlers import substitute
+        from numpyro.infer.util import constrain_fn, get_transforms, log_density
+
+        latents = constrain_fn(self.model, (), of_model, free)
+        transforms = get_transforms(self.model, (), of_model, latents)
+        guide = substitute(self.guide, data=self.params)
+        log_prob, sites = log_density(guide, (), of_guide, latents)
+        for name, value in latents.items():
+            if name not in sites:
+                raise ValueError(f"guide: it has no site {name!r}, which is latent in the model")
+            jacobian = transforms[name].log_abs_det_jacobian(free[name], value)
+            inside = _inside(sites[name]["fn"].support, value)
+            log_prob = jnp.where(inside, log_prob + jnp.sum(jacobian), -jnp.inf)
+        return log_prob
 
     def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:
         self.prepare(thetas, xs)
@@ -218,6 +238,11 @@ class NumpyroPosterior:
                     f"of the latent variables, but simulations do not use it. Make it part of a "
                     f"distribution, or test pairs that you drew from the joint density yourself"
                 )
+            if name not in self.observed and _is_masked(site["fn"]):
+                raise ValueError(
+                    f"model: latent site {name!r} is masked (handlers.mask or .mask): its density "
+                    f"leaves out entries that simulations draw. Test the model without the mask"
+                )
             if site.get("scale") is not None:
                 raise ValueError(
                     f"model: site {name!r} has a scaled log density (handlers.scale or a "
@@ -260,6 +285,21 @@ def _site_names(observed: Any, argument: str = "observed") -> tuple[str, ...]:
     if not nonempty or not all(isinstance(name, str) for name in names):
         raise TypeError(f"{argument}: wanted names, got {convert.say(observed)}")
     return tuple(names)
+
+
+def _is_masked(distribution: Any) -> bool:
+    """Return whether a distribution, or one that it wraps, has a mask other than True."""
+    mask = getattr(distribution, "_mask", True)
+    base = getattr(distribution, "base_dist", None)
+    return mask is not True or (base is not None and _is_masked(base))
+
+
+def _inside(support: Any, value: Array) -> Array:
+    """Return whether a value is within the bounds of a constraint, if it has any."""
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    low, high = getattr(support, "lower_bound", -jnp.inf), getattr(support, "upper_bound", jnp.inf)
+    return jnp.all((value >= low) & (value <= high))
 
 
 def _first_free(model: Program, taken: set[str], of: str) -> str:

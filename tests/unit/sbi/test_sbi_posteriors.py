@@ -164,6 +164,35 @@ def test_an_amortized_guide_is_a_prediction():
     np.testing.assert_allclose(scores.at_targets[:, 0], (0.5 * xs - us[:, 0]) / 0.25, rtol=1e-9)
 
 
+def box(x=None):
+    t = numpyro.sample("t", dist.Uniform(-5.0, 5.0))
+    numpyro.sample("x", dist.Normal(t, 0.3), obs=x)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "score"),
+    [
+        (lambda x: dist.Normal(x, 0.3), lambda t, x: (x - t) / 0.09),
+        (lambda x: dist.LogNormal(x, 1.0), lambda t, x: (x - jnp.log(t) - 1) / t),
+        (lambda x: dist.Uniform(-1.0, 8.0), lambda t, x: jnp.where(t > -1, 0.0, jnp.nan)),
+    ],
+)
+def test_a_guide_is_compared_over_the_supports_of_the_model(distribution, score):
+    def guide(x=None):
+        numpyro.sample("t", distribution(x))
+
+    posterior = NumpyroPosterior(box, guide=guide)
+    us, xs = posterior.pairs(0, 9)
+    scores = posterior.scored(us, xs, None).at_targets[:, 0]
+    share = jax.nn.sigmoid(us[:, 0])
+    t = 10 * share - 5
+    np.testing.assert_allclose(t, xs, atol=1.5)
+    wanted = score(t, xs) * 10 * share * (1 - share) + 1 - 2 * share
+    np.testing.assert_allclose(scores, wanted, rtol=1e-8)
+    with pytest.raises(ValueError, match="guide: it has no site 't'"):
+        NumpyroPosterior(box, guide=lambda x: None).scored(us, xs, None)
+
+
 @pytest.mark.slow
 def test_autoguides_fitted_to_each_observation_are_predictions():
     from numpyro.infer import SVI, Trace_ELBO
@@ -266,6 +295,16 @@ def test_a_factor_enters_the_density_but_not_simulations():
 
     with pytest.raises(ValueError, match="'x' has a scaled log density"):
         NumpyroPosterior(scaled).pairs(0, 4)
+
+    def masked(x):
+        mu = numpyro.sample("mu", dist.Normal(jnp.zeros(2), 1.0).mask(mask).to_event(1))
+        numpyro.sample("x", dist.Normal(mu, 1.0).mask(jnp.asarray([True, False])), obs=x)
+
+    mask = jnp.asarray([True, False])
+    with pytest.raises(ValueError, match="latent site 'mu' is masked"):
+        NumpyroPosterior(masked).pairs(0, 4)
+    mask = True
+    assert NumpyroPosterior(masked).pairs(0, 4)[0].shape == (4, 2)
 
 
 def regression(design, noise, y=None):
