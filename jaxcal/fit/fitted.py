@@ -12,7 +12,7 @@ from jaxcal.divergences.vectors import NodeScores, Vectors
 from jaxcal.fit.residuals import ClassFrame, Featured, Frame, Residual
 from jaxcal.kernels.points import Constant
 from jaxcal.numerics import at_least, binary_size
-from jaxcal.read import Scores, Units
+from jaxcal.read import Scores, Units, checks
 from jaxcal.statistics.finite_rank import FiniteRank
 from jaxcal.statistics.weighted import Weighted
 from jaxcal.typing import (
@@ -135,7 +135,7 @@ class Fitted(eqx.Module):
         ``keys`` [2]: one for random draws of the residuals, one for those of the distance.
         ``vectors`` [n, q]: what the distance compares if the test was fitted with `Vectors`.
         """
-        self._check_nodes(predictions)
+        self.check(predictions, targets, vectors)
         view = self.frame.view(predictions, targets, scores=self.residual.needs_scores)
         embedding, kernel = self.embedding, self.prediction_kernel
         for_divergence, for_residual = self.residual.divided(view, embedding.divergence, kernel)
@@ -144,14 +144,19 @@ class Fitted(eqx.Module):
         described = embedding.features(keys[1], for_divergence, view.at_nodes, vectors)
         return self.residual.features(keys[0], view, for_residual, self.target_kernel, described)
 
-    def _check_nodes(self, predictions: PredictionsLike) -> None:
-        """Raise ValueError if scores were taken at other nodes than those of the fit. Under jit
-        only the number of nodes is compared."""
-        frame, nodes = self.frame, predictions.nodes if isinstance(predictions, Scores) else None
-        if nodes is None or not isinstance(frame, Frame) or frame.nodes is None:
+    def check(self, predictions: PredictionsLike, targets: Array, vectors: Any) -> None:
+        """Raise ValueError if targets or vectors have other widths than those of the fit, or scores
+        were taken at other nodes. Under jit only the number of nodes is compared."""
+        frame, units = self.frame, self.embedding.units
+        if units is not None and vectors is not None:
+            checks.width(jnp.asarray(vectors), units.scale, "inputs")
+        if not isinstance(frame, Frame):
             return
-        fitted = frame.nodes
-        same = nodes.shape[0] == fitted.shape[0]
+        checks.width(targets, frame.origin, "targets")
+        if frame.nodes is None or not isinstance(predictions, Scores):
+            return
+        fitted, nodes = frame.nodes, predictions.nodes
+        same = nodes is not None and nodes.shape[0] == fitted.shape[0]
         if same and not isinstance(fitted, Tracer) and not isinstance(nodes, Tracer):
             there = frame.units.points(jnp.asarray(nodes).reshape(fitted.shape))
             same = bool(jnp.allclose(there, fitted, rtol=1e-4, atol=1e-4))

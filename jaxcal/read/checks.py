@@ -1,5 +1,6 @@
 """Validation of arguments; errors name the argument, the expected and the actual value."""
 
+import math
 from collections.abc import Iterable, Set
 from typing import Any
 
@@ -267,6 +268,12 @@ def rows(value: object, n: int, name: str) -> Array:
     if vectors.size == 0 or vectors.shape[:1] != (n,):
         raise ValueError(f"{name}: wanted n={n} rows, one per target, got shape {vectors.shape}")
     return vectors.reshape(n, -1)
+
+
+def width(value: Array, first: Array, name: str) -> None:
+    """Raise ValueError if rows [n, ...] lack the d numbers of the rows of a fit, ``first`` [d]."""
+    if (d := math.prod(value.shape[1:])) != first.size:
+        raise ValueError(f"{name}: the first sample had {first.size} columns, the batch has {d}")
 
 
 def probabilities(value: Any, name: str = "predictions", *, binary: bool = False) -> Array:

@@ -120,6 +120,7 @@ class LinearFit(eqx.Module):
             ys = checks.targets(targets, least=1)
             predictions = checks.predictions(predictions, ys)
         vectors = checks.rows(inputs[0], ys.shape[0], "inputs") if inputs else None
+        self.prepared.check(predictions, ys, vectors)
         # draws are determined by the targets of the batch, not by its position in the stream
         key = jax.random.fold_in(self.key, zlib.crc32(np.asarray(ys).tobytes()))
         sums = _batch_sums(key, self.prepared, predictions, ys, vectors, jnp.asarray(done))
@@ -310,6 +311,7 @@ class EntriesStream(eqx.Module):
         predictions, targets, *inputs = batch
         ys = checks.targets(targets, least=1)
         checked, columns = observed(predictions, ys, inputs[0] if inputs else None)
+        checks.width(ys, self.fit.units.scale, "targets")
         few, q = self.fit.frame.inputs, 0 if columns is None else columns.shape[1]
         if q != (first_q := 0 if few is None else few.columns.scale.size):
             raise ValueError(f"inputs: the first sample had {first_q} columns, the batch has {q}")

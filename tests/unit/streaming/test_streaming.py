@@ -160,3 +160,35 @@ def test_a_bad_batch_is_named_and_a_bad_value_is_no_verdict(test):
     result = stein.result(stein.run([(scores, bad)]))
     assert result.verdict == "cannot tell"
     assert "NaN" in result.reason
+
+
+@pytest.mark.parametrize("kind", ["skce", "kccsd", "kcsd", "calibration"])
+def test_batches_of_another_width_than_the_first_are_refused(kind):
+    x, noise = np.random.default_rng(2).normal(size=(2, 40, 2))
+
+    def batch(d, q=2):
+        normals = dist.Normal(jnp.asarray(x[:, :d]), 1.0).to_event(1)
+        inputs = (x[:, :q],) if kind in ("kcsd", "calibration") else ()
+        return (normals, (x + noise)[:, :d], *inputs)
+
+    options = {} if kind == "calibration" else {"features": FEATURES}
+    test = getattr(StreamedTest, kind)(0, *batch(2), **options)
+    with pytest.raises(ValueError, match=r"targets: .* had 2 columns, the batch has 1"):
+        test.update(test.empty(), *batch(1))
+    if len(batch(2)) == 3:
+        with pytest.raises(ValueError, match=r"inputs: .* had 2 columns, the batch has 1"):
+            test.update(test.empty(), *batch(2, 1))
+
+
+def test_batches_of_scores_at_other_nodes_are_refused():
+    ys = RANDOM.normal(size=(40, 1))
+    nodes = np.linspace(-2, 2, 5)[:, None]
+
+    def scores(nodes):
+        return Scores(-ys, np.broadcast_to(-nodes, (40, 5, 1)) + ys[:, None], nodes)
+
+    test = StreamedTest.kccsd(0, scores(nodes), ys, features=FEATURES)
+    state = test.run([(scores(nodes), ys)])
+    for other in (scores(nodes + 1), Scores(-ys)):
+        with pytest.raises(ValueError, match=r"Scores.nodes: .*base points of the fit only"):
+            test.update(state, other, ys)
