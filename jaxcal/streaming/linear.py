@@ -5,7 +5,6 @@ stores k (b + k) numbers for k entries and b draws.
 """
 
 import math
-import zlib
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -20,9 +19,10 @@ from jaxcal.entries.calibration import observed, table_names
 from jaxcal.entries.sums import EntriesFit
 from jaxcal.fit.fitted import Fitted
 from jaxcal.fit.specification import Specification
+from jaxcal.kernel_means.particles import FromDraws, FromQuantiles
 from jaxcal.nulls.limits import p_value_of_spectrum
 from jaxcal.numerics import not_finite
-from jaxcal.read import checks
+from jaxcal.read import Draws, checks
 from jaxcal.read.convert import input_names
 from jaxcal.read.observations import observations
 from jaxcal.results import JudgedResult, Parts, Sentences, Table, in_words, sentences, too_few
@@ -86,13 +86,15 @@ class LinearFit(eqx.Module):
     """A fitted test with random features; implements `jaxcal.streaming.state.Sums`.
 
     ``key`` is for draws; ``prepared`` holds units, bandwidths, nodes and frequencies; ``kind`` is
-    "kccsd", "kcsd" or "skce"; ``size`` is the length p of the feature vector z of an observation.
+    "kccsd", "kcsd" or "skce"; ``size`` is the length p of the feature vector z of an observation;
+    ``numbered``: whether averages over predictions are taken from draws.
     """
 
     key: Key
     prepared: Fitted
     kind: str = eqx.field(static=True)
     size: int = eqx.field(static=True)
+    numbered: bool = eqx.field(static=True)
 
     @classmethod
     def of(
@@ -100,11 +102,9 @@ class LinearFit(eqx.Module):
     ) -> "LinearFit":
         """Return the test fitted to checked observations, with the name ``kind``."""
         prepared, size = _fitted(key, predictions, ys, spec)
-        return cls(key, prepared, kind, size.size)
-
-    @property
-    def numbered(self) -> bool:
-        return False
+        drawn = FromDraws.route, FromQuantiles.route
+        numbered = any(route in _statistic(prepared).route for route in drawn)
+        return cls(key, prepared, kind, size.size, numbered and not isinstance(predictions, Draws))
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         """Return zero sums, by name, of z, z z^T, |z|^2, |z|^4 and non-finite values; no minima."""
@@ -121,8 +121,9 @@ class LinearFit(eqx.Module):
             predictions = checks.predictions(predictions, ys)
         vectors = checks.rows(inputs[0], ys.shape[0], "inputs") if inputs else None
         self.prepared.check(predictions, ys, vectors)
-        # draws are determined by the targets of the batch, not by its position in the stream
-        key = jax.random.fold_in(self.key, zlib.crc32(np.asarray(ys).tobytes()))
+        # batches with equal targets need other draws: shared errors of averages would add up
+        high, low = divmod(first, 2**32)
+        key = jax.random.fold_in(jax.random.fold_in(self.key, high), low)
         sums = _batch_sums(key, self.prepared, predictions, ys, vectors, jnp.asarray(done))
         return ys.shape[0], dict(zip(SUMS, sums, strict=True)), {}
 

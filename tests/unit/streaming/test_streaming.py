@@ -6,6 +6,7 @@ import numpyro.distributions as dist
 import pytest
 
 from jaxcal import RandomFeatures, Scores
+from jaxcal.divergences import Vectors
 from jaxcal.engine.linear import linear_sums
 from jaxcal.read.observations import observations
 from jaxcal.streaming import Shards, StreamedTest, StreamState, array_batches
@@ -192,3 +193,17 @@ def test_batches_of_scores_at_other_nodes_are_refused():
     for other in (scores(nodes + 1), Scores(-ys)):
         with pytest.raises(ValueError, match=r"Scores.nodes: .*base points of the fit only"):
             test.update(state, other, ys)
+
+
+def test_equal_batches_have_different_draws():
+    """Errors of averages from draws that equal batches of rare counts share would add up."""
+    rates = np.full((10, 2), 0.03)
+    batch = (dist.Poisson(jnp.asarray(rates)).to_event(1), np.zeros((10, 2)), rates)
+    spread = (dist.Poisson(RANDOM.random((50, 2))).to_event(1), RANDOM.poisson(0.5, (50, 2)))
+    vectors = Vectors(RANDOM.random((50, 2)))
+    test = StreamedTest.skce(0, *spread, features=FEATURES, divergence=vectors)
+    once, twice = (test.run([batch] * k) for k in (1, 2))
+    assert not np.allclose(twice.sums["sums"], 2 * once.sums["sums"], rtol=1e-3)
+    assert twice.rows == ((0, 20),)
+    backward = test.update(test.run([batch], first=10), *batch, first=0)
+    same(backward, twice)
