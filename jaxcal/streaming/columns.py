@@ -64,7 +64,7 @@ def columns_of(names: Sequence[str], chosen: Sequence[str] = ()) -> Columns:
             raise BadFile(
                 f"--columns {text}: wanted KEY=NAME for one of the columns {', '.join(names)}"
             )
-        key = TARGETS if key in TARGET_NAMES else key
+        key = TARGETS if key in TARGET_NAMES else key.removesuffix(".0")  # as `_labels`
         (arrays if key in ARRAYS else classes)[key] = name
     form = set(arrays) - {TARGETS} | ({PROBABILITIES} if classes else set())
     if TARGETS not in arrays or form not in FORMS or classes.keys() & arrays.keys():
@@ -89,13 +89,16 @@ def _by_name(names: Sequence[str]) -> list[str]:
     return chosen + predictions
 
 
-def arrays_of(table: Any, columns: Columns, widths: dict[str, int]) -> tuple[Arrays, np.ndarray]:
+def arrays_of(
+    table: Any, columns: Columns, widths: dict[str, int], seen: set[str]
+) -> tuple[Arrays, np.ndarray]:
     """Return the arrays of an Arrow table of n rows, and a mask of the rows that could be read.
 
     Args:
         table: The Arrow table.
         columns: Columns to read.
         widths: Length of the lists in a column, by array; added for new arrays (first list).
+        seen: Labels that occur; added, if there is one class (that class and some of the others).
 
     Returns:
         Arrays of n rows by name, and a mask [n]. Unreadable values are NaN, and labels -1."""
@@ -113,7 +116,7 @@ def arrays_of(table: Any, columns: Columns, widths: dict[str, int]) -> tuple[Arr
         arrays[PROBABILITIES] = np.concatenate([1 - values, values], axis=1) if one else values
     if PROBABILITIES in arrays:
         labels = tuple(columns.classes) or tuple(map(str, range(arrays[PROBABILITIES].shape[1])))
-        arrays[TARGETS] = _labels(table.column(columns.arrays[TARGETS]), labels)
+        arrays[TARGETS] = _labels(table.column(columns.arrays[TARGETS]), labels, seen)
     return arrays, good
 
 
@@ -124,9 +127,10 @@ def _arrow() -> tuple[Any, Any]:
     return pa, pc
 
 
-def _labels(column: Any, classes: Sequence[str]) -> np.ndarray:
+def _labels(column: Any, classes: Sequence[str], seen: set[str]) -> np.ndarray:
     """Return the index of each label among the classes, or -1 if it is unknown. For one class: 1
-    for it and 0 for others; -1 for null and, if it is yes or no, for labels that are neither."""
+    for it and 0 for others, ``seen`` (`arrays_of`); -1 for null, empty texts and, if it is yes or
+    no, for labels that are neither."""
     pa, pc = _arrow()
     texts = pc.replace_substring_regex(pc.cast(column, pa.string()), r"\.0$", "")
 
@@ -137,7 +141,11 @@ def _labels(column: Any, classes: Sequence[str]) -> np.ndarray:
         return places(classes)
     (one,) = classes  # the probability of one of two labels
     if one.lower() not in YES + NO:
-        return np.where(pc.is_null(texts).to_numpy(zero_copy_only=False), -1, places(classes) + 1)
+        empty = pc.fill_null(pc.equal(texts, ""), True).to_numpy(zero_copy_only=False)
+        label = np.where(empty, -1, places(classes) + 1)
+        others = pc.unique(texts.filter(pa.array(label == 0))).to_pylist()
+        seen.update([one] * bool(np.any(label == 1)), others[:3] if len(seen) < 4 else [])
+        return label
     small = pc.utf8_lower(texts)
     yes, no = places(YES, small) >= 0, places(NO, small) >= 0
     label = yes if one.lower() in YES else no
@@ -151,7 +159,11 @@ def _numbers(name: str, column: Any, widths: dict[str, int]) -> tuple[np.ndarray
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         lengths = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
-        width = widths.setdefault(name, int(lengths[0]) if len(lengths) else 0)
+        if name not in widths:
+            if not np.any(lengths >= 0):
+                raise BadFile(f"'{name}' is null in the first {len(lengths)} rows; wanted lists")
+            widths[name] = int(lengths[np.argmax(lengths >= 0)])
+        width = widths[name]
         good = lengths == width
         flat, read = _numbers(f"{name} ..", column.filter(pa.array(good)).flatten(), widths)
         values = np.full((len(good), width, *flat.shape[1:]), np.nan, flat.dtype)

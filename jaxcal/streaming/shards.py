@@ -55,7 +55,8 @@ class Shards:
     Raises:
         BadFile: There is no shard, there are several kinds, or a shard cannot be read. During a
             pass: a row is unusable (shard and row are named, rows counted from 0), two shards have
-            the same content, or a shard changed while it was read.
+            the same content, or a shard changed while it was read. After a pass: the class of a
+            single column of probabilities never occurred, and two or more other labels did.
 
     Example:
         >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet
@@ -82,6 +83,7 @@ class Shards:
         self.left_out, self.fault = 0, ""
         self._widths: dict[str, int] = {}
         self._form: dict[str, Any] = {}
+        self._seen: set[str] = set()
         self._system, self._base, self.kind, self.paths = _listed(self.path)
         i, n = share
         if not 1 <= i <= n <= len(self.paths):
@@ -134,6 +136,12 @@ class Shards:
                 yield ShardBatch.of(line, *batch_of(filled), filler=length - n)
             if self._state_of(path) != info:
                 raise BadFile(f"{path}: changed while it was read")
+        if len(self._seen) > 1 and self._seen.isdisjoint(self._columns.classes):
+            labels, (one,) = ", ".join(f"'{k}'" for k in sorted(self._seen)), self._columns.classes
+            raise BadFile(
+                f"{self.path}: '{one}' is none of the labels ({labels}, ..): name the class whose "
+                f"probability a single column holds as its label, --columns LABEL=NAME"
+            )
 
     def sample(self, rows: int, seed: int = 0) -> Arrays:
         """Return arrays by name, of about ``rows`` rows drawn from at most 63 of all shards."""
@@ -185,7 +193,7 @@ class Shards:
                 tables = scanner.to_batches() if rows is None else [scanner.take(pa.array(rows))]
                 for table in tables:
                     if len(table):
-                        yield *arrays_of(table, self._columns, self._widths), rows
+                        yield *arrays_of(table, self._columns, self._widths, self._seen), rows
                 return
             if self.kind == "npz":
                 arrays, _ = arrays_file.load(Path(path), ARRAYS)

@@ -306,6 +306,49 @@ def test_yes_and_no_have_one_column(tmp_path):
         np.testing.assert_allclose(numbers["p_value"], wanted["p_value"], rtol=1e-9)
 
 
+@pytest.mark.parametrize("key", ["1", "1.0"])
+def test_a_class_named_as_a_float_is_that_label(tmp_path, key):
+    folder = tables(tmp_path / "a", p=P[:, 0], y=(LABELS == 0).astype(float))
+    rows = Shards(folder, columns=["y=y", f"{key}=p"]).sample(2 * N)
+    assert rows["targets"].sum() == np.sum(LABELS == 0)
+    folder = tables(tmp_path / "b", y=LABELS.astype(float), **WIDE)
+    rows = Shards(folder, columns=["y=y", "0.0=p0", "1.0=p1", "2.0=p2"]).sample(2 * N)
+    assert set(rows["targets"]) == {0, 1, 2}
+
+
+def test_a_class_that_is_no_label_is_an_error(tmp_path):
+    label = np.where(LABELS == 0, "Alive", "dead")
+    folder = tables(tmp_path / "a", p=P[:, 0], label=label)
+    with pytest.raises(BadFile, match=r"'alive' is none of the labels \('Alive', 'dead', \.\.\)"):
+        list(Shards(folder, columns=["label=label", "alive=p"]))
+    order = np.argsort(LABELS != 1)  # one class against two others, the last rows hold these alone
+    folder = tables(tmp_path / "b", p=P[order, 1], label=np.array(["a", "b", "c"])[LABELS[order]])
+    batches = list(Shards(folder, 10, columns=["label=label", "b=p"]))
+    assert sum(batch[1][batch.filler :].sum() for batch in batches) == np.sum(LABELS == 1)
+
+
+def test_an_empty_label_of_one_class_is_a_fault(tmp_path):
+    label = np.where(LABELS == 0, "dead", "alive")
+    label[7] = ""
+    folder = tables(tmp_path / "a", "csv", p=P[:, 0], label=label)
+    with pytest.raises(BadFile, match="row 7 has a label that is none of the classes"):
+        list(Shards(folder, columns=["label=label", "dead=p"]))
+
+
+def test_a_null_in_the_first_row_of_lists_is_a_fault(tmp_path):
+    rows = [None, *P[1:].tolist()]
+    folder = tables(tmp_path / "a", probabilities=np.array([*rows, 0], object)[:-1], label=LABELS)
+    with pytest.raises(BadFile, match="row 0 holds no numbers, or lists of another length"):
+        list(Shards(folder))
+    shards = Shards(folder, skip_bad=True)
+    assert sum(len(batch[1]) - batch.filler for batch in shards) == N - 1
+    assert shards.left_out == 1
+    nulls = pa.table({"probabilities": pa.nulls(9, pa.list_(pa.float64())), "label": [0] * 9})
+    pq.write_table(nulls, tmp_path / "nulls.parquet")
+    with pytest.raises(BadFile, match="'probabilities' is null in the first 9 rows"):
+        list(Shards(tmp_path / "nulls.parquet", skip_bad=True))
+
+
 def test_means_and_deviations_are_tested_as_normals(tmp_path, capsys):
     """Rows are numbered over all shards, so that shares and merges change nothing."""
     columns = {"y": MEANS + ERRORS, "mu": MEANS, "sigma": np.ones(N)}
