@@ -18,6 +18,7 @@ from jaxtyping import PyTree
 
 from jaxcal.coverage import Coverage, of_counts, ranks_of
 from jaxcal.dce.table import Table
+from jaxcal.read import checks, convert
 from jaxcal.results import Result, replacing
 from jaxcal.typing import Contents
 
@@ -352,14 +353,17 @@ class TableSums(eqx.Module):
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
         p, y = map(np.asarray, batch)
-        if y.shape != p.shape[:1]:
+        if p.ndim == 2:  # checked and put in order in JAX's float type, but summed in their own
+            checks.probabilities(batch[0], "predictions")
+            p = p[:, convert.class_columns(batch[0], "predictions") or slice(None)]
+        if p.ndim == 2 and p.shape[1] > 2:
+            y = np.argmax(p, axis=1) == np.asarray(checks.labels(batch[1], *p.shape))
+            p = np.max(p, axis=1)
+        elif y.shape != p.shape[:1]:
             raise ValueError(
                 f"targets: wanted one label per observation, {p.shape[:1]}, got {y.shape}"
             )
-        if p.ndim == 2 and p.shape[1] == 2:
-            p = p[:, 1]
-        elif p.ndim == 2:
-            p, y = np.max(p, axis=1), np.argmax(p, axis=1) == y
+        p = p[:, 1] if p.ndim == 2 else p
         table = Table.of(p[done:], y[done:], cells=self.cells)
         return len(p), {name: getattr(table, name) for name in self.zeros()[0]}, {}
 

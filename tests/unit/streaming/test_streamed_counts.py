@@ -91,3 +91,28 @@ def test_a_table_of_classes_is_that_of_the_most_probable(tmp_path):
     of_all = dce.binned_ece(np.max(P, 1), right, edges=8)
     binned = dce.binned_ece(**table.means, edges=8)
     np.testing.assert_allclose(binned.value, of_all.value, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("p", "y", "error", "said"),
+    [
+        (P, LABELS + 1, ValueError, "targets: classes 1, .., 3 were given"),
+        (P, LABELS - 1, ValueError, "targets: wanted classes 0, .., 2, got -1 to 1"),
+        (P, LABELS.astype(str), TypeError, "targets: "),
+        (2 * P, LABELS, ValueError, "predictions: row 0 does not sum to 1"),
+        (2 * P[:, :2], LABELS == 1, ValueError, "predictions: row 0 does not sum to 1"),
+    ],
+)
+def test_classes_and_probabilities_of_a_table_are_checked(p, y, error, said):
+    test = StreamedTest.table()
+    with pytest.raises(error, match=said):
+        test.update(test.empty(), p, y)
+
+
+def test_columns_of_a_table_are_read_by_their_numbers():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(P[:, [2, 0, 1]], columns=["p2", "p0", "p1"])
+    test = StreamedTest.table()
+    sums = test.update(test.empty(), frame, LABELS).sums
+    for name, total in test.update(test.empty(), P, LABELS).sums.items():
+        np.testing.assert_array_equal(sums[name], total)
