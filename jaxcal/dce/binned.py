@@ -104,6 +104,7 @@ def binned_ece(
         targets: Labels y, 0 or 1, or means of labels, [n].
         edges: The number of bins of equal width on [0, 1], or ascending edges from 0 to 1.
         shift: Shift of equal bins to the right, in bins, in [0, 1). If positive, one bin is added.
+            ValueError if it is not 0 and ``edges`` are given as an array.
         weights: Weights of the observations, [n], >= 0.
 
     Returns:
@@ -147,6 +148,8 @@ def _edges(edges: ArrayLike, shift: ArrayLike, dtype: DTypeLike) -> Array:
         if not isinstance(shift, Tracer) and not float(shift) >= 0:
             raise ValueError(f"shift: wanted a part of a bin in [0, 1), got {shift}")
         return jnp.concatenate([even[:1], even[:-1] + shift / edges, even[-1:]])
+    if isinstance(shift, Tracer) or shift != 0:
+        raise ValueError("shift: is one of equal bins: move given edges, or pass a number of bins")
     places = checks.floats(edges, "edges").astype(dtype)
     if places.ndim != 1 or places.size < 2:
         raise ValueError(f"edges: wanted a number of bins, or edges from 0 to 1, got {edges!r}")

@@ -297,6 +297,15 @@ def test_binned_ece_counts_the_ends_and_uses_the_edges_given():
     assert float(error.bound) >= upper_distance(v, y).value - 1e-12
 
 
+def test_a_shift_of_edges_that_are_given_is_refused():
+    v, y, edges = np.array([0.2, 0.7]), np.array([0, 1]), jnp.asarray([0.0, 0.3, 1.0])
+    for run in (dce.binned_ece, jax.jit(dce.binned_ece)):
+        with pytest.raises(ValueError, match=r"shift: is one of equal bins.* number of bins"):
+            run(v, y, edges=edges, shift=0.5)
+    plain, zero = (dce.binned_ece(v, y, edges=edges, **o) for o in ({}, {"shift": jnp.zeros(())}))
+    assert plain.value == zero.value
+
+
 def test_weighted_ce_recovers_ece_and_the_mean():
     v, y, w = sample(8)
     rho = w / w.sum() * (y - v)
