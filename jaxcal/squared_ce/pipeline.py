@@ -260,7 +260,7 @@ def calibration_error(
     risk: hyperparameters, and the estimator ``best``, are those of the lowest mean validation risk;
     test rows affect no choice. The final function of an estimator is the mean of the folds'
     functions, without a refit. All computations are in float64, whatever the setting of JAX, as
-    small ridges need it. Splits depend on the values of the rows, not on their order.
+    small ridges need it. Random splits depend on the values of the rows, not on their order.
 
     Use ``error`` and ``interval`` for the size of the error; the bins of a reliability diagram for
     the predictions at which it occurs (their squared error is positive for calibrated predictions
@@ -278,8 +278,8 @@ def calibration_error(
             the paper: 15 bins, tuned bins (neither for the canonical notion), kernel density, and
             two kernel ridges.
         folds: Number of contiguous folds of the shuffled rows (1 for a single validation set of a
-            fifth), a splitter with ``split(X, y)`` as in scikit-learn, or pairs (training rows,
-            validation rows), numbered within the rows for tuning.
+            fifth). Or, for the rows for tuning in the order of the data: a splitter with ``split(X,
+            y)`` as in scikit-learn, or pairs (training rows, validation rows) of their numbers.
         test: Share of rows on which tuned estimators are evaluated, drawn by the key; or these rows
             (indices, or a mask [n]).
         level: Intervals have confidence 1 - ``level``.
@@ -319,6 +319,7 @@ def calibration_error(
             for part in (problem.inputs, problem.outcomes)
         )
         tuning, tested = splits.hold_out(key, test, rows, outcomes, classes)
+        tuning = tuning if splits.is_number(folds) else np.sort(tuning)
         opt, final = problem.take(tuning), problem.take(tested)
         pairs = splits.folds(folds, rows[tuning], classes[tuning])
         largest = opt.take(max((train for train, _ in pairs), key=len))

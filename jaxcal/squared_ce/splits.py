@@ -42,6 +42,11 @@ def hold_out(key: Key, test: Any, *values: Any) -> Split:
     return _at_least_two(others[order], tested, "test")
 
 
+def is_number(splitter: Folds) -> bool:
+    """Return whether folds are given by their number, not by a splitter or pairs of rows."""
+    return isinstance(splitter, int) or getattr(splitter, "ndim", None) == 0
+
+
 def folds(splitter: Folds, inputs: np.ndarray, labels: np.ndarray) -> list[Split]:
     """Return (training rows, validation rows) of each fold.
 
@@ -51,7 +56,7 @@ def folds(splitter: Folds, inputs: np.ndarray, labels: np.ndarray) -> list[Split
     n = len(inputs)
     if isinstance(splitter, bool):
         raise TypeError("folds: wanted a number or a splitter, got a bool")
-    if isinstance(splitter, int) or (getattr(splitter, "ndim", None) == 0):
+    if is_number(splitter):
         return _contiguous(checks.integer(splitter, "folds"), n)
     if isinstance(splitter, str) or not (
         hasattr(splitter, "split") or isinstance(splitter, Iterable)

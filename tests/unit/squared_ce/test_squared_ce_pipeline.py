@@ -209,25 +209,13 @@ def test_nan_is_counted_and_risks_are_compared_on_common_rows(problem):
 def test_class_wise_adds_up_the_problems_of_the_classes():
     law = finite.FiniteDistribution(*(jnp.asarray(a) for a in (ATOMS, WEIGHTS, CONDITIONALS)))
     p, y = (np.asarray(a) for a in law.sample(jax.random.key(3), 400))
-    key, test, third = jax.random.key(4), np.arange(0, 400, 4), np.arange(400) % 3
-
-    def on_the_same_rows(*values):
-        """Folds name rows by their place among those for tuning, which the values decide."""
-        tuning, _ = hold_out(key, test, *values)
-        folds = [(third[tuning] != k).nonzero()[0] for k in range(3)]
-        valid = [(third[tuning] == k).nonzero()[0] for k in range(3)]
-        return {
-            "estimators": [Bins((1, 10))],
-            "test": test,
-            "folds": list(zip(folds, valid, strict=True)),
-        }
-
-    whole = on_the_same_rows(p, np.eye(3)[y], y)
-    result = squared_ce.calibration_error(key, p, y, notion="class-wise", **whole)
+    key, test, third = jax.random.key(4), np.arange(0, 400, 4), np.arange(300) % 3
+    folds = [tuple(np.flatnonzero(part) for part in (third != k, third == k)) for k in range(3)]
+    options = {"estimators": [Bins((1, 10))], "test": test, "folds": folds}
+    result = squared_ce.calibration_error(key, p, y, notion="class-wise", **options)
     parts = [
         squared_ce.calibration_error(key, p[:, k], y == k, notion="binary", **options)
         for k in range(3)
-        for options in [on_the_same_rows(p[:, k], y == k)]
     ]
     assert result.best.squared == pytest.approx(sum(part.best.squared for part in parts))
     assert result.best.risk == pytest.approx(sum(part.best.risk for part in parts))
@@ -337,6 +325,16 @@ def test_splitters_and_pairs_of_rows_are_taken_as_they_are(problem):
     assert (fixed.n_tuning, fixed.n_test) == (80, 20)
 
 
+@pytest.mark.parametrize("test", [np.arange(20) * 5, 0.2])
+def test_folds_of_rows_number_them_in_the_order_of_the_data(problem, test):
+    key, halves = jax.random.key(2), (np.arange(40), np.arange(40, 80))
+    tuning = np.sort(hold_out(key, test, problem.inputs, problem.outcomes)[0])
+    result = problem_error(key, problem, estimators=[Zero()], test=test, folds=[halves])
+    residuals = np.asarray(problem.residuals)[tuning[halves[1]]]
+    wanted = double_loop(residuals, np.zeros((40, 40)))
+    assert result.best.fold_risks[0] == pytest.approx(wanted, rel=1e-12)
+
+
 @pytest.mark.parametrize("test", [0.3, np.arange(3, 8), np.arange(50) % 7 == 0])
 def test_tuning_and_test_rows_are_all_rows_once(test):
     tuning, tested = hold_out(jax.random.key(0), test, np.arange(50) % 9)
@@ -434,10 +432,7 @@ def test_bad_data_is_named_or_flagged(problem):
 def test_folds_without_a_class_are_named():
     y = np.r_[np.zeros(60, int), np.ones(20, int)]
     p = np.tile([[0.6, 0.4]], (80, 1))
-    confidence, correct = np.full(80, 0.6), y == 0
-    order, _ = hold_out(jax.random.key(0), np.arange(2), confidence, correct, y)
-    without = np.flatnonzero(y[order] == 0)
-    rest = np.flatnonzero(y[order] == 1)
+    without, rest = np.arange(58), np.arange(58, 78)
     result = squared_ce.calibration_error(
         jax.random.key(0),
         p,
