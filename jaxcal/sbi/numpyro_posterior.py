@@ -132,7 +132,7 @@ class NumpyroPosterior:
     ) -> Float[Array, "n d"]:
         """Map latent sites [n, ..], in their supports, to unconstrained vectors [n, d]; ``inputs``
         are those of `pairs`, as the support of a site may depend on them."""
-        rows = self._inputs(inputs, len(next(iter(latents.values()))))
+        rows = self._inputs(inputs, jnp.shape(next(iter(latents.values())))[0])
         if self.inputs:
             self._learn_latents({name: leaf[0] for name, leaf in rows.items()})
         one = jax.vmap(lambda *pair: ravel_pytree(self._unconstrained(*pair))[0])
@@ -176,7 +176,7 @@ class NumpyroPosterior:
             jacobian = transforms[name].log_abs_det_jacobian(free[name], value)
             inside = _inside(sites[name]["fn"].support, value)
             log_prob = jnp.where(inside, log_prob + jnp.sum(jacobian), -jnp.inf)
-        return log_prob
+        return jnp.asarray(log_prob)
 
     def scored(self, thetas: Array, xs: PyTree, nodes: Array | None) -> Scores:
         self.prepare(thetas, xs)
