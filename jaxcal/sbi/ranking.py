@@ -31,7 +31,8 @@ class PosteriorRanking(eqx.Module):
     Attributes:
         tests: One `jaxcal.TestResult` with a leading axis M, in the original order of the models.
         names: Names of the M models.
-        notes: Sentences on the pairs, as in `ScoredPairs`.
+        notes: Sentences on the pairs, as in `ScoredPairs`; the report adds the warnings of the
+            tests of the models that it shows.
     """
 
     tests: TestResult
@@ -71,9 +72,17 @@ class PosteriorRanking(eqx.Module):
         counts = ", ".join(f"{np.sum(verdicts == word)} {word}" for word in np.unique(verdicts))
         head = f"ranking of {len(order)} posteriors, best first, n = {n}"
         more = [f"  .. and {len(order) - len(shown)} more"] if len(order) > len(shown) else []
-        notes = [f"  note: {note}" for note in self.notes]
+        said: dict[str, list[str]] = {note: [] for note in self.notes}
+        tests = jax.tree.map(np.asarray, self.tests)
+        for k in shown:
+            for text in jax.tree.map(lambda leaf, k=k: leaf[k], tests).warnings():
+                said.setdefault(text, []).append(self.names[k])
+        notes = []
+        for note, of in said.items():
+            whose = "" if len(of) in (0, len(shown)) else f" ({', '.join(of)})"
+            notes.append(f"  note{whose}: {note}")
         counted = f"  {counts} (p adjusted)"
-        return "\n".join([head, *rows, *more, counted, *notes, *pointer(self.notes)])
+        return "\n".join([head, *rows, *more, counted, *notes, *pointer(said)])
 
 
 @full_precision

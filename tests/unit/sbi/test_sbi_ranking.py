@@ -49,6 +49,17 @@ def test_models_are_ordered_by_error_and_tested_separately():
     assert "not rejected" in text
 
 
+def test_the_report_has_the_warnings_of_the_models_shown():
+    """Counts are those of one model, not sums over models; a warning of some names them."""
+    thetas, xs = (jnp.tile(rows, (4, 1)) for rows in pairs(20))
+    ranking = sbi.rank_posteriors(KEY, Gaussian(jnp.asarray([0.5, 0.7])), thetas, xs, prior=PRIOR)
+    assert "  note: 60 observations repeat another exactly" in repr(ranking)
+    assert repr(ranking).endswith("explained: python -m jaxcal explain repeated-rows")
+    share = jnp.asarray([0.0, 0.4])
+    one = eqx.tree_at(lambda r: r.tests.notes["one-observation-decides"], ranking, share)
+    assert "  note (model 1): one observation carries 40% of" in repr(one)
+
+
 @pytest.mark.slow
 def test_parameters_with_bounds_are_freed_for_every_model():
     thetas, xs = pairs(60)
