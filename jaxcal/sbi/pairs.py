@@ -171,7 +171,7 @@ def score_pairs(
     space = space_of(prior, bounds, d, values.dtype)
     check_inside(space, values, names)
     notes += suspicions.simulated_again(values, features)
-    notes += suspicions.about_space(space, prior, bounds, values, names)
+    notes += suspicions.about_space(space, bounds, values, names)
     notes += _about_inputs(key, prior, own_prior, scorer, values, xs)
 
     pairs = _Pairs(scorer, values, xs, features)

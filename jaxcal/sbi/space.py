@@ -97,10 +97,7 @@ def space_of(prior: PriorLike | None, bounds: ArrayLike | None, d: int, dtype: D
             raise ValueError("bounds: wanted (low, high), each a number or one per parameter")
         low, high = (_wide(edge, d, dtype) for edge in bounds)
     else:
-        support = getattr(prior, "support", None)
-        edges = [] if support is None else list(_edges(support))
-        if not edges:
-            edges = [(-np.inf, np.inf)]
+        edges = _blocks(prior) or [(-np.inf, np.inf)]
         if len(edges) > 1 and sum(np.size(low) for low, _ in edges) == d:
             low = np.concatenate([np.atleast_1d(low) for low, _ in edges])
             high = np.concatenate([np.atleast_1d(high) for _, high in edges])
@@ -121,6 +118,56 @@ def _wide(edge: Any, d: int, dtype: DTypeLike, name: str = "bounds") -> Array:
             f"{array.shape}"
         )
     return jnp.asarray(np.broadcast_to(array, (d,)), dtype)
+
+
+def _blocks(prior: Any) -> list[tuple[Any, Any]]:
+    """Return (low, high) of each block of parameters of a prior; [] if it declares no support.
+
+    A `TransformedDistribution` of numpyro or torch declares the codomain of its last transform, the
+    real line for an affine one. The support of its base is mapped instead, if every transform is
+    increasing or decreasing in each coordinate.
+    """
+    kind = type(prior).__name__
+    if kind in ("Independent", "ExpandedDistribution"):
+        return _blocks(prior.base_dist)
+    support = getattr(prior, "support", None)
+    declared = [] if support is None else list(_edges(support))
+    if kind != "TransformedDistribution":
+        return declared
+    parts = [part for whole in prior.transforms for part in getattr(whole, "parts", [whole])]
+    try:
+        signs = [np.asarray(checks.floats(part.sign, "prior")) for part in parts]
+    except NotImplementedError:
+        return declared
+    blocks = _blocks(prior.base_dist)
+    for part, sign in zip(parts, signs, strict=True):
+        blocks = [_image(part, sign > 0, *block) for block in blocks]
+    return blocks if len(blocks) == 1 else declared
+
+
+def _image(transform: Any, rising: Any, *interval: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the edges of the image of an interval (low, high) under a monotone transform. Edges of
+    its domain become those of its codomain, where its values may be clipped or NaN."""
+    edges = [*interval, *next(_edges(transform.domain)), *next(_edges(transform.codomain))]
+    arrays = [np.asarray(checks.floats(edge, "prior")) for edge in edges]
+    low, high, start, end, least, most = arrays
+    images = [low, high]
+    if is_of_torch(transform):
+        import torch  # pyright: ignore[reportMissingImports]
+
+        images = [torch.as_tensor(np.array(edge)) for edge in images]
+    first, last = (np.asarray(checks.floats(transform(edge), "prior")) for edge in images)
+    below = np.where(
+        rising, np.where(low <= start, least, first), np.where(high >= end, least, last)
+    )
+    above = np.where(rising, np.where(high >= end, most, last), np.where(low <= start, most, first))
+    return below, above
+
+
+def is_of_torch(value: Any) -> bool:
+    """Return whether an object's class or base class is from torch, sbi or a flow library."""
+    libraries = {base.__module__.split(".")[0] for base in type(value).__mro__}
+    return bool(libraries & {"torch", "sbi", "zuko", "lampe"})
 
 
 def _edges(support: Any) -> Iterator[tuple[Any, Any]]:
@@ -188,14 +235,18 @@ def check_continuous(thetas: Array, names: Sequence[str]) -> None:
 
 def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
     """Return indices of parameters whose values appear uniform between two bounds; [] for n < 200.
-    The range of n >= 200 draws from a density with vanishing tails is more than 3.6 standard
-    deviations; that of a uniform density is 3.46."""
+    The range of n >= 200 draws from a density of one mode with vanishing tails is more than 3.6
+    standard deviations; that of a uniform density is 3.46. Distribution functions of two such modes
+    with a smaller range differ from a uniform one by more than .12 (that of 200 uniform values in
+    .007 of cases)."""
     values = np.asarray(checks.floats(thetas, "thetas"), float)
     if len(values) < 200:
         return []
-    spread = values.std(axis=0)
-    ranges = np.ptp(values, axis=0) / np.where(spread > 0, spread, np.inf)
-    return [int(k) for k in np.flatnonzero((ranges > 3) & (ranges < 3.6))]
+    spread, width = values.std(axis=0), np.ptp(values, axis=0)
+    ranges = width / np.where(spread > 0, spread, np.inf)
+    shares = (np.sort(values, axis=0) - values.min(axis=0)) / np.where(width > 0, width, 1)
+    apart = np.max(np.abs(shares - np.linspace(0, 1, len(values))[:, None]), axis=0)
+    return [int(k) for k in np.flatnonzero((ranges > 3) & (ranges < 3.6) & (apart < 0.12))]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from jaxcal.read import Scores
 from jaxcal.read.observations import copies, fingerprints, repeated_rows
 from jaxcal.read.scores import log_densities_at
 from jaxcal.results import counted
-from jaxcal.sbi.space import Space, evenly_filled
+from jaxcal.sbi.space import Space, evenly_filled, is_of_torch
 from jaxcal.typing import ArrayLike, Predictions, PriorLike
 
 FEW = 50  # number of pairs below which there is a warning
@@ -42,30 +42,26 @@ def simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
 
 
 def about_space(
-    space: Space,
-    prior: PriorLike | None,
-    bounds: ArrayLike | None,
-    thetas: Array,
-    names: tuple[str, ...],
-):
-    """Return a sentence on parameters with bounds, or one that seems to have unknown bounds."""
+    space: Space, bounds: ArrayLike | None, thetas: Array, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return sentences on parameters with bounds, and on one that seems to have unknown bounds."""
     bounded = [name for name, has_bound in zip(names, space.bounded, strict=True) if has_bound]
+    notes: tuple[str, ...] = ()
     if bounded:
         listed = bounded[0] if len(bounded) == 1 else f"{len(bounded)} parameters"
-        return (
+        notes += (
             f"{listed} with bounds: tested after a change to the whole line (logit between two "
             f"bounds, log from one), scores with the log-Jacobian, since a density with an edge "
             f"violates the identity that the test rests on [bounded-parameters]",
         )
-    if getattr(prior, "support", None) is not None or bounds is not None:
-        return ()
-    if even := evenly_filled(thetas):
-        return (
+    even = [k for k in evenly_filled(thetas) if not space.bounded[k]]
+    if even and bounds is None:
+        notes += (
             f"{names[even[0]]} fills an interval evenly, as under a uniform prior, but no bounds "
             f"are known: a density with an edge violates the identity that the test rests on; pass "
             f"prior= (a distribution) or bounds=(low, high) [unknown-bounds]",
         )
-    return ()
+    return notes
 
 
 def about_scores(scores: Scores) -> tuple[str, ...]:
@@ -193,12 +189,6 @@ def prior_log_probs(prior: Any, thetas: np.ndarray) -> np.ndarray | None:
     else:
         logs = np.asarray(prior.log_prob(jnp.asarray(thetas)))
     return logs.reshape(len(thetas), -1).sum(axis=1)
-
-
-def is_of_torch(value: Any) -> bool:
-    """Return whether an object's class or base class is from torch, sbi or a flow library."""
-    libraries = {base.__module__.split(".")[0] for base in type(value).__mro__}
-    return bool(libraries & {"torch", "sbi", "zuko", "lampe"})
 
 
 def about_training(

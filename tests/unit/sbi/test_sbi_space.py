@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 from jaxcal.sbi.space import Space, check_continuous, check_inside, evenly_filled, space_of
+from jaxcal.sbi.suspicions import about_space
 
 INF = np.inf
 BOX = Space(jnp.asarray([-1.0, 0.0, -INF, -INF]), jnp.asarray([3.0, INF, 2.0, INF]))
@@ -69,6 +70,30 @@ def test_the_space_is_read_from_the_prior(prior, low, high):
     space = space_of(prior, None, 2, jnp.float64)
     np.testing.assert_array_equal(space.low, [low, low])
     np.testing.assert_array_equal(space.high, [high, high])
+
+
+UNIT = dist.Uniform(jnp.zeros(2), 1.0)
+AFFINE = dist.transforms.AffineTransform(jnp.asarray([1.0, 5.0]), jnp.asarray([10.0, -2.0]))
+LOGISTIC = dist.transforms.SigmoidTransform()
+
+
+@pytest.mark.parametrize(
+    ("prior", "low", "high"),
+    [
+        (dist.TransformedDistribution(UNIT, AFFINE).to_event(1), [1, 3], [11, 5]),
+        (dist.TransformedDistribution(UNIT.to_event(1), AFFINE), [1, 3], [11, 5]),
+        (dist.TransformedDistribution(dist.Normal(0, 1), [LOGISTIC, AFFINE]), [1, 3], [11, 5]),
+        (dist.TransformedDistribution(dist.Exponential(), AFFINE), [1, -INF], [INF, 5]),
+        (dist.TransformedDistribution(UNIT, [LOGISTIC.inv, AFFINE]), -INF, INF),
+        (dist.TransformedDistribution(UNIT, dist.transforms.ExpTransform()), 1, np.e),
+        (dist.TransformedDistribution(UNIT, dist.transforms.AbsTransform()), 0, INF),
+        (dist.LogUniform(jnp.ones(2), 3.0), 1, 3),
+    ],
+)
+def test_edges_of_a_transformed_prior_are_those_of_its_draws(prior, low, high):
+    space = space_of(prior, None, 2, jnp.float64)
+    np.testing.assert_allclose(space.low, np.broadcast_to(low, 2), rtol=1e-12)
+    np.testing.assert_allclose(space.high, np.broadcast_to(high, 2), rtol=1e-12)
 
 
 class Interval:
@@ -134,3 +159,26 @@ def test_an_even_filling_is_noticed_and_a_gaussian_is_not():
     assert evenly_filled(jnp.concatenate([normal, uniform], axis=1)) == [1]
     assert evenly_filled(uniform[:100]) == []
     assert evenly_filled(jnp.zeros((300, 1))) == []
+    modes = 4 * jnp.sign(jnp.linspace(-1, 1, 300))[:, None] + normal
+    assert 3 < np.ptp(modes) / np.std(modes) < 3.6
+    assert evenly_filled(modes) == []
+
+
+def test_unknown_bounds_are_said_of_declared_supports_and_beside_bounds():
+    class Square(dist.transforms.AbsTransform):
+        codomain = dist.constraints.real
+
+    unit = jax.random.uniform(jax.random.key(0), (300, 2))
+    prior = dist.TransformedDistribution(dist.Uniform(jnp.zeros(2), 1.0), Square()).to_event(1)
+    names, codes = (
+        ("a", "b"),
+        lambda space, bounds=None: [
+            note.split("[")[-1] for note in about_space(space, bounds, unit, names)
+        ],
+    )
+    declared = space_of(prior, None, 2, jnp.float64)
+    assert codes(declared) == ["unknown-bounds]"]
+    assert codes(declared, (-INF, INF)) == []
+    half = Space(jnp.asarray([0.0, -INF]), jnp.asarray([1.0, INF]))
+    assert codes(half) == ["bounded-parameters]", "unknown-bounds]"]
+    assert codes(Space(jnp.zeros(2), jnp.ones(2))) == ["bounded-parameters]"]

@@ -467,6 +467,24 @@ def test_priors_of_torch_say_their_bounds():
     np.testing.assert_array_equal(space.high, [np.inf, 2, np.inf])
 
 
+def test_edges_of_a_transformed_prior_of_torch_are_those_of_its_draws():
+    from jaxcal.sbi.space import space_of
+
+    td, inf = torch.distributions, np.inf
+    unit = td.Uniform(torch.zeros(2), 1.0)
+    affine = td.AffineTransform(1.0, torch.tensor([10.0, -2.0]))
+    for base, first, low, high in (
+        (unit, [], [1, -1], [11, 1]),
+        (td.Normal(torch.zeros(2), 1.0), [td.SigmoidTransform()], [1, -1], [11, 1]),
+        (unit, [td.SigmoidTransform().inv], -inf, inf),
+        (td.Exponential(torch.ones(2)), [], [1, -inf], [inf, 1]),
+    ):
+        prior = td.Independent(td.TransformedDistribution(base, [*first, affine]), 1)
+        space = space_of(prior, None, 2, jnp.float64)
+        np.testing.assert_allclose(space.low, np.broadcast_to(low, 2), rtol=1e-6)
+        np.testing.assert_allclose(space.high, np.broadcast_to(high, 2), rtol=1e-6)
+
+
 def test_exchangeable_candidates_of_a_torch_posterior():
     """The exact posterior passes, one twice too wide does not; densities only, called back."""
     from jaxcal.candidates import Chains, exchangeability_test
