@@ -28,6 +28,7 @@ from jaxcal.read.convert import input_names
 from jaxcal.read.observations import densities, finite_rows, n_repeated, observations
 from jaxcal.read.scores import (
     coarse,
+    coarse_sums,
     is_discrete,
     is_distribution,
     score,
@@ -250,7 +251,8 @@ class Fit(NamedTuple):
             "coarse-logs": jnp.max(jnp.abs(jnp.where(sized, near.largest, 0))) * finest,
         }
         if not (isinstance(predictions, Draws) or is_discrete(predictions)):  # rounded like targets
-            notes |= coarse(raw.astype(ys.dtype), units.scale, 1 / near.claims[1])
+            sums = coarse_sums(raw.astype(ys.dtype), units.scale, 1 / near.claims[1])
+            notes |= coarse(sums, n)
         scores = None
         if not (isinstance(predictions, Draws) or _says_an_end(predictions)):
             at_targets = units.scores(score(predictions, targets).reshape(n, -1))
@@ -308,7 +310,7 @@ def _one(
     silent = (fit.flat | jnp.all(correlations == 0)) & ~certain
     p = jnp.where(silent, jnp.nan, outcome.p_value[0])
     p = jnp.where(certain & ~jnp.isnan(p), null.least_p_value(n), p)
-    notes = fit.notes | _about_data(predictions, targets, inputs)
+    notes = fit.notes | about_data(predictions, targets, inputs)
     notes |= {"silent": silent, "constant-inputs": frame.n_constant}
     if outcome.stretches is not None:
         notes["dependent-observations"] = outcome.stretches < 10
@@ -357,9 +359,7 @@ def _steps(fit: Fit, frame: Frame, alternatives: tuple[str, ...]) -> tuple[str, 
     )
 
 
-def _about_data(
-    predictions: Predictions, targets: Array, inputs: Points | None
-) -> dict[str, Array]:
+def about_data(predictions: Predictions, targets: Array, inputs: Points | None) -> dict[str, Array]:
     """Return the notes that do not need points near the predictions."""
     raw = targets.reshape(len(targets), -1)
     drawn = isinstance(predictions, Draws)

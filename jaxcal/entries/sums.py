@@ -11,14 +11,16 @@ from jaxtyping import Array, Bool, Float
 
 from jaxcal.engine import LightJit
 from jaxcal.engine.signs import independent_signs
-from jaxcal.entries.calibration import IMPROBABLE, LEAST_ROWS, Fit, Names
+from jaxcal.entries.calibration import IMPROBABLE, LEAST_ROWS, Fit, Names, about_data
 from jaxcal.entries.evidence import log_evidence, side_by_side
 from jaxcal.entries.moments import Frame, Group, groups
 from jaxcal.entries.ranks import normal
 from jaxcal.entries.table import sharpened, summed_table, table_sums
 from jaxcal.nulls.contract import p_value
 from jaxcal.read import Units
+from jaxcal.read.scores import coarse, coarse_sums, is_discrete, sign_of_sums, sign_sums
 from jaxcal.results import Parts, Table
+from jaxcal.results.notes import Notes
 from jaxcal.typing import Key, Keys, Points, Predictions
 
 Layout = tuple[tuple[str, float, tuple[int, ...], int | None], ...]  # `EntriesFit.layout`
@@ -29,10 +31,12 @@ class EntriesFit(eqx.Module):
 
     ``units`` of the targets; ``frame``: maps to features; ``ends``: whether a density has a
     boundary; ``even``: whether points have equal weights, as draws do; ``layout``: name, weight and
-    numbers of entries (blocks, alone) of each `Group`; ``n_draws`` b of signs; ``names``: `Names`.
+    numbers of entries (blocks, alone) of each `Group`; ``n_draws`` b of signs; ``names``: `Names`;
+    ``notes`` on the data of the fit.
     Sums, by name: ``entries`` [k, 1 + b], without and with each column of signs; ``squares`` [k]
     and, of the c entries in blocks, ``products`` [c, c]; ``cubes`` and ``powers``: `table_sums` of
-    normal, then of resolved scores; and the numbers of observations named in `COUNTS`.
+    normal, then of resolved scores; ``coarse`` and ``signs``: `coarse_sums`, `sign_sums`; and the
+    numbers of observations named in `COUNTS`, of which "chance" is a sum of shares.
     """
 
     key: Key
@@ -40,6 +44,7 @@ class EntriesFit(eqx.Module):
     frame: Frame
     ends: Bool[Array, ""]
     even: Bool[Array, ""]
+    notes: Notes
     layout: Layout = eqx.field(static=True)
     n_draws: int = eqx.field(static=True)
     names: Names = eqx.field(static=True)
@@ -55,8 +60,8 @@ class EntriesFit(eqx.Module):
         names: Names,
     ) -> "EntriesFit":
         """Return the fit to checked observations."""
-        units, frame, ends, even, layout = _fitted(key, predictions, ys, inputs)
-        return cls(key, units, frame, ends, even, layout, n_draws, names)
+        *arrays, layout = _fitted(key, predictions, ys, inputs)
+        return cls(key, *arrays, layout, n_draws, names)
 
     def zeros(self) -> dict[str, np.ndarray]:
         """Return the sums over no observations: zeros."""
@@ -65,6 +70,7 @@ class EntriesFit(eqx.Module):
         shapes = {"entries": (k, 1 + self.n_draws), "products": (c, c), "squares": (k,)}
         d, f = len(self.frame.center.columns.center), len(self.names[1]) - 1
         shapes |= {"cubes": (2, d, f + 2, f + 2, f + 2), "powers": (2, d, f, 5, 5)}
+        shapes |= {"coarse": (3, d), "signs": (2,)}
         return {name: np.zeros(shape) for name, shape in shapes.items()} | {
             name: np.zeros(()) for name in COUNTS
         }
@@ -77,8 +83,9 @@ class EntriesFit(eqx.Module):
         rows: np.ndarray,
         done: int,
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return sums over a batch, and "rank": the least `Ranked.at_most` in it. ``rows``: row
-        numbers in the stream, which determine random keys. The first ``done`` rows are left out."""
+        """Return sums over a batch, and minima: "rank", the least `Ranked.at_most` in it, and
+        "coarse-logs", minus that note. ``rows``: row numbers in the stream, which determine random
+        keys. The first ``done`` rows are left out."""
         high, low = (np.asarray(part, np.uint32) for part in np.divmod(rows, 2**32))
         return _sums(self, predictions, ys, inputs, (high, low), jnp.asarray(done))
 
@@ -90,6 +97,23 @@ class EntriesFit(eqx.Module):
             of = sums["cubes"], sums["powers"], level, *self.names
             table = sharpened(summed_table(*of), self.even)
             return jax.tree.map(np.asarray, table)
+
+    def noted(self, sums: dict[str, np.ndarray], n: int, least: dict[str, float]) -> Notes:
+        """Return notes on all n observations, and on the data of the fit, from sums and minima."""
+        counted = {code: sums[name] for name, code in CODES.items()}
+        return (
+            self.notes
+            | counted
+            | coarse(jnp.asarray(sums["coarse"]), n)
+            | {
+                "improbable-targets": np.asarray(int(least["rank"] <= IMPROBABLE / n)),
+                "density-with-edge": self.ends,
+                "far-points": sums["chance"] / n,
+                "coarse-logs": np.asarray(-least["coarse-logs"]),
+                "reversed-sign": np.asarray(sign_of_sums(sums["signs"], n)),
+                "constant-inputs": self.frame.n_constant,
+            }
+        )
 
     def judged(self, sums: dict[str, np.ndarray], n: int, least_rank: float) -> "Judged":
         """Return the result from sums over n observations and the least rank among them."""
@@ -105,7 +129,13 @@ class EntriesFit(eqx.Module):
         return Judged(float(p), float(statistic[0]), np.asarray(statistic[1:]), parts)
 
 
-COUNTS = ("impossible", "lost", "nonfinite", "ended", "uneven")
+COUNTS = ("impossible", "lost", "nonfinite", "ended", "uneven", "endless", "chance")
+CODES = {
+    "impossible": "impossible-targets",
+    "lost": "nonfinite-scores",
+    "nonfinite": "nonfinite-targets",
+    "endless": "endless-densities",
+}
 
 
 class Judged(NamedTuple):
@@ -132,7 +162,8 @@ def _fitted(key: Key, predictions: Predictions, ys: Array, inputs: Points | None
         )
         for group in named
     )
-    return Units.of(ys.reshape(len(ys), -1)), frame, fit.ends, fit.seen.ranks.even(), layout
+    fixed = Units.of(ys.reshape(len(ys), -1)), frame, fit.ends, fit.seen.ranks.even()
+    return *fixed, about_data(predictions, ys, inputs), layout
 
 
 def row_keys(key: Key, rows: tuple[Array, Array]) -> Keys:
@@ -171,6 +202,8 @@ def _sums(
         "nonfinite": ~finite & new,
         "ended": fit.seen.ends & kept & ~fitted.ends,
         "uneven": ~fit.seen.flat & kept,
+        "endless": fit.seen.endless & kept,
+        "chance": jnp.where(kept, fit.seen.chance, 0),
     }
     sums = {
         "entries": jnp.concatenate([jnp.sum(values, axis=0)[:, None], drawn], axis=1),
@@ -181,10 +214,16 @@ def _sums(
     scores = jnp.stack([fit.seen.ranks.normal, normal(fit.seen.ranks.resolved)])
     cubes, powers = jax.vmap(lambda of: table_sums(of, along, kept))(scores)
     sums |= {"cubes": cubes, "powers": powers}
+    raw = ys.reshape(len(ys), -1)
+    exact = is_discrete(predictions)  # rounded like targets
+    inverse = jnp.zeros_like(raw) if exact else 1 / fit.seen.claims[1]
+    sums["coarse"] = coarse_sums(raw.astype(inverse.dtype), fitted.units.scale, inverse, new)
+    points = fitted.units.points(raw)
+    scores = jnp.zeros_like(points) if fit.scores is None else fit.scores
+    sums["signs"] = sign_sums(points, scores, kept)
     ranks = jnp.where(kept, fit.seen.ranks.at_most, 1)
-    return sums | {name: jnp.sum(rows) for name, rows in counted.items()}, {
-        "rank": jnp.min(ranks, initial=1)
-    }
+    least = {"rank": jnp.min(ranks, initial=1), "coarse-logs": -fit.notes["coarse-logs"]}
+    return sums | {name: jnp.sum(rows) for name, rows in counted.items()}, least
 
 
 @partial(jax.jit, static_argnames="layout")

@@ -9,7 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array
 
 from jaxcal.divergences.vectors import NodeScores, Vectors
-from jaxcal.fit.residuals import ClassFrame, Featured, Frame, Residual
+from jaxcal.fit.residuals import ClassFrame, Featured, Frame, Residual, View
 from jaxcal.kernels.points import Constant
 from jaxcal.numerics import at_least, binary_size
 from jaxcal.read import Scores, Units, checks
@@ -136,11 +136,18 @@ class Fitted(eqx.Module):
         ``vectors`` [n, q]: what the distance compares if the test was fitted with `Vectors`.
         """
         self.check(predictions, targets, vectors)
-        view = self.frame.view(predictions, targets, scores=self.residual.needs_scores)
+        return self.of_view(keys, self.view(predictions, targets), vectors)
+
+    def view(self, predictions: Any, targets: Array) -> View:
+        """Return predictions and targets in the units of the fit, with scores where needed."""
+        return self.frame.view(predictions, targets, scores=self.residual.needs_scores)
+
+    def of_view(self, keys: Array, view: View, vectors: ArrayLike | None) -> Featured:
+        """Return `features` from a `view`."""
         embedding, kernel = self.embedding, self.prediction_kernel
         for_divergence, for_residual = self.residual.divided(view, embedding.divergence, kernel)
         if vectors is None and embedding.units is not None and isinstance(kernel, Constant):
-            vectors = jnp.zeros((targets.shape[0], embedding.units.scale.size), view.ys.dtype)
+            vectors = jnp.zeros((view.ys.shape[0], embedding.units.scale.size), view.ys.dtype)
         described = embedding.features(keys[1], for_divergence, view.at_nodes, vectors)
         return self.residual.features(keys[0], view, for_residual, self.target_kernel, described)
 

@@ -26,7 +26,7 @@ from jaxcal.numerics import in_order, normals
 from jaxcal.read import Scores, Units, checks
 from jaxcal.read.families import Classes
 from jaxcal.read.sampling import sample
-from jaxcal.read.scores import coarse, is_distribution
+from jaxcal.read.scores import coarse, coarse_sums, is_distribution
 from jaxcal.statistics.finite_rank import Draw, FiniteRank, in_waves
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import (
@@ -290,7 +290,8 @@ def target_bandwidth(
         "far-targets": range_over_iqr(ys),
     }
     if view.scores is not None:
-        notes |= coarse(ys, view.predictions.units.scale, jnp.abs(view.scores))
+        sums = coarse_sums(ys, view.predictions.units.scale, jnp.abs(view.scores))
+        notes |= coarse(sums, len(ys))
     return chosen, notes
 
 

@@ -97,22 +97,46 @@ def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
     return (jnp.mean(products) > 3 * error) & (error > 0)
 
 
-def coarse(
-    targets: Float[Array, "n d"], scale: Float[Array, " d"], inverse: Points
-) -> dict[str, Bool[Array, ""]]:
-    """Return flags by code: whether rounding of ``targets`` may reject calibrated predictions, as
-    they are large ("coarse-targets") or whole numbers ("whole-targets"). ``inverse`` [n, d]:
-    inverse claimed deviations, or absolute scores, in units where targets are divided by ``scale``.
+def sign_sums(ys: Points, scores: Float[Array, "n d"], new: Bool[Array, " n"]) -> Float[Array, "2"]:
+    """Return the sums of s y and of its square, over the rows marked by ``new`` whose product is
+    finite, for `sign_of_sums`. ``ys``: targets relative to any point."""
+    products = jnp.sum(scores * ys, axis=1)
+    products = jnp.where(new & jnp.isfinite(products), products, 0)
+    return jnp.stack([jnp.sum(products), jnp.sum(products**2)])
+
+
+def sign_of_sums(sums: Any, n: int) -> bool:
+    """Return `signs_reversed` of n rows from their `sign_sums`."""
+    mean, square = sums / n
+    error = max((square - mean**2) / n, 0) ** 0.5
+    return bool(mean > 3 * error > 0)
+
+
+def coarse_sums(
+    targets: Float[Array, "n d"], scale: Float[Array, " d"], inverse: Points, new: Any = True
+) -> Float[Array, "3 d"]:
+    """Return sums over the rows marked by ``new``, for `coarse`: of the squares of g, in
+    deviations, if g is the distance of neighbouring floats, and if g is 1; and of the targets that
+    are not whole. ``inverse`` [n, d]: inverse claimed deviations, or absolute scores, in units
+    where targets are divided by ``scale``."""
+    finest = jnp.finfo(targets.dtype).eps * jnp.abs(targets)
+    steps = jnp.stack([finest, jnp.ones_like(finest)])
+    apart = jnp.nan_to_num(steps / scale[None, None] * inverse[None], posinf=0)
+    broken = (targets != jnp.round(targets)).astype(apart.dtype)
+    rows = jnp.concatenate([at_most(apart, COARSEST) ** 2, broken[None]])
+    kept = jnp.broadcast_to(jnp.asarray(new), len(targets))
+    return jnp.sum(jnp.where(kept[None, :, None], rows, 0), axis=1)
+
+
+def coarse(sums: Float[Array, "3 d"], n: int) -> dict[str, Bool[Array, ""]]:
+    """Return flags by code from the `coarse_sums` of n targets: whether rounding may reject
+    calibrated predictions, as targets are large ("coarse-targets") or whole ("whole-targets").
 
     Rounding of targets and centres to multiples of g deviations adds g^2 / 6 to the mean squared
     error in deviations; a flag is set if that is over half its standard error, (2 / n)^1/2.
     """
-    finest = jnp.finfo(targets.dtype).eps * jnp.abs(targets)
-    whole = jnp.all(targets == jnp.round(targets), axis=0).astype(finest.dtype)
-    steps = jnp.stack([finest, jnp.broadcast_to(whole, finest.shape)])
-    apart = jnp.nan_to_num(steps / scale[None, None] * inverse[None], posinf=0)
-    squares = jnp.max(jnp.mean(at_most(apart, COARSEST) ** 2, axis=1), axis=1)
-    large, count = squares > 3 * (2 / len(targets)) ** 0.5
+    finest, whole = sums[0], jnp.where(sums[2] == 0, sums[1], 0)
+    large, count = jnp.max(jnp.stack([finest, whole]) / n, axis=1) > 3 * (2 / n) ** 0.5
     return {"coarse-targets": large, "whole-targets": count}
 
 

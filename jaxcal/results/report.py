@@ -60,9 +60,22 @@ def in_words(result: Any) -> str:
 
 def no_verdict(result: Any) -> list[tuple[str, Any]]:
     """Return pairs (reason against a verdict, whether it applies); the first that does is used."""
-    digits = 0.01 / np.finfo(np.asarray(result.p_value).dtype).eps
+    p = np.asarray(result.p_value)
+    return [
+        *reasons_of(result.notes | {"overflow": np.isnan(p)}, p.dtype),
+        (result.too_few, bool(result.too_few)),
+        (
+            "the largest statistic under these predictions is more probable than the level (there "
+            "are too few observations) [too-few-observations]",
+            _undecidable(result),
+        ),
+    ]
+
+
+def reasons_of(notes: dict[str, Any], dtype: Any) -> list[tuple[str, Any]]:
+    """Return pairs (reason by a code in ``notes``, whether it applies), for values of ``dtype``."""
+    digits = 0.01 / np.finfo(dtype).eps
     above = {"far-targets": digits, "coarse-logs": 0.25, "small-residuals": LOST}
-    notes = result.notes | {"overflow": np.isnan(np.asarray(result.p_value))}
     reasons = []
     for code, reason in REASONS.items():
         numbers = np.asarray(notes.get(code, 0))
@@ -71,15 +84,7 @@ def no_verdict(result: Any) -> list[tuple[str, Any]]:
             reasons += [(reason.format(lag), numbers == lag) for lag in lags]
         else:
             reasons.append((reason, numbers > above.get(code, 0)))
-    return [
-        *reasons,
-        (result.too_few, bool(result.too_few)),
-        (
-            "the largest statistic under these predictions is more probable than the level (there "
-            "are too few observations) [too-few-observations]",
-            _undecidable(result),
-        ),
-    ]
+    return reasons
 
 
 def _undecidable(result: Any) -> Any:

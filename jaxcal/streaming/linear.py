@@ -18,6 +18,7 @@ from jaxcal.engine.linear import ROWS, along, filled, in_blocks, parts_of, squar
 from jaxcal.entries.calibration import observed, table_names
 from jaxcal.entries.sums import EntriesFit
 from jaxcal.fit.fitted import Fitted
+from jaxcal.fit.residuals import Frame
 from jaxcal.fit.specification import Specification
 from jaxcal.kernel_means.particles import FromDraws, FromQuantiles
 from jaxcal.nulls.limits import p_value_of_spectrum
@@ -25,9 +26,10 @@ from jaxcal.numerics import not_finite
 from jaxcal.read import Draws, checks
 from jaxcal.read.convert import input_names
 from jaxcal.read.observations import observations
+from jaxcal.read.scores import coarse, coarse_sums, sign_of_sums, sign_sums
 from jaxcal.results import JudgedResult, Parts, Sentences, Table, in_words, sentences, too_few
 from jaxcal.results.notes import NOT_FINITE
-from jaxcal.results.report import strongest_cells
+from jaxcal.results.report import reasons_of, strongest_cells
 from jaxcal.statistics.finite_rank import FiniteRank
 from jaxcal.streaming.state import StreamState
 from jaxcal.typing import ArrayLike, Key, Predictions, PredictionsLike
@@ -48,6 +50,7 @@ class StreamResult(JudgedResult):
         route: Description of the random features, as in the report.
         fault: Why there is no verdict; "" if there is one.
         level: Level of the test.
+        notes: Numbers and flags of possible problems, by the codes of their warnings.
     """
 
     estimate: float
@@ -61,6 +64,10 @@ class StreamResult(JudgedResult):
     route: str
     fault: str
     level: float = 0.05
+    notes: dict[str, Any] = eqx.field(default_factory=dict)
+
+    def _sentences(self) -> Sentences:
+        return _said(self)
 
     def _no_verdict(self) -> Sentences:
         return [(self.fault, bool(self.fault))]
@@ -79,7 +86,21 @@ class StreamResult(JudgedResult):
         ]
 
 
-SUMS = ("sums", "products", "trace", "fourth", "lost")
+def _said(result: Any) -> Sentences:
+    """Return the sentences of the notes of a streamed test, as `jaxcal.results.TestResult` does."""
+    notes = dict(result.notes)
+    reach = notes.get("far-targets", 0)
+    notes["far-targets"] = reach * (reach > 100 * result.n_first)
+    notes["reversed-sign"] = notes.get("reversed-sign", False) & (result.p_value <= result.level)
+    return sentences(notes)
+
+
+def _reasons(notes: dict[str, Any]) -> list[tuple[str, Any]]:
+    return reasons_of(notes, np.asarray(notes.get("far-targets", 0.0)).dtype)
+
+
+COUNTED = (*NOT_FINITE, "clamped-scales", "centres-astray", "unsettled-chains")
+SUMS = ("sums", "products", "trace", "fourth", "coarse", "signs", *COUNTED)
 
 
 class LinearFit(eqx.Module):
@@ -107,10 +128,12 @@ class LinearFit(eqx.Module):
         return cls(key, prepared, kind, size.size, numbered and not isinstance(predictions, Draws))
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Return zero sums, by name, of z, z z^T, |z|^2, |z|^4 and non-finite values; no minima."""
-        p = self.size
-        shapes = (p,), (p, p), (), (), ()
-        return {name: np.zeros(shape) for name, shape in zip(SUMS, shapes, strict=True)}, {}
+        """Return zero sums, by name, of z, z z^T, |z|^2, |z|^4, and for notes; the minimum of minus
+        a flag."""
+        p, frame = self.size, self.prepared.frame
+        d = frame.origin.size if isinstance(frame, Frame) else 1
+        shapes = {"sums": (p,), "products": (p, p), "coarse": (3, d), "signs": (2,)}
+        return {name: np.zeros(shapes.get(name, ())) for name in SUMS}, {"abrupt-edge": 0.0}
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
         predictions, targets, *inputs = batch
@@ -124,13 +147,26 @@ class LinearFit(eqx.Module):
         # batches with equal targets need other draws: shared errors of averages would add up
         high, low = divmod(first, 2**32)
         key = jax.random.fold_in(jax.random.fold_in(self.key, high), low)
-        sums = _batch_sums(key, self.prepared, predictions, ys, vectors, jnp.asarray(done))
-        return ys.shape[0], dict(zip(SUMS, sums, strict=True)), {}
+        sums, abrupt = _batch_sums(key, self.prepared, predictions, ys, vectors, jnp.asarray(done))
+        return ys.shape[0], sums, {"abrupt-edge": -abrupt}
+
+    def noted(self, state: StreamState) -> dict[str, Any]:
+        """Return notes on all observations, and on the first sample."""
+        sums, abrupt = state.sums, state.least["abrupt-edge"] < 0
+        notes = self.prepared.notes | {code: sums[code] for code in COUNTED}
+        notes |= coarse(jnp.asarray(sums["coarse"]), state.n)
+        notes |= {
+            "unsettled-chains": sums["unsettled-chains"] / state.n,
+            "abrupt-edge": abrupt,
+            "reversed-sign": sign_of_sums(sums["signs"], state.n) and not abrupt,
+        }
+        return {code: np.asarray(number) for code, number in notes.items()}
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> StreamResult:
         n, sums = state.n, state.sums
         trace, fourth = float(sums["trace"]), float(sums["fourth"])
-        lost = int(sums["lost"])
+        notes = self.noted(state)
+        lost = int(sum(sums[code] for code in NOT_FINITE))
         mean, second = sums["sums"] / n, sums["products"] / n
         square = float(mean @ mean)
         estimate = (n * square - trace / n) / (n - 1)
@@ -145,8 +181,9 @@ class LinearFit(eqx.Module):
         reason = ""
         if lost:
             reason = f"{lost} values of targets, scores or features are NaN or infinite"
-        elif math.isnan(float(p)):
-            reason = "the statistic or its null is not finite"
+        else:
+            notes["overflow"] = np.isnan(float(p))
+            reason = next((text for text, holds in _reasons(notes) if holds), "")
         return StreamResult(
             estimate if lost == 0 else math.nan,
             2 * math.sqrt(max(variance, 0) / n),
@@ -159,6 +196,7 @@ class LinearFit(eqx.Module):
             _statistic(self.prepared).route,
             reason,
             level,
+            notes,
         )
 
 
@@ -188,10 +226,18 @@ def _batch_sums(
     done: Array,
 ) -> PyTree:
     keys = jax.random.split(key, 2)
-    featured = prepared.features(keys, predictions, ys, vectors=vectors)
-    counts = featured.notes | {"nonfinite-targets": not_finite(ys)}
-    lost = sum(counts[code].astype(int) for code in NOT_FINITE)
+    view = prepared.view(predictions, ys)
+    featured = prepared.of_view(keys, view, vectors)
     n = ys.shape[0]
+    notes = featured.notes | {"nonfinite-targets": not_finite(ys)}
+    noted = {code: jnp.asarray(notes.get(code, 0), float) for code in COUNTED}
+    noted["unsettled-chains"] *= n - done
+    noted |= {"coarse": jnp.zeros((3, 1)), "signs": jnp.zeros(2)}
+    if view.scores is not None:
+        new, raw = jnp.arange(n) >= done, ys.reshape(n, -1)
+        scale = view.predictions.units.scale
+        noted["coarse"] = coarse_sums(raw, scale, jnp.abs(view.scores), new)
+        noted["signs"] = sign_sums(view.ys, view.scores, new)
     rows = min(ROWS, n)
     vectors_of = _statistic(prepared).vectors
 
@@ -207,7 +253,8 @@ def _batch_sums(
     sums, blocks, trace, fourth = total(
         of_block, in_blocks(filled(featured.features, real, -n % rows), rows)
     )
-    return sums, square(blocks), trace, fourth, lost
+    summed = {"sums": sums, "products": square(blocks), "trace": trace, "fourth": fourth}
+    return summed | noted, notes.get("abrupt-edge", jnp.zeros((), bool)).astype(dtype)
 
 
 class StreamedCalibration(JudgedResult):
@@ -227,6 +274,7 @@ class StreamedCalibration(JudgedResult):
             near the target although none in the first sample did ("ended"); and the number of
             inputs that are constant in the first sample, and so not used ("constant").
         level: Level of the test.
+        notes: Numbers and flags of possible problems, by the codes of their warnings.
     """
 
     _long: ClassVar[tuple[str, ...]] = ("null_samples",)
@@ -240,19 +288,10 @@ class StreamedCalibration(JudgedResult):
     n_first: int
     counts: dict[str, int]
     level: float = 0.05
-
-    @property
-    def notes(self) -> dict[str, Any]:
-        """Counts of possible problems, by the codes of their warnings."""
-        return {
-            "impossible-targets": self.counts["impossible"],
-            "nonfinite-scores": self.counts["lost"],
-            "nonfinite-targets": self.counts["nonfinite"],
-            "constant-inputs": self.counts["constant"],
-        }
+    notes: dict[str, Any] = eqx.field(default_factory=dict)
 
     def _sentences(self) -> Sentences:
-        return sentences(self.notes)
+        return _said(self)
 
     def _no_verdict(self) -> Sentences:
         draws = len(self.null_samples)
@@ -266,6 +305,7 @@ class StreamedCalibration(JudgedResult):
                 self.counts["ended"] > 0,
             ),
             ("no part of the statistic could be computed", math.isnan(self.p_value)),
+            *_reasons(self.notes),
             (few, bool(few)),
         ]
 
@@ -306,7 +346,7 @@ class EntriesStream(eqx.Module):
         return True
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        return self.fit.zeros(), {"rank": 1.0}
+        return self.fit.zeros(), {"rank": 1.0, "coarse-logs": 0.0}
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
         predictions, targets, *inputs = batch
@@ -327,6 +367,7 @@ class EntriesStream(eqx.Module):
             name: int(state.sums[name]) for name in ("impossible", "lost", "nonfinite", "ended")
         }
         counts["constant"] = int(self.fit.frame.n_constant)
+        notes = self.fit.noted(state.sums, state.n, state.least)
         judged = self.fit.judged(state.sums, state.n, state.least["rank"])
         wrong = counts["lost"] + counts["nonfinite"] + counts["ended"]
         silent = state.sums["uneven"] == 0 and not counts["impossible"]
@@ -341,4 +382,5 @@ class EntriesStream(eqx.Module):
             n_first,
             counts,
             level,
+            {code: np.asarray(number) for code, number in notes.items()},
         )

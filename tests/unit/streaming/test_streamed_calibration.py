@@ -15,6 +15,7 @@ from jaxcal.entries.ranks import normal
 from jaxcal.entries.sums import EntriesFit, _judged, _sums, row_keys, row_signs
 from jaxcal.entries.table import summed_table, table, table_sums
 from jaxcal.nulls.contract import p_value
+from jaxcal.results import notes
 from jaxcal.streaming import StreamedTest, StreamState
 
 N, SIZE, DRAWS = 240, 40, 99
@@ -248,6 +249,33 @@ def test_what_is_lost_and_what_is_impossible_is_said():
     near = jaxcal.Unnormalized(bounded, jnp.abs(jnp.asarray(CENTERS)))
     result = test.result(test.update(test.empty(), near, np.abs(YS)))
     assert "densities end near their targets, and none in the first sample" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("density", "codes"),
+    [
+        (lambda c, y: log_density(c, y) + 2e15, {"coarse-logs"}),
+        (lambda c, y: -log_density(c, y), {"reversed-sign", "endless-densities"}),
+    ],
+)
+def test_its_notes_are_those_in_memory(density, codes):
+    some = slice(0, 2 * SIZE)
+    test = StreamedTest.calibration(0, forecasts(some, density), YS[some], n_draws=DRAWS)
+    halves = slice(0, SIZE), slice(SIZE, 2 * SIZE)
+    result = test.result(test.run((forecasts(half, density), YS[half]) for half in halves))
+    memory = jaxcal.calibration_test(0, forecasts(some, density), YS[some])
+    assert codes <= set(notes.codes(result.warnings())) == set(notes.codes(memory.warnings()))
+    assert (result.verdict, result.reason) == (memory.verdict, memory.reason)
+
+
+def test_a_target_far_in_the_tail_or_whole_targets_are_said(test, whole):
+    ys = YS.copy()
+    ys[3] = CENTERS[3] + 15
+    result = test.result(test.update(test.empty(), forecasts(), ys, INPUTS))
+    assert notes.codes(result.warnings()) == ["improbable-targets"]
+    result = test.result(test.update(test.empty(), forecasts(), np.round(YS), INPUTS))
+    assert notes.codes(result.warnings()) == ["whole-targets"]
+    assert test.result(whole).warnings() == []
 
 
 def test_distributions_stream_in_batches_of_any_order():

@@ -1,14 +1,17 @@
 """Streams: batches in any order are one test, interrupted or not; bad shards are named."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from jaxcal import RandomFeatures, Scores
+from jaxcal import RandomFeatures, Scores, Unnormalized
 from jaxcal.divergences import Vectors
 from jaxcal.engine.linear import linear_sums
 from jaxcal.read.observations import observations
+from jaxcal.results.notes import codes
 from jaxcal.streaming import Shards, StreamedTest, StreamState, array_batches
 
 pytest.importorskip("pyarrow")
@@ -207,3 +210,48 @@ def test_equal_batches_have_different_draws():
     assert twice.rows == ((0, 20),)
     backward = test.update(test.run([batch], first=10), *batch, first=0)
     same(backward, twice)
+
+
+def noted(density, draw, size):
+    """Return the result of KCSD in batches of ``size``, for targets ``draw(center, noise)``."""
+    center, noise = np.random.default_rng(3).normal(size=(2, 200))
+    ys = draw(center, noise)
+    batches = [
+        (Unnormalized(density, jnp.asarray(center[rows])), ys[rows], center[rows])
+        for rows in np.arange(200).reshape(-1, size)
+    ]
+    test = StreamedTest.kcsd(
+        0, Unnormalized(density, jnp.asarray(center)), ys, center, features=FEATURES
+    )
+    return test.result(test.run(batches))
+
+
+@pytest.mark.parametrize("size", [100, 5])
+def test_notes_in_memory_are_those_of_a_stream(size):
+    """Of all observations, in batches of any size."""
+    normal = noted(lambda c, y: -((y - c) ** 2) / 2, np.add, size)
+    assert (normal.verdict, normal.warnings()) == ("not rejected", [])
+    energy = noted(lambda c, y: (y - c) ** 2 / 2, np.add, size)
+    assert codes(energy.warnings()) == ["reversed-sign"]
+    counts = noted(lambda c, y: -((y - c) ** 2) / 2, lambda c, e: np.round(c + e), size)
+    assert codes(counts.warnings()) == ["whole-targets"]
+    half = noted(lambda c, y: jnp.where(y > c, c - y, -jnp.inf), lambda c, e: c + e**2, size)
+    assert half.verdict == "cannot tell"
+    assert "density ends where it is not 0" in half.reason
+    assert "abrupt-edge" in codes(half.warnings())
+
+
+def test_notes_on_the_first_sample_are_kept():
+    center, noise = np.random.default_rng(3).normal(size=(2, 200, 1))
+    ys = center + noise
+    ys[0] = 1e6
+    normal = dist.Normal(jnp.asarray(center), 1.0).to_event(1)
+    test = StreamedTest.skce(0, normal, ys, features=FEATURES)
+    assert codes(test.result(test.run([(normal, ys)])).warnings()) == ["far-targets"]
+
+
+def test_a_state_with_other_sums_is_of_another_version(test):
+    state = test.run(array_batches(200, P, LABELS))
+    old = replace(state, sums={"lost": np.zeros(()), "sums": state.sums["sums"]})
+    with pytest.raises(ValueError, match=r"another test .*or version of jaxcal"):
+        test.result(old)
