@@ -42,13 +42,16 @@ class BlockEstimates(Result):
     n: int = eqx.field(static=True)
 
     def lower_bound(self, level: float = 0.05) -> Scalar:
-        """Return a lower bound of the squared error, ``max(0, estimate - z standard_error)``, [].
+        """Return a lower bound of the squared error, ``max(0, estimate - t standard_error)``, [].
 
-        z is the normal quantile of 1 - ``level``, and for many blocks 1 - ``level`` is the
-        confidence of the bound: it inverts the test `jaxcal.nulls.BlockNormal`.
+        t is the quantile of 1 - ``level`` of Student's t, one degree of freedom less than blocks,
+        and for many blocks 1 - ``level`` is the confidence of the bound: it inverts the test
+        `jaxcal.nulls.BlockNormal`.
         """
-        z = ndtri(jnp.asarray(1 - checks.level(level), self.estimate.dtype))
-        return at_least(self.estimate - z * self.standard_error, 0)
+        from scipy.special import stdtrit
+
+        t = float(stdtrit(self.blocks.shape[-1] - 1, 1 - checks.level(level)))
+        return at_least(self.estimate - t * self.standard_error, 0)
 
     def _sentences(self) -> Sentences:
         m, unused = self.blocks.shape[-1], self.n - self.blocks.shape[-1] * self.size

@@ -139,7 +139,8 @@ def test_intervals_of_estimates_have_the_confidence(level):
     np.testing.assert_allclose(
         interval.high - interval.low, 2 * z * blocks.standard_error, rtol=1e-6
     )
-    sided = blocks.estimate - scipy.stats.norm.ppf(1 - level) * blocks.standard_error
+    t = scipy.stats.t.ppf(1 - level, len(blocks.blocks) - 1)
+    sided = blocks.estimate - t * blocks.standard_error
     np.testing.assert_allclose(blocks.lower_bound(level), max(sided, 0), rtol=1e-6)
 
 

@@ -21,7 +21,15 @@ import jaxcal
 from jaxcal import nulls, testing
 from jaxcal.engine.quadratic import quadratic_sums
 from jaxcal.engine.signs import independent_signs
-from jaxcal.nulls import BlockNormal, DependentWild, HadamardWild, Wild, contract, resampling
+from jaxcal.nulls import (
+    BlockNormal,
+    DependentWild,
+    HadamardWild,
+    Wild,
+    contract,
+    limits,
+    resampling,
+)
 from jaxcal.read import checks
 from jaxcal.statistics.weighted import Inner
 from jaxcal.ucme import F
@@ -349,10 +357,26 @@ def test_block_normal_is_the_studentized_mean_of_blocks(size, key):
         close(got.estimate[k], eta.mean())
         close(got.biased[k], np.mean([oracles.v_statistic(part) for part in parts]))
         close(got.statistic[k], statistic)
-        close(got.p_value[k], scipy.stats.norm.sf(statistic))
+        close(got.p_value[k], scipy.stats.t.sf(statistic, m - 1))
         close(got.standard_error[k], eta.std(ddof=1) / np.sqrt(m))
         close(got.contributions[k].sum(), eta.mean())
         assert np.all(got.contributions[k][m * size :] == 0)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("degrees", [1, 2, 29, 30, 1000, 10**6])
+def test_the_tail_of_student(degrees, dtype):
+    t = np.array([-np.inf, -3, -0.5, 0, 0.5, 2, 5, 8, np.inf, np.nan])
+    got = limits._student_tail(jnp.asarray(t, dtype), degrees)
+    np.testing.assert_allclose(got, scipy.stats.t.sf(t, degrees), rtol=1e-3)
+
+
+def test_two_blocks_keep_their_level(key):
+    """With normal tails 9 % of right predictions are rejected at .05, and 7 % at .01."""
+    phi = jax.random.normal(key, (1000, 20, 4, 1))
+    p = jax.lax.map(lambda one: apply(BlockNormal(10), key, Products(), one).p_value[0], phi)
+    assert jnp.mean(p <= 0.05) <= 0.06
+    assert jnp.mean(p <= 0.01) <= 0.02
 
 
 @pytest.mark.parametrize(("n", "size"), [(3, 2), (20, 11), (20, 20)])
