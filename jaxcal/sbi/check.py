@@ -62,7 +62,8 @@ def check_posterior(
 
     Args:
         key: Random key: typed, legacy or an integer.
-        posterior: Anything that `score_pairs` takes, or a `ScoredPairs` alone.
+        posterior: Anything that `score_pairs` takes, or a `ScoredPairs` without thetas, xs and
+            options of `score_pairs`.
         thetas: [n, d] parameters drawn from the prior.
         xs: [n, ...] observations simulated from them.
         draws: [n, m, d] independent draws of each posterior, or what `check_draws` takes.
@@ -126,6 +127,11 @@ def check_posterior(
             )
         posterior, thetas, xs, options = mixed.continuous
     if isinstance(posterior, ScoredPairs):
+        data = {"thetas": thetas, "xs": xs, **options}
+        if passed := [k for k, value in data.items() if value is not None and value is not False]:
+            raise TypeError(
+                f"{', '.join(passed)}: not allowed with scored pairs, pass it to sbi.score_pairs"
+            )
         pairs = posterior
     elif thetas is None or xs is None:
         raise TypeError("thetas and xs: wanted the pairs that the posterior is tested on")

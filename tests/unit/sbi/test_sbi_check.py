@@ -576,6 +576,20 @@ def test_nan_inside_the_prior_gives_no_verdict_density_0_rejects(pairs):
         assert "p = nan" in repr(report)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"thetas": np.ones((N, D)), "xs": np.ones((N, D))}, "^thetas, xs: not allowed with"),
+        ({"names": ["mass", "age"], "prior": None}, "^names: not allowed with"),
+        ({"exclude_invalid_x": True}, "^exclude_invalid_x: not allowed with"),
+    ],
+)
+def test_scored_pairs_are_checked_as_they_are(pairs, options, message):
+    scored = sbi.score_pairs(KEY, log_prob, *pairs, prior=PRIOR)
+    with pytest.raises(TypeError, match=message):
+        sbi.check_posterior(KEY, scored, **options)
+
+
 def test_a_clipped_density_is_suspected(pairs):
     scored = sbi.score_pairs(KEY, clipped_outside, *pairs, prior=PRIOR)
     assert any("scores are exactly 0 in every parameter" in text for text in scored.notes)
