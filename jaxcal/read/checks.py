@@ -1,6 +1,5 @@
 """Validation of arguments; errors name the argument, the expected and the actual value."""
 
-import math
 from collections.abc import Iterable, Set
 from typing import Any
 
@@ -272,7 +271,7 @@ def rows(value: object, n: int, name: str) -> Array:
 
 def width(value: Array, first: Array, name: str) -> None:
     """Raise ValueError if rows [n, ...] lack the d numbers of the rows of a fit, ``first`` [d]."""
-    if (d := math.prod(value.shape[1:])) != first.size:
+    if (d := np.prod(value.shape[1:], dtype=int)) != first.size:
         raise ValueError(f"{name}: the first sample had {first.size} columns, the batch has {d}")
 
 
