@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from jaxcal.calibration import kccsd_test
 from jaxcal.coverage import coverage
@@ -196,7 +198,8 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
 
 
 def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
-    """Return the plan for distributions and arrays; arrays with integer targets are classes."""
+    """Return the plan for distributions and arrays; arrays with integer targets are classes.
+    TypeError for rows that sum to 1, as those of classes do, with targets that are not integers."""
     observed = checks.array(targets, "targets")
     integers = any(jnp.issubdtype(observed.dtype, kind) for kind in (jnp.integer, jnp.bool_))
     if is_distribution(predictions):
@@ -216,6 +219,10 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
     if integers:
         return _classes(predictions)
     if array.ndim == observed.ndim + 1:
+        if array.ndim == 2 and array.shape[1] > 1 and not isinstance(array, Tracer):
+            rows = np.asarray(array)
+            if np.all(rows >= 0) and np.all(np.abs(np.sum(rows, axis=1) - 1) < 1e-3):
+                checks.labels(targets, *rows.shape)  # raises: these are classes as floats
         return _draws(Draws(array))
     raise TypeError(
         "predictions: wanted log densities (jaxcal.Unnormalized), jaxcal.Scores, a numpyro "

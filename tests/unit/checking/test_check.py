@@ -111,6 +111,16 @@ def test_two_columns_that_do_not_sum_to_1_are_no_probabilities(place):
     assert np.isnan(inside(two))
 
 
+@pytest.mark.parametrize("m", [2, 4])
+def test_classes_as_floats_are_no_targets_of_draws(m):
+    p = np.random.default_rng(0).dirichlet(np.ones(m), 20)
+    labels = np.arange(20) % m
+    assert plan(p, labels, dependent=False).kind != "draws"
+    with pytest.raises(TypeError, match=r"targets: wanted integer classes .* \.astype\(int\)"):
+        plan(p, labels.astype(float), dependent=False)
+    assert plan(2 * p, labels.astype(float), dependent=False).kind == "draws"
+
+
 def test_series_keep_the_tests_that_allow_for_dependence():
     kept = {}
     for name, (predictions, targets, _) in CASES.items():
