@@ -51,7 +51,7 @@ from jaxcal.ckce.inputs import standardized
 from jaxcal.ckce.results import Covered, Says
 from jaxcal.entries.moments import features_of
 from jaxcal.entries.ranks import Ranked, seen
-from jaxcal.numerics import at_least
+from jaxcal.numerics import at_least, at_most
 from jaxcal.read import Draws, Scores, Standardized, Units, Unnormalized, checks
 from jaxcal.read.observations import n_repeated, observations
 from jaxcal.results.notes import memory
@@ -77,15 +77,16 @@ class Basis(NamedTuple):
         cls,
         total: Scalar,
         mean: Float[Array, " m"],
-        covariance: Float[Array, "m m"],
+        principal: tuple[Float[Array, " m"], Float[Array, "m m"]],
         components: int,
         eps: float,
     ) -> "Basis":
         """Return the basis with ``components`` columns from moments of the predictions.
 
-        ``total``: sum of weights. Columns whose deviation is below 100 ``eps`` are 0.
+        ``total``: sum of weights. ``principal``: eigenvalues, ascending, and eigenvectors of the
+        covariance. Columns whose deviation is below 100 ``eps`` are 0.
         """
-        variances, directions = jnp.linalg.eigh(covariance)
+        variances, directions = principal
         variances = variances[::-1][: components - 1]
         some = variances > (100 * eps) ** 2
         scale = jnp.where(some, 1 / jnp.sqrt(total * jnp.where(some, variances, 1)), 0)
@@ -98,12 +99,31 @@ class Basis(NamedTuple):
 
 
 def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) -> Basis:
-    """Return the basis for the predictions with positive weight."""
-    total = jnp.sum(weights)
+    """Return the basis for the predictions with positive weight.
+
+    Eigenvalues have errors of eps times the largest. If one of a kept direction is below 100 eps
+    times the largest, directions are decomposed again, in units of about their deviations.
+    """
+    total, eps = jnp.sum(weights), float(jnp.finfo(q.dtype).eps)
     mean = weights @ q / total
     centred = (q - mean[None]) * weights[:, None]
     covariance = centred.T @ centred / total
-    return Basis.of(total, mean, covariance, components, float(jnp.finfo(q.dtype).eps))
+    variances, axes = jnp.linalg.eigh(covariance)
+
+    def once() -> Basis:
+        return Basis.of(total, mean, (variances, axes), components, eps)
+
+    def again() -> Basis:
+        units = axes / jnp.sqrt(at_least(variances, 100 * eps * at_least(variances[-1], 1)))[None]
+        middle = mean + weights @ centred / total
+        scaled = ((q - middle[None]) * weights[:, None]) @ units
+        # a deviation of 100 eps has a variance of 100 eps in these units
+        principal = jnp.linalg.eigh(scaled.T @ scaled / total)
+        of = Basis.of(total, middle, principal, components, eps**0.5 / 10)
+        return of._replace(directions=units @ of.directions)
+
+    kept = at_most(jnp.sum(jnp.diagonal(covariance) > (100 * eps) ** 2), components - 1)
+    return jax.lax.cond(variances[-kept] < 100 * eps * variances[-1], again, once)
 
 
 class Probability(eqx.Module):

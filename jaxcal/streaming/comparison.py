@@ -166,7 +166,8 @@ def _error(
     gram = jnp.sum(products, axis=0)
     mean = gram[0, 1:] / n
     covariance = gram[1:, 1:] / n - mean[:, None] * mean[None]
-    of = Basis.of(n, mean, covariance, rank, float(jnp.finfo(jnp.float32).eps))
+    principal = jnp.linalg.eigh(covariance)
+    of = Basis.of(n, mean, principal, rank, float(jnp.finfo(jnp.float32).eps))
     columns = jnp.zeros((s, rank)).at[0, 0].set(of.constant)
     columns = columns.at[0, 1:].set(-of.mean @ of.directions).at[1:, 1:].set(of.directions)
     r = jnp.sum(jnp.any(columns != 0, axis=0), dtype=n.dtype)

@@ -187,6 +187,18 @@ def test_rows_without_weight_do_not_count():
     assert "Calibration errors of 2 groups" in str(both)
 
 
+@pytest.mark.parametrize(("deviation", "number"), [(2e-4, 0), (7e-5, 2)])
+def test_the_basis_is_orthonormal_in_float32(deviation, number):
+    """Rare classes, alone or beside ``number`` further variables of deviation 1."""
+    rng = np.random.default_rng(0)
+    share, z = rng.uniform(0.2, 0.8, (500, 1)), rng.normal(size=(500, number))
+    rare = deviation * (3 + rng.uniform(-1, 1, (500, 2)))
+    rest = (1 - np.sum(rare, axis=1, keepdims=True)) * np.concatenate([share, 1 - share], axis=1)
+    x = jnp.asarray(np.concatenate([rest, rare, z], axis=1), jnp.float32)
+    f = np.asarray(basis(x, jnp.ones(500, jnp.float32), 4 + number)(x), float)
+    np.testing.assert_allclose(f.T @ f, np.eye(4 + number), atol=0.01)
+
+
 def test_equal_models_tie_and_the_report_says_what_is_wrong(compared):
     d = compared.differences
     assert float(d.low[1, 2]) == float(d.estimate[1, 2]) == float(d.high[1, 2]) == 0
