@@ -143,9 +143,11 @@ class Plan(NamedTuple):
 
 
 def plan(predictions: PredictionsLike, targets: ArrayLike, *, dependent: bool) -> Plan:
-    """Return the plan for predictions. TypeError if no test accepts them; ValueError if
-    ``dependent`` and no test allows for dependence."""
+    """Return the plan for predictions. TypeError if no test accepts them, or for targets
+    of predictions that include theirs; ValueError if ``dependent`` and no test allows for it."""
     checks.of_jax(predictions)
+    if targets is not None and isinstance(predictions, (ScoredPairs, LogDensities)):
+        raise TypeError("targets: wanted None: scored pairs and LogDensities include their targets")
     chosen = _of_models(predictions) or _of_arrays(predictions, targets)
     return _for_series(chosen) if dependent else chosen
 

@@ -132,6 +132,8 @@ def test_series_keep_the_tests_that_allow_for_dependence():
     assert kept["densities"] == ["calibration_test"]
     with pytest.raises(ValueError, match="dependent: no test of log densities"):
         plan(LOGS, None, dependent=True)
+    with pytest.raises(TypeError, match="targets: wanted None"):
+        plan(LOGS, YS, dependent=False)
 
 
 def test_what_no_test_takes_is_named():
