@@ -18,6 +18,11 @@ else:
     Tensor = Any
 Estimator: TypeAlias = Any  # a network of sbi, zuko or lampe, which have no common class
 Prior: TypeAlias = Any  # a distribution of torch, or another object with log_prob
+LEAKING = (
+    "an ensemble was tested without its members' corrections for mass outside of the prior, which "
+    "raise the weights of members that leak: if some do, .sample() draws another mixture"
+    " [ensemble-as-potential]"
+)
 
 
 @dataclass(frozen=True)
@@ -269,6 +274,8 @@ def _ensemble(posterior: Estimator, prior: Prior) -> TorchDensity:
         "by their evidence too; .sample() does not, and draws another mixture"
         " [ensemble-as-potential]",
     )
+    if normalized:
+        note = () if _unbounded(prior) else (LEAKING,)
     return TorchDensity(
         log_prob,
         draw=draw if normalized else None,
@@ -278,8 +285,20 @@ def _ensemble(posterior: Estimator, prior: Prior) -> TorchDensity:
         theta_shape=first.theta_shape,
         x_shape=first.x_shape,
         slow=any(member.slow for member in members),
-        notes=() if normalized else note,
+        notes=note,
     )
+
+
+def _unbounded(prior: Prior) -> bool:
+    """Return whether the support of a prior of torch is the whole space, or unknown."""
+    support = getattr(prior, "support", None)
+    if not hasattr(support, "check"):
+        return True
+    import torch  # pyright: ignore[reportMissingImports]
+
+    with torch.random.fork_rng():
+        far = torch.full_like(prior.sample((1,)), 1e30)
+    return all(bool(torch.all(support.check(edge))) for edge in (far, -far))
 
 
 def _potential_at(potential: Estimator, theta: Tensor, x: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import gc
 import math
 import warnings
 import weakref
+from types import SimpleNamespace
 
 import equinox as eqx
 import jax
@@ -195,6 +196,11 @@ def test_an_ensemble_is_the_mixture_of_its_members():
 
     wanted = TorchPosterior(by_hand).scored(jnp.asarray(theta[:3]), x[:3], None).at_targets
     np.testing.assert_allclose(scores, wanted, rtol=1e-3, atol=1e-4)
+    assert TorchPosterior(ensemble).notes == ()
+    # members may have mass outside of this prior
+    bounded = SimpleNamespace(posteriors=members, weights=[0.3, 0.7], prior=box())
+    (note,) = TorchPosterior(bounded).notes
+    assert "corrections for mass outside of the prior" in note
     ensemble_of_likelihoods = inference.EnsemblePosterior(
         [trained("NLE", prior, theta, x)[1] for _ in range(2)]
     )
