@@ -134,7 +134,7 @@ def _crossing(
 
 
 class BlockNormal(eqx.Module):
-    r"""Normal limit of the mean of unbiased estimates, one per block of observations.
+    r"""Student's t for the mean of unbiased estimates, one per block of observations.
 
     Only h within blocks is evaluated, with less power: O(n size), not O(n^2). The statistic is
     :math:`\sqrt m\,\bar\eta / sd(\eta)` of the estimates :math:`\eta` of m >= 2 blocks; it is
