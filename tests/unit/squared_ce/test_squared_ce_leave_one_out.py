@@ -181,10 +181,52 @@ def test_ends_are_possible_errors():
         result = leave_one_out(binary(np.full(20, 1 - y * 1.0), np.full(20, y)))
         assert result.error == pytest.approx(1)
         assert 0 <= float(result.interval.low) <= float(result.interval.high) <= 1
-    right = leave_one_out(binary(np.ones(20), np.ones(20, int)))
-    assert right.error == 0
-    # up to so many errors are not seen in 20 rows in 5 of 100 data sets
-    assert float(right.interval.high) == pytest.approx((1 - 0.05 ** (1 / 20)) ** 0.5)
+
+
+def exact(wrong, n):
+    """Return the ends of the Clopper-Pearson interval of a rate, of confidence .95."""
+    return scipy.stats.binomtest(wrong, n).proportion_ci(0.95, "exact")
+
+
+@pytest.mark.parametrize("p", [1.0, 1 - 1e-7, 0.999])
+@pytest.mark.parametrize("wrong", [0, 1, 2, 3, 4])
+def test_few_wrong_of_certain_ones_do_not_shorten_intervals(p, wrong):
+    n = 50
+    interval = leave_one_out(binary(np.full(n, p), np.arange(n) >= wrong)).interval
+    low, high = exact(wrong, n)
+    assert float(interval.low) <= low + 3e-3
+    assert high - 2e-3 <= float(interval.high) <= 2.2 * high
+
+
+def test_labels_that_are_all_equal_have_a_variance():
+    low, high = leave_one_out(binary(np.full(200, 0.9), np.ones(200, int))).interval[:2]
+    assert low <= exact(200, 200).low - 0.9  # the rate may be lower than 1
+    assert high >= 0.1
+    low, high = leave_one_out(binary(np.ones(50), np.zeros(50, int))).interval[:2]
+    assert 0.85 < low <= exact(50, 50).low + 2e-3
+    assert high == pytest.approx(1)
+
+
+@pytest.mark.parametrize("notion", ["binary", "class-wise", "canonical"])
+def test_certain_predictions_hold_the_error_as_often_too(notion):
+    """100 predictions of three classes are certain of 0, 100 of 1, of which 3 % err; exactly."""
+    predicted = np.arange(200) % 2
+    p = predicted * 1.0 if notion == "binary" else np.eye(3)[predicted]
+    truth, covered = 0.03 * (0.5 if notion == "binary" else 1.0) ** 0.5, 0.0
+    for wrong in range(12):
+        y = np.where(np.arange(200) < 2 * wrong, 0, predicted)
+        with jax.enable_x64(True):
+            low, high = leave_one_out(squared_ce.reduce(p, y, notion)).interval[:2]
+        covered += scipy.stats.binom.pmf(wrong, 100, 0.03) * (low <= truth <= high)
+    assert covered >= 0.95
+
+
+def test_errors_of_one_of_many_certain_classes_may_be_unseen():
+    """Of 20 classes, 20 rows each, all right: one class may err in 10 % (.12 of data sets)."""
+    p = np.eye(20)[np.arange(400) % 20]
+    with jax.enable_x64(True):
+        result = leave_one_out(squared_ce.reduce(p, np.arange(400) % 20, "canonical"))
+    assert result.interval.high > 0.1 * (2 / 20) ** 0.5
 
 
 @pytest.mark.parametrize("kind", ["binary", "stratified"])
