@@ -60,8 +60,8 @@ class EntriesFit(eqx.Module):
         names: Names,
     ) -> "EntriesFit":
         """Return the fit to checked observations."""
-        *arrays, layout = _fitted(key, predictions, ys, inputs)
-        return cls(key, *arrays, layout, n_draws, names)
+        units, frame, ends, even, notes, layout = _fitted(key, predictions, ys, inputs)
+        return cls(key, units, frame, ends, even, notes, layout, n_draws, names)
 
     def zeros(self) -> dict[str, np.ndarray]:
         """Return the sums over no observations: zeros."""
@@ -98,7 +98,7 @@ class EntriesFit(eqx.Module):
             table = sharpened(summed_table(*of), self.even)
             return jax.tree.map(np.asarray, table)
 
-    def noted(self, sums: dict[str, np.ndarray], n: int, least: dict[str, float]) -> Notes:
+    def noted(self, sums: dict[str, np.ndarray], n: int, least: dict[str, float]) -> dict[str, Any]:
         """Return notes on all n observations, and on the data of the fit, from sums and minima."""
         counted = {code: sums[name] for name, code in CODES.items()}
         return (
@@ -162,8 +162,8 @@ def _fitted(key: Key, predictions: Predictions, ys: Array, inputs: Points | None
         )
         for group in named
     )
-    fixed = Units.of(ys.reshape(len(ys), -1)), frame, fit.ends, fit.seen.ranks.even()
-    return *fixed, about_data(predictions, ys, inputs), layout
+    units, notes = Units.of(ys.reshape(len(ys), -1)), about_data(predictions, ys, inputs)
+    return units, frame, fit.ends, fit.seen.ranks.even(), notes, layout
 
 
 def row_keys(key: Key, rows: tuple[Array, Array]) -> Keys:

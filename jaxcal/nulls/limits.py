@@ -185,8 +185,8 @@ def _student_tail(t: Float[Array, " r"], degrees: int) -> Float[Array, " r"]:
     """Return P(T > t) of Student's t, [r]; from 30 degrees on by Hill's normal approximation, whose
     relative error is below 1e-3 up to t = 8: `betainc` loses digits there in float32."""
     if degrees < 30:
-        half = jnp.asarray([degrees / 2, 0.5], t.dtype)
-        upper = betainc(*half, degrees / (degrees + t**2)) / 2
+        a, b = jnp.asarray([degrees / 2, 0.5], t.dtype)
+        upper = betainc(a, b, degrees / (degrees + t**2)) / 2
         return jnp.where(t < 0, 1 - upper, upper)
     w = degrees - 0.5
     z = jnp.sqrt(w * jnp.log1p(t**2 / degrees))

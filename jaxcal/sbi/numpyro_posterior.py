@@ -132,7 +132,7 @@ class NumpyroPosterior:
     ) -> Float[Array, "n d"]:
         """Map latent sites [n, ..], in their supports, to unconstrained vectors [n, d]; ``inputs``
         are those of `pairs`, as the support of a site may depend on them."""
-        rows = self._inputs(inputs, jnp.shape(next(iter(latents.values())))[0])
+        rows = self._inputs(inputs, np.shape(next(iter(latents.values())))[0])
         if self.inputs:
             self._learn_latents({name: leaf[0] for name, leaf in rows.items()})
         one = jax.vmap(lambda *pair: ravel_pytree(self._unconstrained(*pair))[0])

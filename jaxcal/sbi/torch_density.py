@@ -292,7 +292,7 @@ def _ensemble(posterior: Estimator, prior: Prior) -> TorchDensity:
 def _unbounded(prior: Prior) -> bool:
     """Return whether the support of a prior of torch is the whole space, or unknown."""
     support = getattr(prior, "support", None)
-    if not hasattr(support, "check"):
+    if support is None or not hasattr(support, "check"):
         return True
     import torch  # pyright: ignore[reportMissingImports]
 
