@@ -30,6 +30,7 @@ from jaxcal.read import Standardized, Units, checks
 from jaxcal.read.observations import drawn_order, n_repeated
 from jaxcal.results import JudgedResult, Sentences, recorded
 from jaxcal.results.notes import TABLE, memory
+from jaxcal.sbi import suspicions
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, score_pairs
 from jaxcal.sbi.ranks import ranks_among_draws
 from jaxcal.typing import ArrayLike, Figure, Key, KeyLike, Observations, PosteriorLike, Scalar
@@ -61,6 +62,7 @@ class Monitored(JudgedResult):
             bounded, so deviations above about 2 are underestimated.
         statistics: Names of what is ranked: "density" or "distance", then each parameter.
         level: Largest probability of ever rejecting a right posterior.
+        notes: Sentences on the pairs of all calls, as those of `ScoredPairs`.
     """
 
     _long: ClassVar[tuple[str, ...]] = ("log_evidence", "normal_scores", "inputs", "widths")
@@ -75,6 +77,7 @@ class Monitored(JudgedResult):
     spreads: Float[Array, "r 2"]
     statistics: tuple[str, ...] = eqx.field(static=True)
     level: float = eqx.field(static=True)
+    notes: tuple[str, ...] = eqx.field(default=(), static=True)
 
     @property
     def p_value(self) -> Scalar:
@@ -94,7 +97,8 @@ class Monitored(JudgedResult):
             f"tells of the parameters, as sorted ones or a chain do, and right posteriors are then "
             f"rejected: put all pairs in random order first [dependent-rows]"
         )
-        return [(text, lag > TABLE["dependent-rows"].above)]
+        notes = [(note, True) for note in self.notes]
+        return [(text, lag > TABLE["dependent-rows"].above), *notes]
 
     def _no_verdict(self) -> Sentences:
         lost = np.any(np.isnan(np.asarray(self.log_evidence)))
@@ -210,6 +214,8 @@ def monitor(
     )
     inputs, widths = jnp.split(columns, [features.shape[1]], axis=1)
     log_evidence, slopes, spreads = evidence(scores, inputs, widths)
+    few = suspicions.about_count(len(features))  # of this call alone
+    notes = [*(() if so_far is None else so_far.notes), *pairs.notes]
     return Monitored(
         log_evidence,
         scores,
@@ -220,6 +226,7 @@ def monitor(
         spreads,
         statistics,
         level,
+        tuple(dict.fromkeys(note for note in notes if note not in few)),
     )
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.read import Scores
+from jaxcal.read import Scores, checks
 from jaxcal.read.observations import copies, fingerprints, repeated_rows
 from jaxcal.read.scores import log_densities_at
 from jaxcal.results import counted
@@ -62,6 +62,32 @@ def about_space(
             f"prior= (a distribution) or bounds=(low, high) [unknown-bounds]",
         )
     return notes
+
+
+def about_rounding(given: Any, xs: Any, valid: np.ndarray) -> tuple[str, ...]:
+    """Return a sentence if the conversion of ``given`` to ``xs`` moved numbers by more than .005
+    standard deviations of their column, in about 1,000 of the ``valid`` rows."""
+    leaves = (
+        zip(given.values(), xs.values(), strict=True) if isinstance(xs, dict) else [(given, xs)]
+    )
+    rows, count = np.flatnonzero(valid)[:: valid.sum() // 1000 + 1], 0
+    for exact, rounded in leaves:
+        before = np.asarray(checks.array(exact, "xs"))
+        if before.dtype != rounded.dtype:
+            before = before[rows].astype(float)
+            moved = np.max(np.abs(before - np.asarray(rounded[rows])), axis=0)
+            varies = np.ptp(before, axis=0) > 0
+            count += int(np.sum(varies & (moved > before.std(axis=0) / 200)))
+    if not count:
+        return ()
+    return (
+        counted(
+            "{} {number|numbers} of x {varies|vary} so little beside {its|their} size that JAX's "
+            "float type rounds differences away, which alone may reject right posteriors: subtract "
+            "a common number from x before, also in training, or use float64 [coarse-observations]",
+            count,
+        ),
+    )
 
 
 def about_scores(scores: Scores) -> tuple[str, ...]:

@@ -148,3 +148,28 @@ def test_junk_is_an_error_that_names_the_argument(pairs, name, junk):
 def test_exclude_invalid_x_is_a_flag(pairs):
     with pytest.raises(TypeError, match="exclude_invalid_x"):
         notes(*pairs, exclude_invalid_x="yes")
+
+
+def test_observations_that_the_conversion_rounds_are_named():
+    rng = np.random.default_rng(0)
+    thetas, flag = rng.normal(size=(N, D)), rng.integers(0, 2, (N, 1)) + 0.1
+    xs = np.concatenate(
+        [thetas + rng.normal(size=(N, D)), flag, np.full((N, 1), 1e6 + 0.1)], axis=1
+    )
+    prior = dist.Normal(jnp.zeros(D, jnp.float32), jnp.ones(D, jnp.float32)).to_event(1)
+
+    def said(xs, **options):
+        found = notes(thetas, xs, prior=prior, posterior=lambda t, x: -jnp.sum(t**2), **options)
+        return [note for note in found if "coarse-observations" in note]
+
+    far = xs + 1e6 * np.arange(4)
+    assert said(far) == []  # in float64
+    with jax.enable_x64(False):
+        assert said(xs) == []
+        assert said(far.astype(np.float32)) == []  # nothing is lost here
+        assert said(xs + 100 * np.arange(4)) == []
+        (note,) = said(far)
+        assert note.startswith("2 numbers of x vary so little beside their size")
+        far[0] = np.nan
+        (note,) = said({"x": xs[:, 0], "y": far[:, 1]}, exclude_invalid_x=True)
+        assert note.startswith("1 number of x varies so little beside its size")

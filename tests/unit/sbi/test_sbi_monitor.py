@@ -219,3 +219,12 @@ def test_a_pair_is_evidence_once():
     rounded = jnp.sign(xs)  # few values, which come again
     first = sbi.monitor(0, exact, thetas, rounded, prior=PRIOR)
     assert len(sbi.monitor(1, exact, *pairs(1, 9), prior=PRIOR, so_far=first).inputs) == 39
+
+
+def test_notes_on_the_pairs_of_all_calls_are_warnings():
+    elsewhere, evidence = dist.Normal(jnp.full(2, 6.0), 1.0).to_event(1), None
+    for batch in range(2):
+        evidence = sbi.monitor(batch, exact, *pairs(batch, 25), so_far=evidence, prior=elsewhere)
+    codes = [note.split("[")[-1] for note in evidence.warnings()]
+    assert codes.count("unlike-prior]") == 2
+    assert "few-observations]" not in codes

@@ -90,7 +90,7 @@ LOGISTIC = dist.transforms.SigmoidTransform()
         (dist.LogUniform(jnp.ones(2), 3.0), 1, 3),
     ],
 )
-def test_edges_of_a_transformed_prior_are_those_of_its_draws(prior, low, high):
+def test_edges_of_a_transformed_prior(prior, low, high):
     space = space_of(prior, None, 2, jnp.float64)
     np.testing.assert_allclose(space.low, np.broadcast_to(low, 2), rtol=1e-12)
     np.testing.assert_allclose(space.high, np.broadcast_to(high, 2), rtol=1e-12)
@@ -164,7 +164,7 @@ def test_an_even_filling_is_noticed_and_a_gaussian_is_not():
     assert evenly_filled(modes) == []
 
 
-def test_unknown_bounds_are_said_of_declared_supports_and_beside_bounds():
+def test_unknown_bounds_are_said_beside_what_is_declared():
     class Square(dist.transforms.AbsTransform):
         codomain = dist.constraints.real
 

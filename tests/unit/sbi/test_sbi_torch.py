@@ -473,7 +473,7 @@ def test_priors_of_torch_say_their_bounds():
     np.testing.assert_array_equal(space.high, [np.inf, 2, np.inf])
 
 
-def test_edges_of_a_transformed_prior_of_torch_are_those_of_its_draws():
+def test_edges_of_a_transformed_prior_of_torch():
     from jaxcal.sbi.space import space_of
 
     td, inf = torch.distributions, np.inf
