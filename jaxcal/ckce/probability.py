@@ -101,13 +101,14 @@ class Basis(NamedTuple):
 def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) -> Basis:
     """Return the basis for the predictions with positive weight.
 
-    Eigenvalues have errors of eps times the largest. If one of a kept direction is below 100 eps
-    times the largest, directions are decomposed again, in units of about their deviations.
+    Eigenvalues have errors of eps times the largest, and of the square of the error of the mean. If
+    one of a kept direction is below 100 eps times the largest, or below 10,000 such squares,
+    directions are decomposed again, about a corrected mean, in units of about their deviations.
     """
     total, eps = jnp.sum(weights), float(jnp.finfo(q.dtype).eps)
     mean = weights @ q / total
     centred = (q - mean[None]) * weights[:, None]
-    covariance = centred.T @ centred / total
+    covariance, shift = centred.T @ centred / total, weights @ centred / total
     variances, axes = jnp.linalg.eigh(covariance)
 
     def once() -> Basis:
@@ -115,7 +116,7 @@ def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) 
 
     def again() -> Basis:
         units = axes / jnp.sqrt(at_least(variances, 100 * eps * at_least(variances[-1], 1)))[None]
-        middle = mean + weights @ centred / total
+        middle = mean + shift
         scaled = ((q - middle[None]) * weights[:, None]) @ units
         # a deviation of 100 eps has a variance of 100 eps in these units
         principal = jnp.linalg.eigh(scaled.T @ scaled / total)
@@ -123,7 +124,8 @@ def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) 
         return of._replace(directions=units @ of.directions)
 
     kept = at_most(jnp.sum(jnp.diagonal(covariance) > (100 * eps) ** 2), components - 1)
-    return jax.lax.cond(variances[-kept] < 100 * eps * variances[-1], again, once)
+    least = at_least(100 * eps * variances[-1], 1e4 * jnp.sum(shift**2))
+    return jax.lax.cond(variances[-kept] < least, again, once)
 
 
 class Probability(eqx.Module):
@@ -239,7 +241,8 @@ def says(q: Float[Array, "n m"], labels: Int[Array, " n"], weights: Float[Array,
     total = jnp.sum(weights)
     y = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype)
     mean, occurs = weights @ q / total, weights @ y / total
-    variance = weights @ (q - mean[None]) ** 2 / total
+    # less the square of the error of the mean
+    variance = weights @ (q - mean[None]) ** 2 / total - (weights @ (q - mean[None]) / total) ** 2
     covariance = weights @ ((q - mean[None]) * (y - occurs[None])) / total
     return said(mean, occurs, variance, covariance, float(jnp.finfo(q.dtype).eps))
 

@@ -12,7 +12,7 @@ import scipy.stats
 
 from jaxcal.ckce import compare, errors, expansion
 from jaxcal.ckce.errors import Error, Pairs, pairs
-from jaxcal.ckce.probability import Probability, basis, n_components, slope
+from jaxcal.ckce.probability import Probability, basis, n_components, says, slope
 
 N = 200
 TRUTH, Y = problems.drawn(0, N)
@@ -199,6 +199,14 @@ def test_the_basis_is_orthonormal_in_float32(deviation, number):
     np.testing.assert_allclose(f.T @ f, np.eye(4 + number), atol=0.01)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rounding_of_a_mean_is_no_regressor(dtype):
+    q, weights = jnp.tile(jnp.asarray([[0.7, 0.3]], dtype), (3000, 1)), jnp.ones(3000, dtype)
+    np.testing.assert_array_equal(basis(q, weights, 2)(q)[:, 1], 0)
+    said = says(q, jnp.zeros(3000, int), weights).said
+    np.testing.assert_array_equal(said[:, 0], said[:, 1])
+
+
 def test_equal_models_tie_and_the_report_says_what_is_wrong(compared):
     d = compared.differences
     assert float(d.low[1, 2]) == float(d.estimate[1, 2]) == float(d.high[1, 2]) == 0
@@ -258,10 +266,10 @@ def test_bad_input_is_named():
         compare(0, {"one": TRUTH}, Y)
     with pytest.raises(ValueError, match="at least 3 observations"):
         compare(0, [TRUTH[:2], TRUTH[:2]], Y[:2])
-    for row, value, says in ((3, 0.7, "does not sum to 1"), (5, np.nan, "holds NaN")):
+    for row, value, why in ((3, 0.7, "does not sum to 1"), (5, np.nan, "holds NaN")):
         wrong = TRUTH.copy()
         wrong[row, 0] += value
-        with pytest.raises(ValueError, match=rf"models\[b\]: row {row} {says}"):
+        with pytest.raises(ValueError, match=rf"models\[b\]: row {row} {why}"):
             compare(0, {"a": TRUTH, "b": wrong}, Y)
     with pytest.raises(ValueError, match='ridge: an option of measure="ckce"'):
         compare(0, MODELS, Y, ridge=0.1)
