@@ -14,7 +14,8 @@ b_j`; intervals invert these tests. `jaxcal.ckce.probability` and `jaxcal.ckce.e
 
 Rare labels may not occur among the observations. So a model is called worse only if its own test,
 by labels drawn from its predictions, rejects it too. Without any residual there would be no noise,
-so four residuals of uniformly drawn labels are added, as in the interval of Agresti and Coull.
+so four residuals of uniformly drawn labels are added, as in the interval of Agresti and Coull: to
+the second sum, and, if the fit leaves no residuals, to the first.
 """
 
 from collections.abc import Callable
@@ -145,9 +146,13 @@ def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M
     # noise adds 2 * second to ``direct``, which replaces ``claimed`` if larger by 3 * second
     direct, claimed = _between(firsts), slope * common
     lead = jnp.where(direct - 3 * second > claimed, direct - 2 * second, claimed)
-    along, terms = normal * deviation[None], each.terms.T
-    scale = jnp.sqrt(lead / jnp.where(slope > 0, slope, 1))[None]
-    drawn = scale * (along[:, :, None] - along[:, None]) + terms[:, :, None] - terms[:, None]
+    # first sums without a difference per value are drawn along their differences at these values
+    along, moved, terms = normal * deviation[None], v @ each.first.T, each.terms.T
+    drawn, moved = (a[:, :, None] - a[:, None] for a in (along, moved))
+    size = jnp.where(slope > 0, slope, direct)
+    scale = jnp.sqrt(lead / jnp.where(size > 0, size, 1))[None]
+    drawn = scale * jnp.where((slope > 0)[None], drawn, moved)
+    drawn = drawn + terms[:, :, None] - terms[:, None]
     error = jnp.sqrt(second + lead)[None]
     ratios = jnp.where(error > 0, jnp.abs(drawn) / jnp.where(error > 0, error, 1), 0)
     return Pairs(second, slope, lead, ratios), normal

@@ -195,7 +195,8 @@ def by_regression(
 
     def parts(x: Array, d: Array, added: Array, weight: Array) -> tuple[Array, ...]:
         """Return two factors, whose outer products are the vectors b, the second plus ``added``;
-        the first influence; squared norms of the vectors a, and of b; and weights."""
+        the first influence, of the data and of ``added``; squared norms of the vectors a, and of b;
+        and weights."""
         f, leverage, inflation, pulled = columns(x, weight)
         fitted = f @ coefficients
         without = (fitted - leverage[:, None] * d) * inflation[:, None]
@@ -203,19 +204,29 @@ def by_regression(
         first = 2 * jnp.sum(without * d, axis=1) - jnp.sum(without**2, axis=1)
         sizes = jnp.sum(pulled**2, axis=1)
         alone = (sizes * jnp.sum(a**2, axis=1) for a in (d, e))
-        return pulled, e, first * weight / (2 * total), *alone, weight
+        firsts = (a * weight / (2 * total) for a in (first, 2 * jnp.sum(without * added, axis=1)))
+        return pulled, e, *firsts, *alone, weight
 
     rows = x, d, noise.added, weights
     of_each, second, null = summed((deal_key, null_key), parts, rows, noise.drawn, n_draws)
-    first, alone, alone_with_noise, sizes = of_each
+    first, of_noise, alone, alone_with_noise, sizes = of_each
     estimate = jnp.sum(sums**2)
     value = estimate - jnp.sum(alone)
-    first = first - jnp.sum(first) * sizes / total
+    first, of_noise = (a - jnp.sum(a) * sizes / total for a in (first, of_noise))
     second = without_diagonal(second)
     of_added = 2 * variance * ADDED / (total * (total + ADDED))
     per_value = slope(value, first, second, jnp.sum(alone_with_noise)) + of_added
     terms = draws(signs(signs_key, n_draws, len(first), d.dtype), second)
+    first = first + unseen(jnp.sum(weights[:, None] * d**2), coefficients) * of_noise
     return Error(estimate, value, per_value, first, second, terms, null, jnp.zeros((), jnp.int32))
+
+
+def unseen(square: Scalar, coefficients: Float[Array, "r p"]) -> Scalar:
+    """Return the factor of added residuals in the first sum: 0, or the root of 2 if the fit leaves
+    no residuals, as of equal labels; their variance is then that of a frequency by Agresti and
+    Coull. ``square``: sum of squares of the residuals that are fitted."""
+    left = square - jnp.sum(coefficients**2)
+    return jnp.where(left <= 100 * jnp.finfo(left.dtype).eps * square, 2**0.5, 0.0)
 
 
 def slope(

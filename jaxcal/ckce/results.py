@@ -285,8 +285,23 @@ class Comparison(Result):
         said = said + [of_a_chain(*one) for one in zip(self.names, lags, strict=True)]
         of_rows = {"dependent-rows": self.memory, "repeated-rows": self.repeated}
         said += sentences({code: value for code, value in of_rows.items() if value is not None})
+        said += self._of_classes()
         without_value = np.flatnonzero(~np.isfinite(np.asarray(self.corrected))).tolist()
         return said + [(self._why(k), True) for k in without_value]
+
+    def _of_classes(self) -> Sentences:
+        """Return the sentences on equal labels and on equal predictions of classes."""
+        if self.says is None:
+            return []
+        ends, true = (np.asarray(a) for a in self.says)
+        one_class = np.all(np.isin(true, (0, 1))) and np.all(true == true[:1, :, :1])
+        equal = np.all(ends[:, :, 0] == ends[:, :, 1], axis=1) & (not self.given)
+        of_each = [
+            (f"{name}: {text}", holds)
+            for name, one in zip(self.names, equal, strict=True)
+            for text, holds in sentences({"identical-predictions": one})
+        ]
+        return sentences({"one-class": one_class}) + of_each
 
     def _why(self, k: int) -> str:
         """Return the sentence that says why model k has no value, from the counts."""

@@ -31,7 +31,7 @@ from jaxcal.ckce.any_predictions import are_classes
 from jaxcal.ckce.errors import ADDED, BLOCKS, Error, judged, signs, without_diagonal
 from jaxcal.ckce.expansion import draws
 from jaxcal.ckce.inputs import named
-from jaxcal.ckce.probability import COMPONENTS, Basis, slope
+from jaxcal.ckce.probability import COMPONENTS, Basis, slope, unseen
 from jaxcal.ckce.results import Comparison
 from jaxcal.streaming.rows import ClassRows, Dealt, RankRows
 from jaxcal.streaming.state import StreamState
@@ -188,7 +188,8 @@ def _error(
     without = along - leverage * lengths
     fit = square - 2 * leverage * along + leverage**2 * lengths
     first = (2 * inflation * without - inflation**2 * fit) / (2 * n)
-    first = first - jnp.sum(first) * products[:, 0, 0] / n
+    of_noise = inflation * share * jnp.sum(added * coefficients[None], axis=(1, 2)) / n
+    first, of_noise = (a - jnp.sum(a) * products[:, 0, 0] / n for a in (first, of_noise))
     value = scale * (estimate - alone)
     noise = inflation * (alone - leverage * estimate) + r * share**2 * added_sizes[0]
     of_added = 2 * added_sizes[1] * ADDED / (n * (n + ADDED))
@@ -196,4 +197,5 @@ def _error(
     terms = draws(signs(keys[1], n_draws, BLOCKS, second.dtype), second)
     of_null = draws(jax.random.normal(keys[0], (n_draws, BLOCKS), second.dtype), null)
     lost = sums.lost.astype(jnp.int32)
+    first = first + unseen(jnp.sum(lengths), coefficients) * of_noise
     return Error(scale * estimate, value, per_value, first, second, terms, of_null, lost)

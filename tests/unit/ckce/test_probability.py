@@ -207,6 +207,20 @@ def test_rounding_of_a_mean_is_no_regressor(dtype):
     np.testing.assert_array_equal(said[:, 0], said[:, 1])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_interval_of_constants_has_the_noise_of_labels(dtype):
+    """Right predictions, whose values are 0, and equal labels, although others are rare."""
+    for a, b, ones, deviation in ((0.3, 0.31, 15, (0.21 / 50) ** 0.5), (0.3, 0.5, 0, 2**0.5 / 54)):
+        models, y = {"a": np.full(50, a, dtype), "b": np.full(50, b, dtype)}, np.arange(50) < ones
+        result = compare(0, models, y.astype(int), n_draws=199)
+        ends = [float(d[0, 1]) for d in (result.differences.low, result.differences.high)]
+        half = 1.96 * 2 * abs(a - b) * deviation  # of (a - rate)^2 - (b - rate)^2
+        np.testing.assert_allclose((ends[1] - ends[0]) / 2, half, rtol=0.25)
+        said = result.warnings()
+        assert [text[:2] for text in said if "[identical-predictions]" in text] == ["a:", "b:"]
+        assert any("[one-class]" in text for text in said) == (ones == 0)
+
+
 def test_equal_models_tie_and_the_report_says_what_is_wrong(compared):
     d = compared.differences
     assert float(d.low[1, 2]) == float(d.estimate[1, 2]) == float(d.high[1, 2]) == 0

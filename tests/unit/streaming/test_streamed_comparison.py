@@ -194,6 +194,16 @@ def test_yes_and_no_need_one_number():
     np.testing.assert_allclose(streamed.corrected, in_memory.corrected, rtol=1e-3, atol=1e-7)
 
 
+def test_rare_labels_widen_intervals_as_in_memory():
+    models, labels = {"a": np.full(N, 0.3), "b": np.full(N, 0.5)}, np.zeros(N, int)
+    test = StreamedTest.comparison(0, {k: p[:9] for k, p in models.items()}, labels[:9], n_draws=99)
+    results = test.result(test.update(test.empty(), models, labels)), compare(0, models, labels)
+    for result in results:
+        half = float(result.differences.high[0, 1] - result.differences.low[0, 1]) / 2
+        assert half == pytest.approx(1.96 * 2 * 0.2 * 2**0.5 / N, rel=0.25)
+        assert "all labels are equal" in str(result)
+
+
 def test_many_classes_have_the_components_of_the_first_sample():
     """Exact where all predictions lie in so few dimensions."""
     classes = 40
