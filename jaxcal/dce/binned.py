@@ -35,7 +35,7 @@ def unbinned_ece(
     Returns:
         The error, [].
 
-    Cost: one sort, two if predictions tie.
+    Cost: two sorts, three if predictions tie.
 
     Source: Blasiok et al. (2023), Def. 1.1.
 

@@ -110,7 +110,7 @@ class EntriesFit(eqx.Module):
                 "density-with-edge": self.ends,
                 "far-points": sums["chance"] / n,
                 "coarse-logs": np.asarray(-least["coarse-logs"]),
-                "reversed-sign": np.asarray(sign_of_sums(sums["signs"], n)),
+                "reversed-sign": sign_of_sums(jnp.asarray(sums["signs"]), n),
                 "constant-inputs": self.frame.n_constant,
             }
         )

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
-from jaxcal.numerics import at_most
+from jaxcal.numerics import at_least, at_most
 from jaxcal.read.predictions import Scores, Standardized, Units, Unnormalized, in_units_of_data
 from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
 
@@ -92,12 +92,11 @@ def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
     scores s of p; for the gradient of :math:`-\log p`, an energy, it is d. Here c is the median of
     the targets. True if the mean is more than 3 standard errors above 0.
     """
-    products = jnp.sum(scores * (ys - jnp.median(ys, axis=0)[None]), axis=1)
-    error = jnp.std(products) / products.size**0.5
-    return (jnp.mean(products) > 3 * error) & (error > 0)
+    about = ys - jnp.median(ys, axis=0)[None]
+    return sign_of_sums(sign_sums(about, scores), len(ys))
 
 
-def sign_sums(ys: Points, scores: Float[Array, "n d"], new: Bool[Array, " n"]) -> Float[Array, "2"]:
+def sign_sums(ys: Points, scores: Float[Array, "n d"], new: Any = True) -> Float[Array, "2"]:
     """Return the sums of s y and of its square, over the rows marked by ``new`` whose product is
     finite, for `sign_of_sums`. ``ys``: targets relative to any point."""
     products = jnp.sum(scores * ys, axis=1)
@@ -105,11 +104,11 @@ def sign_sums(ys: Points, scores: Float[Array, "n d"], new: Bool[Array, " n"]) -
     return jnp.stack([jnp.sum(products), jnp.sum(products**2)])
 
 
-def sign_of_sums(sums: Any, n: int) -> bool:
+def sign_of_sums(sums: Float[Array, "2"], n: int) -> Bool[Array, ""]:
     """Return `signs_reversed` of n rows from their `sign_sums`."""
     mean, square = sums / n
-    error = max((square - mean**2) / n, 0) ** 0.5
-    return bool(mean > 3 * error > 0)
+    error = jnp.sqrt(at_least(square - mean**2, 0) / n)
+    return (mean > 3 * error) & (error > 0)
 
 
 def coarse_sums(

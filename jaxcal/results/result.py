@@ -17,7 +17,13 @@ from jaxtyping import Array, Float
 from jaxcal.results import report, saved
 from jaxcal.results.notes import Notes, all_finite, memory, pointer, sentences
 from jaxcal.results.parts import Coordinates, Parts, Table, largest_share, plain
-from jaxcal.results.report import about_coordinates, batch_report, no_verdict, too_few
+from jaxcal.results.report import (
+    about_coordinates,
+    batch_report,
+    no_verdict,
+    too_few,
+    worth_saying,
+)
 from jaxcal.results.saved import SOURCE, provenance
 from jaxcal.typing import Contents, Figure, Scalar
 
@@ -336,14 +342,9 @@ class TestResult(JudgedResult):
         return np.sqrt(move[..., None] / np.asarray(self.sensitivity))
 
     def _sentences(self) -> Sentences:
-        notes: dict[str, Any] = dict(self.notes)
-        # Cauchy targets exceed the limit 100 n in .3 % of data sets, for every n
-        reach, n = np.asarray(notes.get("far-targets", 0)), self.contributions.shape[-1]
-        notes["far-targets"] = np.where(reach > 100 * n, reach, 0)
-        for code in {"reversed-sign", "skewed-moment"} & set(notes):
-            notes[code] &= np.asarray(self.p_value) <= self.level
+        rejected = np.asarray(self.p_value) <= self.level
+        notes = worth_saying(self.notes, self.contributions.shape[-1], rejected)
         if self.null != "DependentWild":
-            rejected = np.asarray(self.p_value) <= self.level
             notes["dependent-rows"] = np.where(
                 rejected, memory(np.asarray(self.contributions)[..., None]), 0
             )

@@ -147,12 +147,12 @@ def score_pairs(
     scorer = as_posterior(posterior, thetas, prior)
     own_prior = getattr(scorer, "prior", None)
     prior = own_prior if prior is None else prior
-    given = xs
+    unconverted = xs
     values, xs = _paired(thetas, xs)
     n_nodes = checks.nodes(n_nodes, values.shape[1])
     valid = _valid(xs, len(values), checks.flag(exclude_invalid_x, "exclude_invalid_x"))
     notes: tuple[str, ...] = tuple(getattr(scorer, "notes", ()))
-    notes += suspicions.about_rounding(given, xs, valid)
+    notes += suspicions.about_rounding(unconverted, xs, valid)
     if not valid.all():
         summaries = summaries if summaries is None else _features(summaries, len(values))[valid]
         values, xs = values[valid], jax.tree.map(lambda leaf: leaf[valid], xs)

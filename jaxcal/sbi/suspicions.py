@@ -64,11 +64,13 @@ def about_space(
     return notes
 
 
-def about_rounding(given: Any, xs: Any, valid: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence if the conversion of ``given`` to ``xs`` moved numbers by more than .005
-    standard deviations of their column, in about 1,000 of the ``valid`` rows."""
+def about_rounding(unconverted: Any, xs: Any, valid: np.ndarray) -> tuple[str, ...]:
+    """Return a sentence if the conversion of ``unconverted`` to ``xs`` moved numbers by more than
+    .005 standard deviations of their column, in about 1,000 of the ``valid`` rows."""
     leaves = (
-        zip(given.values(), xs.values(), strict=True) if isinstance(xs, dict) else [(given, xs)]
+        zip(unconverted.values(), xs.values(), strict=True)
+        if isinstance(xs, dict)
+        else [(unconverted, xs)]
     )
     rows, count = np.flatnonzero(valid)[:: valid.sum() // 1000 + 1], 0
     for exact, rounded in leaves:

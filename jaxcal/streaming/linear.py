@@ -29,7 +29,7 @@ from jaxcal.read.observations import observations
 from jaxcal.read.scores import coarse, coarse_sums, sign_of_sums, sign_sums
 from jaxcal.results import JudgedResult, Parts, Sentences, Table, in_words, sentences, too_few
 from jaxcal.results.notes import NOT_FINITE
-from jaxcal.results.report import reasons_of, strongest_cells
+from jaxcal.results.report import reasons_of, strongest_cells, worth_saying
 from jaxcal.statistics.finite_rank import FiniteRank
 from jaxcal.streaming.state import StreamState
 from jaxcal.typing import ArrayLike, Key, Predictions, PredictionsLike
@@ -67,7 +67,7 @@ class StreamResult(JudgedResult):
     notes: dict[str, Any] = eqx.field(default_factory=dict)
 
     def _sentences(self) -> Sentences:
-        return _said(self)
+        return sentences(worth_saying(self.notes, self.n_first, self.p_value <= self.level))
 
     def _no_verdict(self) -> Sentences:
         return [(self.fault, bool(self.fault))]
@@ -84,15 +84,6 @@ class StreamResult(JudgedResult):
             f"  fixed by   the first {self.n_first} observations: units, nodes, bandwidths"
             + (f" ({used})" if used else ""),
         ]
-
-
-def _said(result: Any) -> Sentences:
-    """Return the sentences of the notes of a streamed test, as `jaxcal.results.TestResult` does."""
-    notes = dict(result.notes)
-    reach = notes.get("far-targets", 0)
-    notes["far-targets"] = reach * (reach > 100 * result.n_first)
-    notes["reversed-sign"] = notes.get("reversed-sign", False) & (result.p_value <= result.level)
-    return sentences(notes)
 
 
 def _reasons(notes: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -158,7 +149,7 @@ class LinearFit(eqx.Module):
         notes |= {
             "unsettled-chains": sums["unsettled-chains"] / state.n,
             "abrupt-edge": abrupt,
-            "reversed-sign": sign_of_sums(sums["signs"], state.n) and not abrupt,
+            "reversed-sign": sign_of_sums(jnp.asarray(sums["signs"]), state.n) & (not abrupt),
         }
         return {code: np.asarray(number) for code, number in notes.items()}
 
@@ -291,7 +282,7 @@ class StreamedCalibration(JudgedResult):
     notes: dict[str, Any] = eqx.field(default_factory=dict)
 
     def _sentences(self) -> Sentences:
-        return _said(self)
+        return sentences(worth_saying(self.notes, self.n_first, self.p_value <= self.level))
 
     def _no_verdict(self) -> Sentences:
         draws = len(self.null_samples)

@@ -176,9 +176,9 @@ def test_densities_that_are_undefined_at_a_value_are_named(pairs):
 def test_the_prior_may_draw_the_continuous_parameters_alone():
     all_draws, key = prior(jax.random.key(0), 40), jax.random.key(1)
     kept = (0, 2)
-    for given in (all_draws, all_draws[:, kept]):
-        np.testing.assert_array_equal(mixed._prior_of(given, kept, 3), all_draws[:, kept])
-        function = mixed._prior_of(lambda key, m, given=given: given[:m], kept, 3)
+    for draws in (all_draws, all_draws[:, kept]):
+        np.testing.assert_array_equal(mixed._prior_of(draws, kept, 3), all_draws[:, kept])
+        function = mixed._prior_of(lambda key, m, draws=draws: draws[:m], kept, 3)
         np.testing.assert_array_equal(function(key, 7), all_draws[:7, kept])
 
 

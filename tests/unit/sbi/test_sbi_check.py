@@ -468,10 +468,10 @@ def test_trends_along_tied_features_ignore_the_order_of_rows():
     ys = jnp.sort(jax.random.normal(jax.random.key(0), (N, 1)), axis=0)
     one = jnp.asarray(np.random.default_rng(1).integers(0, 2, (N, 1)), float)
     xs = jnp.concatenate([jnp.ones((N, 1)), one], axis=1)
-    given, unit = jnp.zeros((N, 1)), jnp.ones((N, 1, 1))
+    predictors, unit = jnp.zeros((N, 1)), jnp.ones((N, 1, 1))
 
     def diagnosis(shift):
-        return diagnose(KEY, ys, shift - ys, given, xs, conditional=True, covariances=unit)
+        return diagnose(KEY, ys, shift - ys, predictors, xs, conditional=True, covariances=unit)
 
     same, off = diagnosis(0.0), diagnosis(one)
     assert float(same.shift_trend.p_value[0, 0]) == 1

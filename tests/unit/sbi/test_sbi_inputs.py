@@ -159,8 +159,8 @@ def test_observations_that_the_conversion_rounds_are_named():
     prior = dist.Normal(jnp.zeros(D, jnp.float32), jnp.ones(D, jnp.float32)).to_event(1)
 
     def said(xs, **options):
-        found = notes(thetas, xs, prior=prior, posterior=lambda t, x: -jnp.sum(t**2), **options)
-        return [note for note in found if "coarse-observations" in note]
+        all_notes = notes(thetas, xs, prior=prior, posterior=lambda t, x: -jnp.sum(t**2), **options)
+        return [note for note in all_notes if "coarse-observations" in note]
 
     far = xs + 1e6 * np.arange(4)
     assert said(far) == []  # in float64
