@@ -185,10 +185,10 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     The interval consists of the errors that a test does not reject. Near zero the test is
     one-sided, as no estimate is too low; the two tails become equal as the error grows. With fewer
     than about four unexpected outcomes, such as wrong labels where p is 1, their variance is at
-    least the one that the tested error implies. Residuals
-    that are no combination of these functions, such as fast oscillations, are not detected.
-    Intervals by draws, as in `jaxcal.compare`, were wider in 32 of 33 settings of a study, at about
-    the same coverage but for steps and waves (`experiments/squared_ce_intervals`).
+    least the one that the tested error implies. Residuals that are no combination of these
+    functions, such as fast oscillations, are not detected. Intervals by draws, as in
+    `jaxcal.compare`, were wider in 32 of 33 settings of a study, at about the same coverage but for
+    steps and waves (`experiments/squared_ce_intervals`).
 
     Args:
         problem: A `Reduced`, for example from `reduce`.
