@@ -264,7 +264,9 @@ def _one_column(
 def _classes(
     names: list[str], seen: list[str], chosen: list[str]
 ) -> tuple[list[int], dict[str, int]]:
-    """Return column indices in the order of classes, and each label's place among the classes."""
+    """Return column indices in the order of classes, and each label's place among the classes.
+    ``names`` of the columns; ``chosen``: classes of the columns as passed, or [] to read them from
+    the names; ``seen``: labels that occur."""
     readings = [chosen] if chosen else _readings(names)
     all_numbers = all(re.fullmatch(r"\d+", label) for label in seen)
     for keys in readings:

@@ -57,12 +57,12 @@ def compare(
     CKCE and SKCE, which have no unit, only between models with the same kernels.
 
     Intervals of values invert a test of each value and are never negative. Intervals of differences
-    are simultaneous: those of 95 % held all differences in at least .93 of data sets by
-    "probability" and .92 by "ckce" (`experiments/compare`). Adjusted p-values use the largest
-    standardized difference of all pairs; p >= 1 / (n_draws + 1). A model is called worse only if
-    its own test, by labels drawn from its predictions (random signs of residuals for predictions
-    other than class probabilities), rejects it too. So labels may be rare, and a model that was
-    fitted to these labels does not make others look worse.
+    are simultaneous: at 95 % all of them held their differences together in at least .93 of data
+    sets by "probability" and .92 by "ckce" (`experiments/compare`). Adjusted p-values use the
+    largest standardized difference of all pairs; p >= 1 / (n_draws + 1). A model is called worse
+    only if its own test, by labels drawn from its predictions (random signs of residuals for
+    predictions other than class probabilities), rejects it too. So right models are seldom called
+    worse where labels are rare, or beside a model that was fitted to these labels.
 
     Args:
         key: Random key: typed, legacy or an integer.

@@ -23,9 +23,9 @@ MOST_ALONE = 512  # most products of a moment with single columns
 
 
 class Group(NamedTuple):
-    """A named alternative: either all k entries of one of the ``blocks`` [n, k] are shifted, or one
-    of them, or one of the entries ``alone`` [n, k], if any. ``weight``: prior weight. ``positive``:
-    whether the shift is positive, for a group of one entry."""
+    """A named alternative: the shifted entries are all k of one of the ``blocks`` [n, k], or one
+    entry of a block, or one of the entries ``alone`` [n, k] (None without). ``weight``: prior
+    weight. ``positive``: whether the shift is positive, for a group of one entry."""
 
     name: str
     weight: float

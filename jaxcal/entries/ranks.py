@@ -256,8 +256,9 @@ def expected_products(
     w: Float[Array, "n k"], points: Float[Array, "n k d"], edges: Float[Array, "n e 1"]
 ) -> Float[Array, "n e d d"]:
     """Return weighted means over points of products of normal scores of two coordinates, for each
-    of e ``edges``. The rank of a point is uniform over an interval as long as its weight ``w``, but
-    redrawn uniformly between 0 or 1 and the edge if closer than that. The diagonal is not 1."""
+    of e ``edges``. The rank of a point is uniform over an interval as long as its weight ``w``. If
+    it is nearer to 0 or 1 than the edge is, it is drawn again, uniformly between that end and the
+    edge. The diagonal is not 1."""
     each = jnp.swapaxes(points, 1, 2)
 
     def add(shares: tuple[Array, Array], point: tuple[Array, Array]) -> tuple[Any, None]:

@@ -81,8 +81,8 @@ class View(NamedTuple):
 
 
 class Frame(eqx.Module):
-    """``units`` of the test; ``origin``: centre [d] of raw targets; ``nodes`` [m, d] in these units
-    and ``whitener``, or None."""
+    """Coordinates of a test: its ``units``, the centre ``origin`` [d] of raw targets, ``nodes``
+    [m, d] in these units and ``whitener`` (both may be None)."""
 
     units: Units
     origin: Point

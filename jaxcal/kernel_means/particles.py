@@ -215,7 +215,8 @@ class ClassMeans(eqx.Module):
         return jnp.sum(self._times(features.probabilities) * features.probabilities, axis=-1)
 
     def residual(self, rows: Classes, ys: Array, cols: Classes, others: Array) -> Array:
-        """Return h_Y, [r, c], of observations (row, class in ``ys``) and (col, in ``others``)."""
+        """Return h_Y (see the module), [r, c]: in its rows predictions with classes ``ys``, in its
+        columns those with ``others``."""
         return self._times(_residuals(rows, ys)) @ _residuals(cols, others).T
 
     def own_residual(self, features: Classes, ys: Array) -> Array:

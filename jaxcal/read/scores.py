@@ -128,8 +128,8 @@ def coarse_sums(
 
 
 def coarse(sums: Float[Array, "3 d"], n: int) -> dict[str, Bool[Array, ""]]:
-    """Return flags by code from the `coarse_sums` of n targets: whether rounding may reject
-    calibrated predictions, as targets are large ("coarse-targets") or whole ("whole-targets").
+    """Return two flags from the `coarse_sums` of n targets: whether the rounding of large targets
+    ("coarse-targets") or of whole numbers ("whole-targets") may reject calibrated predictions.
 
     Rounding of targets and centres to multiples of g deviations adds g^2 / 6 to the mean squared
     error in deviations; a flag is set if that is over half its standard error, (2 / n)^1/2.

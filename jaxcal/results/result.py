@@ -243,9 +243,9 @@ class TestResult(JudgedResult):
             on those that apply.
         test: Name of the test.
         null: Name of the null distribution.
-        sensitivity: Factors [d] by which the square of a common shift of the targets along each
-            coordinate, in units of the test, raises the expected statistic; NaN if not significant,
-            None if unknown.
+        sensitivity: Rise of the expected statistic by a common shift of all targets along each
+            coordinate, divided by the square of the shift in units of the test, [d]; NaN if not
+            significant, None if unknown.
         parts: Named alternatives of a `jaxcal.calibration_test`; None for other tests. The
             statistic and the estimate are then the log of the evidence averaged over these, and
             ``contributions`` are the first-order contributions of the observations to it.

@@ -146,8 +146,8 @@ def check_posterior(
 
 
 def _exchanged(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> Array | None:
-    """Return `exchange_evidence` (None without log densities), or -infinity everywhere if the best
-    exchange is rejected too: another error may then be why it increases the density."""
+    """Return `exchange_evidence` (None without log densities), or -infinity everywhere if the
+    posterior of the best exchange is rejected too: its density may be higher for other reasons."""
     if pairs.predictions is None:
         return None
     ratios = exchange_evidence(pairs.predictions, pairs.thetas, pairs.space)

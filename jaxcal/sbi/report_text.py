@@ -186,7 +186,7 @@ def exchanges(ratios: Array | None, names: tuple[str, ...], level: float) -> lis
 
 def excluded(count: int, n: int) -> list[str]:
     """Return a sentence if in a tenth of the n pairs, and in at least 2, theta has almost no
-    posterior density. For a right posterior, the probability of any such pair is 1e-6."""
+    posterior density. A pair of a right posterior is one of these with probability 1e-6."""
     if count < max(2, n / 10):
         return []
     return [

@@ -213,7 +213,8 @@ def _estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
 def _conditional(
     of: Callable[[Tensor], Prior], prior: Prior, networks: tuple[Estimator, ...]
 ) -> TorchDensity:
-    """Return the density for a function ``of`` of b rows x to the distribution of theta given x."""
+    """Return the density of theta given x, from a function ``of`` that returns the distributions
+    of theta for b rows of x."""
 
     def at(x: Tensor) -> Prior:
         distribution = of(x)

@@ -98,9 +98,9 @@ class Report(Result):
         """Test on the test rows whether the first of two estimators has the lower risk.
 
         Use it for statements about estimators, not to choose the estimate to quote: the validation
-        rows determine that. The p-value assumes a normal distribution, but risks are skewed. For
-        two functions of equal risk at the nominal level 5 %, scalar data with an error of .18, the
-        worse tail rejected in 8 % of 2000 data sets at n = 150, 7 % at 500 and 2000, 5 % at 8000.
+        rows determine that. The p-value assumes a normal distribution, but risks are skewed. Of
+        two functions of equal risk (scalar data, error .18) the one that is favored more often was
+        so at level 5 % in 8 % of 2000 data sets at n = 150, 7 % at 500 and 2000, 5 % at 8000.
 
         Args:
             first: Name of an estimator.

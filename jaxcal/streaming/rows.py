@@ -34,7 +34,7 @@ class Rows(NamedTuple):
         d: Residuals, [n, p].
         drawn: Random residuals of a calibrated model, [n, p].
         added: Residuals of uniformly drawn targets, [n, p].
-        moments: Quantities whose means the method ``told`` of the reader takes, [t, n, q].
+        moments: Quantities whose means determine the field "covered" of `Comparison`, [t, n, q].
         scores: For classes whether the likeliest is right; last the negative log probability or
             density of the target, NaN if unknown; [c, n].
         lost: 1 for rows with values that are not finite, else 0, [n].
@@ -285,7 +285,8 @@ class RankRows(eqx.Module):
         )
 
     def told(self, moments: Float[Array, "M 2 d"], skill: Float[Array, "M 2"]) -> Contents:
-        """Return the fields "covered" and "skill" of a `Comparison`, as `ClassRows.told` does."""
+        """Return the fields "covered" and "skill" of a `Comparison` from the means of ``moments`` and
+        ``scores`` of `Rows`."""
         log = skill[:, -1]
         some = bool(jnp.any(~jnp.isnan(log)))
         inside, below = jnp.clip(moments, 0, 1).swapaxes(0, 1)
