@@ -100,7 +100,7 @@ class EntriesFit(eqx.Module):
 
     def noted(self, sums: dict[str, np.ndarray], n: int, least: dict[str, float]) -> dict[str, Any]:
         """Return notes on all n observations, and on the data of the fit, from sums and minima."""
-        counted = {code: sums[name] for name, code in CODES.items()}
+        counted = {code: np.asarray(int(sums[name])) for name, code in CODES.items()}
         return (
             self.notes
             | counted

@@ -170,5 +170,5 @@ class Fitted(eqx.Module):
         if not same:
             raise ValueError(
                 "Scores.nodes: features are comparable at the base points of the fit only; take "
-                "the scores there"
+                "the scores there, and pass these points as nodes="
             )

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -163,11 +164,12 @@ class NumpyroPosterior:
     def _guide_log_prob(self, free: dict[str, Array], of_model: PyTree, of_guide: PyTree) -> Array:
         """Return the guide's log density of unconstrained latents, which are those of the model's
         supports; -infinity outside of the guide's supports."""
-        from numpyro.handlers import substitute
+        from numpyro.handlers import seed, substitute
         from numpyro.infer.util import constrain_fn, get_transforms, log_density
 
-        latents = constrain_fn(self.model, (), of_model, free)
-        transforms = get_transforms(self.model, (), of_model, latents)
+        model = seed(self.model, jax.random.key(0))
+        latents = constrain_fn(model, (), of_model, free)
+        transforms = get_transforms(model, (), of_model, latents)
         guide = substitute(self.guide, data=self.params)
         log_prob, sites = log_density(guide, (), of_guide, latents)
         for name, value in latents.items():
@@ -288,10 +290,11 @@ def _site_names(observed: Any, argument: str = "observed") -> tuple[str, ...]:
 
 
 def _is_masked(distribution: Any) -> bool:
-    """Return whether a distribution, or one that it wraps, has a mask other than True."""
+    """Return whether a distribution, or one that it wraps, has a mask that is not all True."""
     mask = getattr(distribution, "_mask", True)
     base = getattr(distribution, "base_dist", None)
-    return mask is not True or (base is not None and _is_masked(base))
+    unmasked = not isinstance(mask, Tracer) and np.all(mask)
+    return not unmasked or (base is not None and _is_masked(base))
 
 
 def _inside(support: Any, value: Array) -> Array:

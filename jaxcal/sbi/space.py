@@ -140,9 +140,11 @@ def _blocks(prior: Any) -> list[tuple[Any, Any]]:
     except NotImplementedError:
         return declared
     blocks = _blocks(prior.base_dist)
+    if len(blocks) != 1:
+        return declared
     for part, sign in zip(parts, signs, strict=True):
-        blocks = [_image(part, sign > 0, *block) for block in blocks]
-    return blocks if len(blocks) == 1 else declared
+        blocks = [_image(part, sign > 0, *blocks[0])]
+    return blocks
 
 
 def _image(transform: Any, rising: Any, *interval: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -155,13 +157,14 @@ def _image(transform: Any, rising: Any, *interval: Any) -> tuple[np.ndarray, np.
     if is_of_torch(transform):
         import torch  # pyright: ignore[reportMissingImports]
 
-        images = [torch.as_tensor(np.array(edge)) for edge in images]
+        event = (None,) * transform.domain.event_dim  # axes that some transforms insist on
+        images = [torch.as_tensor(np.array(edge)[event]) for edge in images]
     first, last = (np.asarray(checks.floats(transform(edge), "prior")) for edge in images)
     below = np.where(
         rising, np.where(low <= start, least, first), np.where(high >= end, least, last)
     )
     above = np.where(rising, np.where(high >= end, most, last), np.where(low <= start, most, first))
-    return below, above
+    return np.squeeze(below), np.squeeze(above)
 
 
 def is_of_torch(value: Any) -> bool:

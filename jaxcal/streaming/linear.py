@@ -136,7 +136,7 @@ class LinearFit(eqx.Module):
         vectors = checks.rows(inputs[0], ys.shape[0], "inputs") if inputs else None
         self.prepared.check(predictions, ys, vectors)
         # batches with equal targets need other draws: shared errors of averages would add up
-        high, low = divmod(first, 2**32)
+        high, low = divmod(first + done, 2**32)  # of the first row that counts
         key = jax.random.fold_in(jax.random.fold_in(self.key, high), low)
         sums, abrupt = _batch_sums(key, self.prepared, predictions, ys, vectors, jnp.asarray(done))
         return ys.shape[0], sums, {"abrupt-edge": -abrupt}
@@ -144,7 +144,7 @@ class LinearFit(eqx.Module):
     def noted(self, state: StreamState) -> dict[str, Any]:
         """Return notes on all observations, and on the first sample."""
         sums, abrupt = state.sums, state.least["abrupt-edge"] < 0
-        notes = self.prepared.notes | {code: sums[code] for code in COUNTED}
+        notes = self.prepared.notes | {code: int(sums[code]) for code in COUNTED}
         notes |= coarse(jnp.asarray(sums["coarse"]), state.n)
         notes |= {
             "unsettled-chains": sums["unsettled-chains"] / state.n,
@@ -220,12 +220,12 @@ def _batch_sums(
     view = prepared.view(predictions, ys)
     featured = prepared.of_view(keys, view, vectors)
     n = ys.shape[0]
-    notes = featured.notes | {"nonfinite-targets": not_finite(ys)}
+    raw, new = ys.reshape(n, -1), jnp.arange(n) >= done
+    notes = featured.notes | {"nonfinite-targets": not_finite(jnp.where(new[:, None], raw, 0))}
     noted = {code: jnp.asarray(notes.get(code, 0), float) for code in COUNTED}
     noted["unsettled-chains"] *= n - done
     noted |= {"coarse": jnp.zeros((3, 1)), "signs": jnp.zeros(2)}
     if view.scores is not None:
-        new, raw = jnp.arange(n) >= done, ys.reshape(n, -1)
         scale = view.predictions.units.scale
         noted["coarse"] = coarse_sums(raw, scale, jnp.abs(view.scores), new)
         noted["signs"] = sign_sums(view.ys, view.scores, new)
@@ -240,7 +240,7 @@ def _batch_sums(
         return along(parts, real)[:, 0], triangle(parts), jnp.sum(squares), jnp.sum(squares**2)
 
     dtype = jax.eval_shape(vectors_of, featured.features).dtype
-    real = (jnp.arange(n) >= done)[:, None].astype(dtype)
+    real = new[:, None].astype(dtype)
     sums, blocks, trace, fourth = total(
         of_block, in_blocks(filled(featured.features, real, -n % rows), rows)
     )

@@ -285,8 +285,8 @@ class RankRows(eqx.Module):
         )
 
     def told(self, moments: Float[Array, "M 2 d"], skill: Float[Array, "M 2"]) -> Contents:
-        """Return the fields "covered" and "skill" of a `Comparison` from the means of ``moments`` and
-        ``scores`` of `Rows`."""
+        """Return the fields "covered" and "skill" of a `Comparison`, from the means of ``moments``
+        and ``scores`` of `Rows`."""
         log = skill[:, -1]
         some = bool(jnp.any(~jnp.isnan(log)))
         inside, below = jnp.clip(moments, 0, 1).swapaxes(0, 1)

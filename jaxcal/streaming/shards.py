@@ -136,7 +136,8 @@ class Shards:
                 yield ShardBatch.of(line, *batch_of(filled), filler=length - n)
             if self._state_of(path) != info:
                 raise BadFile(f"{path}: changed while it was read")
-        if len(self._seen) > 1 and self._seen.isdisjoint(self._columns.classes):
+        whole = len(self.mine) == len(self.paths)  # a share may lack a rare class
+        if whole and len(self._seen) > 1 and self._seen.isdisjoint(self._columns.classes):
             labels, (one,) = ", ".join(f"'{k}'" for k in sorted(self._seen)), self._columns.classes
             raise BadFile(
                 f"{self.path}: '{one}' is none of the labels ({labels}, ..): name the class whose "

@@ -358,7 +358,8 @@ class TableSums(eqx.Module):
             checks.probabilities(batch[0], "predictions")
             p = p[:, convert.class_columns(batch[0], "predictions") or slice(None)]
         if p.ndim == 2 and p.shape[1] > 2:
-            y = np.argmax(p, axis=1) == np.asarray(checks.labels(batch[1], *p.shape))
+            labels = y.astype(int) if y.dtype.kind == "f" and not np.any(y % 1) else batch[1]
+            y = np.argmax(p, axis=1) == np.asarray(checks.labels(labels, *p.shape))
             p = np.max(p, axis=1)
         elif y.shape != p.shape[:1]:
             raise ValueError(

@@ -169,6 +169,13 @@ def box(x=None):
     numpyro.sample("x", dist.Normal(t, 0.3), obs=x)
 
 
+def simulator(x=None):
+    """Without a density of x: a guide is all that can be tested."""
+    t = numpyro.sample("t", dist.Uniform(-5.0, 5.0))
+    noise = 0.3 * jax.random.normal(numpyro.prng_key())
+    numpyro.sample("x", dist.Delta(t + noise), obs=x)
+
+
 @pytest.mark.parametrize(
     ("distribution", "score"),
     [
@@ -177,11 +184,12 @@ def box(x=None):
         (lambda x: dist.Uniform(-1.0, 8.0), lambda t, x: jnp.where(t > -1, 0.0, jnp.nan)),
     ],
 )
-def test_a_guide_is_compared_over_the_supports_of_the_model(distribution, score):
+@pytest.mark.parametrize("model", [box, simulator], ids=["box", "simulator"])
+def test_a_guide_is_compared_over_the_supports_of_the_model(model, distribution, score):
     def guide(x=None):
         numpyro.sample("t", distribution(x))
 
-    posterior = NumpyroPosterior(box, guide=guide)
+    posterior = NumpyroPosterior(model, guide=guide)
     us, xs = posterior.pairs(0, 9)
     scores = posterior.scored(us, xs, None).at_targets[:, 0]
     share = jax.nn.sigmoid(us[:, 0])
@@ -190,7 +198,7 @@ def test_a_guide_is_compared_over_the_supports_of_the_model(distribution, score)
     wanted = score(t, xs) * 10 * share * (1 - share) + 1 - 2 * share
     np.testing.assert_allclose(scores, wanted, rtol=1e-8)
     with pytest.raises(ValueError, match="guide: it has no site 't'"):
-        NumpyroPosterior(box, guide=lambda x: None).scored(us, xs, None)
+        NumpyroPosterior(model, guide=lambda x: None).scored(us, xs, None)
 
 
 @pytest.mark.slow
@@ -304,6 +312,8 @@ def test_a_factor_enters_the_density_but_not_simulations():
     with pytest.raises(ValueError, match="latent site 'mu' is masked"):
         NumpyroPosterior(masked).pairs(0, 4)
     mask = True
+    assert NumpyroPosterior(masked).pairs(0, 4)[0].shape == (4, 2)
+    mask = jnp.ones(2, bool)  # leaves nothing out
     assert NumpyroPosterior(masked).pairs(0, 4)[0].shape == (4, 2)
 
 

@@ -474,6 +474,8 @@ def test_priors_of_torch_say_their_bounds():
 
 
 def test_edges_of_a_transformed_prior_of_torch():
+    from sbi import utils
+
     from jaxcal.sbi.space import space_of
 
     td, inf = torch.distributions, np.inf
@@ -489,6 +491,14 @@ def test_edges_of_a_transformed_prior_of_torch():
         space = space_of(prior, None, 2, jnp.float64)
         np.testing.assert_allclose(space.low, np.broadcast_to(low, 2), rtol=1e-6)
         np.testing.assert_allclose(space.high, np.broadcast_to(high, 2), rtol=1e-6)
+    together = td.IndependentTransform(td.SigmoidTransform(), 1)
+    space = space_of(td.TransformedDistribution(td.Independent(unit, 1), together), None, 2, float)
+    np.testing.assert_allclose(
+        [space.low, space.high], [[0.5] * 2, [np.e / (1 + np.e)] * 2], rtol=1e-6
+    )
+    two = utils.MultipleIndependent([td.Uniform(torch.zeros(1), 1.0), td.Independent(unit, 1)])
+    scaled = td.TransformedDistribution(two, [td.AffineTransform(0.0, torch.ones(3))])
+    assert not np.any(space_of(scaled, None, 3, jnp.float64).bounded)  # as it declares
 
 
 def test_exchangeable_candidates_of_a_torch_posterior():

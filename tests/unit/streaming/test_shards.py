@@ -71,6 +71,14 @@ def test_every_kind_of_shard_is_one_test(shards, tmp_path, capsys):
     assert f"SKCE test, n = {N}" in capsys.readouterr().out
 
 
+def test_a_first_shard_may_be_shorter_than_a_batch(shards):
+    test = StreamedTest.skce(0, P[:40], LABELS[:40], features=RandomFeatures(0, 6))
+    state = test.run(Shards(shards("npz", targets=LABELS, probabilities=P), 64))
+    wanted = test.result(test.run(array_batches(30, P, LABELS)))
+    assert state.n == N
+    np.testing.assert_allclose(test.result(state).p_value, wanted.p_value, rtol=1e-6)
+
+
 @pytest.mark.slow
 def test_scores_are_tested_too(shards, capsys):
     folder = shards("npz", targets=YS, scores=-YS, features=INPUTS)
@@ -325,6 +333,11 @@ def test_a_class_that_is_no_label_is_an_error(tmp_path):
     folder = tables(tmp_path / "b", p=P[order, 1], label=np.array(["a", "b", "c"])[LABELS[order]])
     batches = list(Shards(folder, 10, columns=["label=label", "b=p"]))
     assert sum(batch[1][batch.filler :].sum() for batch in batches) == np.sum(LABELS == 1)
+    folder = tables(
+        tmp_path / "c", p=P[order[::-1], 1], label=np.array([*"abc"])[LABELS[order[::-1]]]
+    )
+    share = Shards(folder, 10, columns=["label=label", "b=p"], share=(1, 2))  # without any b
+    assert sum(len(batch[1]) - batch.filler for batch in share) == 50
 
 
 def test_an_empty_label_of_one_class_is_a_fault(tmp_path):

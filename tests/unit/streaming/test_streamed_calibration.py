@@ -242,8 +242,10 @@ def test_what_is_lost_and_what_is_impossible_is_said():
     result = test.result(test.update(test.empty(), *batch))
     assert result.verdict == "cannot tell"
     assert "1 targets, densities or scores are NaN" in result.reason
+    assert any(text.startswith("1 target value ") for text in result.warnings())
     batch[1][3, 0] = 50  # so far out that no right prediction has a target there
-    assert test.result(test.update(test.empty(), *batch)).p_value == 1 / (1 + DRAWS)
+    result = test.result(test.update(test.empty(), *batch))
+    assert result.p_value == 1 / (1 + DRAWS)
     far = jaxcal.Unnormalized(bounded, jnp.asarray(CENTERS + 50))
     test = StreamedTest.calibration(0, far, YS + 50, n_draws=DRAWS)
     near = jaxcal.Unnormalized(bounded, jnp.abs(jnp.asarray(CENTERS)))
