@@ -37,7 +37,7 @@ class StreamedTest(eqx.Module):
     Units, bandwidths, nodes and frequencies are fitted to the first sample, which may be part of
     the stream. The statistic is that of a linear-time test with random features of all batches, up
     to rounding, for any order and sizes of the batches (draws from predictions depend on the number
-    of the first row of the batch). P-values are those of its limit distribution, as with
+    of the first row that a batch adds). P-values are those of its limit distribution, as with
     `nulls.Eigenvalues`, even where `jaxcal.skce_test` would redraw targets: the expected number of
     each rare class or count in the stream should be ten or more. Memory: one batch of n rows and p
     features, and p^2 numbers.
