@@ -3,6 +3,7 @@
 import functools
 import gc
 import importlib
+import math
 import os
 import tempfile
 import warnings
@@ -86,6 +87,13 @@ def programs_do_not_pile_up():
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 30_000:
         jax.clear_caches()
+
+
+@pytest.fixture
+def programs_stay(monkeypatch):
+    """For tests that count programs or traces: none is dropped while they run."""
+    jax.clear_caches()
+    monkeypatch.setattr("jaxcal.numerics.most_maps", lambda: math.inf)
 
 
 # a sum of [n, 1] and [n] is an error, not a matrix; and so is one of float32 and float64

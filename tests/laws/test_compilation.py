@@ -24,6 +24,7 @@ def programs(caplog, call):
     return [text for text in caplog.messages if "Finished XLA compilation" in text]
 
 
+@pytest.mark.usefixtures("programs_stay")
 @pytest.mark.parametrize("name", MOST)
 def test_a_first_call_compiles_few_programs(name, caplog):
     recipes = fuzz_calls.recipes()
@@ -34,6 +35,7 @@ def test_a_first_call_compiles_few_programs(name, caplog):
     assert 1 < count <= MOST[name]
 
 
+@pytest.mark.usefixtures("programs_stay")
 def test_equal_predictions_share_one_program(caplog):
     def call(n):
         v, y = np.round(np.linspace(0, 1, n), 1), np.arange(n) % 2

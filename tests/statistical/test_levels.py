@@ -90,6 +90,7 @@ def test_limits_hold_what_a_test_of_the_level_does_not_reject(level):
     np.testing.assert_allclose(dashed.get_xdata(), np.quantile(result.null_samples, 1 - level))
 
 
+@pytest.mark.usefixtures("programs_stay")
 @pytest.mark.slow
 def test_limits_of_a_series_follow_the_level():
     program = jaxcal.testing.unjudged.alone

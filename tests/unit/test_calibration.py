@@ -310,6 +310,7 @@ class Counting:
         return gaussian_density(params, y)
 
 
+@pytest.mark.usefixtures("programs_stay")
 def test_one_compilation_a_shape(key):
     density = Counting()
 

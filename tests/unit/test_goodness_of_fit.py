@@ -156,6 +156,7 @@ def test_under_jit_vmap_and_grad(key):
     np.testing.assert_allclose(slope @ step, difference, rtol=1e-6)
 
 
+@pytest.mark.usefixtures("programs_stay")
 def test_a_named_density_compiles_once(key):
     traces = []
 

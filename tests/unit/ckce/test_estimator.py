@@ -210,6 +210,7 @@ def test_gradients_are_right_and_finite_at_duplicates():
     assert bool(jnp.all(jnp.isfinite(slope(jnp.full((N, 3), 1 / 3)))))
 
 
+@pytest.mark.usefixtures("programs_stay")
 def test_transformations_and_traces():
     traces = []
 

@@ -882,6 +882,7 @@ def test_many_columns_become_their_leading_components(key):
         assert float(jnp.var(left) / jnp.var(leading)) < 0.02
 
 
+@pytest.mark.usefixtures("programs_stay")
 def test_a_data_frame_names_the_inputs_of_table_and_repair(key):
     predictions, ys = forecasts(key, 60)
     frame = pd.DataFrame(np.asarray(jax.random.normal(key, (60, 2))), columns=["age", "weight"])

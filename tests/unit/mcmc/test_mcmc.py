@@ -153,6 +153,7 @@ def test_one_key_one_result_and_neighbours_are_independent():
     assert np.all(np.abs(correlation) < 4.5 / N**0.5)
 
 
+@pytest.mark.usefixtures("programs_stay")
 @pytest.mark.slow
 def test_1000_predictions_compile_once_for_all_keys_and_steps():
     traces = []

@@ -368,6 +368,7 @@ def test_posteriors_of_one_shape_share_a_program_without_leaks():
         counted(gone, at)
 
 
+@pytest.mark.usefixtures("programs_stay")
 def test_a_second_network_of_known_shape_compiles_nothing(compilations):
     """A whole check, small: the programs of the first network are those of the second."""
     prior = normal()

@@ -510,6 +510,7 @@ def test_kce_has_a_finite_gradient_at_zero():
     assert bool(jnp.all(jnp.isfinite(gradient)))
 
 
+@pytest.mark.usefixtures("programs_stay")
 def test_a_batch_is_one_program_with_the_results_of_its_members(key):
     keys = jax.random.split(key, 3)
     p = jax.random.dirichlet(key, jnp.ones(3), (3, 12))
