@@ -158,6 +158,9 @@ class Fitted(eqx.Module):
         if units is not None and vectors is not None:
             checks.width(jnp.asarray(vectors), units.scale, "inputs")
         if not isinstance(frame, Frame):
+            m = predictions.probabilities.shape[1]
+            if m != frame.classes:
+                raise ValueError(f"predictions: wanted {frame.classes} classes, got {m}")
             return
         checks.width(targets, frame.origin, "targets")
         if frame.nodes is None or not isinstance(predictions, Scores):

@@ -136,7 +136,9 @@ class Frame(eqx.Module):
 
 
 class ClassFrame(eqx.Module):
-    """Frame for predictions of classes, which have no units, origin or nodes."""
+    """Frame for predictions of ``classes`` classes, which have no units, origin or nodes."""
+
+    classes: int = eqx.field(static=True)
 
     def view(self, predictions: Classes, targets: Array, *, scores: bool) -> View:
         """Return a `View` of labels [n] whose ``predictions`` are class probabilities [n, m]."""

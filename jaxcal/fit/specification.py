@@ -203,7 +203,7 @@ class Specification(eqx.Module):
 def units(spec: Specification, predictions: Any, targets: Array) -> Frame | ClassFrame:
     """Return a frame with the units of the test, from the targets, and without nodes."""
     if isinstance(predictions, Classes):
-        return ClassFrame()
+        return ClassFrame(predictions.probabilities.shape[1])
     ys = targets.reshape(targets.shape[0], -1)
     of_targets = Units.of(ys)
     used = of_targets if spec.standardize else Units.unchanged(ys)

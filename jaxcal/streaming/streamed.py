@@ -258,6 +258,10 @@ class StreamedTest(eqx.Module):
         self, state: StreamState, batch: PyTree, done: int, first: int | None = None
     ) -> StreamState:
         """Return the state with the rows of the batch after its first ``done`` rows."""
+        if not 2 <= len(batch) <= 3:
+            raise ValueError(
+                f"batch: wanted predictions, targets and inputs if any, got {len(batch)}"
+            )
         numbered = self.fit.numbered or first is not None
         first = _next(state) - done if first is None else first
         n, sums, least = self.fit.of_batch(batch, first, done)

@@ -184,6 +184,15 @@ def test_batches_of_another_width_than_the_first_are_refused(kind):
             test.update(test.empty(), *batch(2, 1))
 
 
+def test_batches_of_other_parts_or_classes_are_refused(test):
+    for parts in ((P,), (P, LABELS, P, P)):
+        with pytest.raises(ValueError, match=f"batch: wanted .*, got {len(parts)}"):
+            test.update(test.empty(), *parts)
+    two = P[:, :2] / P[:, :2].sum(1, keepdims=True)
+    with pytest.raises(ValueError, match="predictions: wanted 3 classes, got 2"):
+        test.update(test.empty(), two, LABELS % 2)
+
+
 def test_batches_of_scores_at_other_nodes_are_refused():
     ys = RANDOM.normal(size=(40, 1))
     nodes = np.linspace(-2, 2, 5)[:, None]
