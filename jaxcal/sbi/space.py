@@ -46,15 +46,17 @@ class Space(eqx.Module):
     def free(self, thetas: Rows) -> Rows:
         """Return free parameters; infinite on a bound, NaN beyond it."""
         low, high = self._finite(thetas)
-        up, down = jnp.log(thetas - low), jnp.log(high - thetas)
+        # 1 where a logarithm is not used: its infinite slope would make the gradient NaN
+        up = jnp.log(self._by_bounds(thetas - low, thetas - low, 1.0, 1.0))
+        down = jnp.log(self._by_bounds(high - thetas, 1.0, high - thetas, 1.0))
         return self._by_bounds(up - down, up, -down, thetas).astype(thetas.dtype)
 
     def bound(self, us: Rows) -> Rows:
         """Return the inverse of `free`."""
         low, high = self._finite(us)
-        share = 1 / (1 + jnp.exp(-us))
-        above, below = low + jnp.exp(us), high - jnp.exp(-us)
-        return self._by_bounds(low + (high - low) * share, above, below, us).astype(us.dtype)
+        between = low + (high - low) * jax.nn.sigmoid(us)
+        distance = self._distance(us)
+        return self._by_bounds(between, low + distance, high - distance, us).astype(us.dtype)
 
     def log_jacobian(self, us: Rows) -> Float[Array, "*batch"]:
         r"""Return the logarithm of :math:`\prod_k d\theta_k / du_k` at free parameters."""
@@ -68,11 +70,16 @@ class Space(eqx.Module):
         With theta = g(u) and s the values: :math:`g'(u) s + (\log g')'(u)`, for each coordinate.
         """
         low, high = self._finite(us)
-        share = 1 / (1 + jnp.exp(-us))
-        between = (high - low) * share * (1 - share)
-        slope = self._by_bounds(between, jnp.exp(us), jnp.exp(-us), 1.0)
+        share, distance = jax.nn.sigmoid(us), self._distance(us)
+        between = (high - low) * share * jax.nn.sigmoid(-us)
+        slope = self._by_bounds(between, distance, distance, 1.0)
         change = self._by_bounds(1 - 2 * share, 1.0, -1.0, 0.0)
         return (slope * values + change).astype(values.dtype)
+
+    def _distance(self, us: Rows) -> Rows:
+        """Return the distance of theta from its only bound; 1 for other parameters, since gradients
+        of an exponential that overflows are NaN, also where it is not used."""
+        return jnp.exp(self._by_bounds(jnp.zeros_like(us), us, -us, 0.0))
 
     def _finite(self, rows: Rows) -> tuple[Array, Array]:
         """Return the bounds with as many axes as rows; a missing low is 0, a missing high is 1."""

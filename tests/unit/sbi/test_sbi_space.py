@@ -45,6 +45,19 @@ def test_scores_are_gradients_of_densities_with_their_jacobian(thetas):
     np.testing.assert_allclose(ours, wanted, rtol=1e-9, atol=1e-9)
 
 
+def test_gradients_are_finite_at_values_that_overflow_an_exponential():
+    """In float32 exp(89) is infinite: a parameter of 300 beside bounded ones had NaN gradients."""
+    box = jax.tree.map(lambda edge: edge.astype(jnp.float32), BOX)
+    us = jnp.asarray([[0.0, 1, 1, 300], [-100, -100, 100, -300], [100, -200, 200, 0]], jnp.float32)
+    slopes = jax.grad(lambda u: jnp.sum(box.bound(u)))(us)
+    assert np.all(np.isfinite(slopes))
+    np.testing.assert_allclose(slopes[0], [1, np.exp(1), np.exp(-1), 1], rtol=1e-6)
+    np.testing.assert_array_equal(slopes[:, 3], 1)
+    back = jax.grad(lambda theta: jnp.sum(box.free(theta)))(jnp.zeros((1, 4), jnp.float32) + 1.0)
+    edge = jax.grad(lambda theta: jnp.sum(box.free(theta)))(jnp.asarray([[1.0, 1, 1, 0]], "f4"))
+    np.testing.assert_allclose([back[0], edge[0]], [[1, 1, 1, 1]] * 2, rtol=1e-6)
+
+
 def test_the_identity_holds_after_the_change_and_not_before():
     """E[s(theta) theta + 1] of U(0, 1): 1 as it came, 0 on the whole line, by quadrature."""
     unit = Space(jnp.zeros(1), jnp.ones(1))
