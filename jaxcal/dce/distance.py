@@ -119,7 +119,13 @@ class DistanceResult(JudgedResult):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Numbers and flags of possible problems, by the codes of their warnings."""
+        """Numbers and flags of possible problems, by the codes of their warnings; for
+        ``notion="class-wise"`` of every class."""
+        if self.batch_shape:
+            members = range(len(self.p_value))
+            every = [jax.tree.map(lambda leaf, k=k: leaf[k], self).notes for k in members]
+            names = [name for notes in every for name in notes]
+            return {name: max(notes.get(name, 0) for notes in every) for name in names}
         v, y, w = (np.asarray(a) for a in (self.predictions, self.targets, self.weights))
         if n_nonfinite := int(np.sum(~np.isfinite(v))):
             return {"nonfinite-predictions": n_nonfinite}
@@ -145,7 +151,7 @@ class DistanceResult(JudgedResult):
         return no_verdict(self)
 
     def _sentences(self) -> Sentences:
-        return [] if self.batch_shape else sentences(self.notes)
+        return [] if self.batch_shape and self.adjusted is None else sentences(self.notes)
 
     def _lines(self) -> list[str]:
         bracket, p = self.bracket, float(self.p_value)

@@ -132,7 +132,7 @@ def recalibrate(
 
 @jax.jit
 def _apply(groups: Groups, v: Array) -> Array:
-    return groups.rate[groups.of(v)]
+    return jnp.where((v >= 0) & (v <= 1), groups.rate[groups.of(v)], jnp.nan)
 
 
 @jax.jit

@@ -458,6 +458,9 @@ def test_a_million_observations_lose_no_digits():
     with jax.enable_x64(False):
         binned = dce.binned_ece(v, y)
         repair = dce.recalibrate(0, v, y)
+        assert np.all(
+            np.isnan(jax.jit(lambda at, to=repair: to(at))(jnp.array([np.nan, -0.1, 1.7])))
+        )
         estimates = [dce.unbinned_ece(v, y), binned.value, repair.value]
         of_rates = repair(jnp.asarray(v[:2]))
         np.testing.assert_allclose(jnp.sum(binned.mass), 1, rtol=1e-6)

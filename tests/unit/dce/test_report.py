@@ -23,6 +23,7 @@ from jaxcal.dce.predictions import binary, ordered
 from jaxcal.dce.recalibration import _error_of_map
 from jaxcal.dce.resampling import drawable, kernel_statistic, resampling_test
 from jaxcal.plots.reliability import bracket, with_witness
+from jaxcal.results.notes import codes
 
 N = 60
 FEW = {"n_draws": 39}
@@ -350,6 +351,8 @@ def test_classes_reduce_to_one_against_the_rest():
     each = distance([1, 2], notion="class-wise")
     np.testing.assert_allclose(each.predictions, ps.T)
     np.testing.assert_allclose(each.targets, [[0, 0], [1, 0], [0, 1]])
+    assert codes(each.warnings()) == ["few-observations", "one-class"]  # no label of class 0
+    assert "2 observations are too few" in str(each)
     with pytest.raises(ValueError, match="notion: wanted"):
         distance([1, 2], notion="canonical")
     with pytest.raises(ValueError, match="targets: classes 1"):

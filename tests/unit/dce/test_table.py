@@ -138,6 +138,20 @@ def test_tables_add_up_in_any_order_to_grouped_sums():
     assert Table.of([0.25, 0.25], [0, 1]).moved == 0  # equal predictions at an edge
 
 
+@pytest.mark.parametrize("cells", [10, 100, 8192])
+def test_groups_of_equal_predictions_are_in_the_cells_of_their_members(cells):
+    """Sums of ten numbers .3 and the product .29 * 100 are below the edge that they are at."""
+    p = np.repeat(np.arange(101) / 100, 10)
+    groups = np.full(101, 10), [sum(p[10 * k : 10 * k + 10]) for k in range(101)], np.full(101, 3)
+    whole, grouped = (
+        Table.of(p, np.tile([1] * 3 + [0] * 7, 101), cells=cells),
+        Table.grouped(*groups, cells=cells),
+    )
+    np.testing.assert_array_equal(grouped.counts, whole.counts)
+    if cells == 100:
+        assert whole.counts.tolist() == [10] * 99 + [20]
+
+
 def test_a_table_is_saved_and_read(tmp_path):
     p, y = forecasts("smooth", 1000)
     table = Table.of(p, y, cells=64)
