@@ -65,7 +65,11 @@ def columns_of(names: Sequence[str], chosen: Sequence[str] = ()) -> Columns:
                 f"--columns {text}: wanted KEY=NAME for one of the columns {', '.join(names)}"
             )
         key = TARGETS if key in TARGET_NAMES else key.removesuffix(".0")  # as `_labels`
-        (arrays if key in ARRAYS else classes)[key] = name
+        kind = arrays if key in ARRAYS else classes
+        if kind.setdefault(key, name) != name:
+            raise BadFile(
+                f"columns {kind[key]} and {name} both hold '{key}': choose by --columns KEY=NAME"
+            )
     form = set(arrays) - {TARGETS} | ({PROBABILITIES} if classes else set())
     if TARGETS not in arrays or form not in FORMS or classes.keys() & arrays.keys():
         raise BadFile(
@@ -78,7 +82,7 @@ def columns_of(names: Sequence[str], chosen: Sequence[str] = ()) -> Columns:
 
 
 def _by_name(names: Sequence[str]) -> list[str]:
-    chosen = [f"{TARGETS}={name}" for name in TARGET_NAMES if name in names][:1]
+    chosen = [f"{TARGETS}={name}" for name in TARGET_NAMES if name in names]
     predictions = [f"{name}={name}" for name in ARRAYS[1:] if name in names]
     if not predictions:
         numbered = [re.fullmatch(r"p_?(\d+)", name) for name in names]

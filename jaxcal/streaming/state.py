@@ -210,6 +210,7 @@ class StreamState:
         spans = np.full((MOST_SPANS, 2), -1)
         spans[: len(self.rows)] = np.reshape(self.rows, (-1, 2))
         rows = [tuple(span) for span in gathered(spans.ravel()).reshape(-1, 2).tolist()]
+        _no_shard_twice(self.shards)
         numbers = [
             np.ravel(part)
             for part in (self.n, self.left_out, *self.sums.values(), *self.least.values())
@@ -263,6 +264,17 @@ class StreamState:
             raise
         except Exception as error:
             raise ValueError(f"{path}: not a saved state of a streamed test ({error})") from None
+
+
+def _no_shard_twice(shards: tuple[str, ...]) -> None:
+    """Raise ValueError in all processes if two of them have a shard with the same content."""
+    names = "\n".join(shards).encode()
+    size, seen = int(np.max(gathered(np.array([len(names)])))), set()
+    for text in gathered(np.frombuffer(names.ljust(size), np.uint8)) if size else ():
+        found = {_content(shard): shard for shard in bytes(text).decode().split("\n")}
+        for content in seen & found.keys():
+            raise ValueError(f"shard {found[content]} was read by two processes: it counts twice")
+        seen |= found.keys() - {""}
 
 
 def _content(shard: str) -> str:

@@ -144,9 +144,17 @@ def test_the_launcher_tests_a_folder_of_shards(tmp_path):
     folder, states = {str(tmp_path)!r}, {str(tmp_path.parent)!r}
     sys.argv = ["stream.py", folder, "--batch", "200", "--states", states]
     runpy.run_path({str(launcher)!r}, run_name="__main__")
+    from jaxcal.streaming import Shards, StreamedTest
+    state = StreamedTest.table().run(Shards(folder, 200, share=(RANK // 2 + 1, 2)))
+    try:
+        state.over_processes()
+    except ValueError as error:
+        print(error)
     """
     first, second = many_devices.run_processes(2, program)
     assert first.returncode == second.returncode == 0, first.stderr + second.stderr
     assert "SKCE test, n = 600" in first.stdout
     assert "rejected" in first.stdout
     assert "SKCE" not in second.stdout
+    for done in (first, second):  # which have read the same share
+        assert "was read by two processes" in done.stdout

@@ -457,6 +457,11 @@ def test_columns_that_are_missing_or_no_numbers_are_named(tmp_path):
     folder = tables(tmp_path / "a", label=LABELS, probability=P[:, 0])
     with pytest.raises(BadFile, match=r"wanted a column of targets .* the columns are label, "):
         Shards(folder)
+    for twice in ({"p0": P[:, 0], "p_0": P[:, 0], "p1": P[:, 1]}, {"target": LABELS, "p": P[:, 0]}):
+        two = tables(tmp_path / f"two{len(twice)}", label=LABELS, **twice)
+        with pytest.raises(BadFile, match=r"columns .* and .* both hold '(0|targets)': choose"):
+            Shards(two)
+        assert Shards(two, columns=["label=label", f"1={'p1' if 'p1' in twice else 'p'}"])
     with pytest.raises(BadFile, match="--columns 1=q: wanted KEY=NAME for one of"):
         Shards(folder, columns=["label=label", "1=q"])
     flags = tables(tmp_path / "b", label=MEANS, flag=MEANS > 0)
