@@ -103,17 +103,16 @@ def contributions(
     where = np.arange(n) if x is None else along(x, n)
     grouped = where.dtype.kind in "USTb"
     bins = None if bins is None else convert.integer(bins, "bins")
-    if bins is not None and not grouped:
-        if not np.issubdtype(where.dtype, np.number):
-            raise ValueError(f"x: wanted numbers or text with bins, got {where.dtype}")
-        if not np.all(np.isfinite(where)):
-            raise ValueError("x: wanted finite numbers, got NaN or infinity among them")
+    if bins is not None and not grouped and not np.issubdtype(where.dtype, np.number):
+        raise ValueError(f"x: wanted numbers or text with bins, got {where.dtype}")
     to = "estimate" if result.parts is None else "log evidence"
     if label is None:
         label = "observation, in the order given" if x is None else "x"
     ax.set(xlabel=label, ylabel=f"n times contribution to {to}")
     if not np.all(np.isfinite(parts)):
         return say(ax, "contributions are not finite numbers:\nno verdict")
+    if where.dtype.kind in "fmM" and not np.all(np.isfinite(where)):
+        raise ValueError("x: wanted finite numbers or dates, got NaN, NaT or infinity among them")
     ax.axhline(0, color=DARK, linewidth=0.8)
     if grouped or bins is not None:
         _means(ax, n * parts.astype(float), where, bins)

@@ -146,7 +146,8 @@ def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     if diagnosis.strongest is None:
         along = {}
     else:
-        along = {name: float(np.asarray(of.p_adjusted)[k, j]) for name, of in trends.items()}
+        p = {name: np.nan_to_num(np.asarray(of.p_adjusted), nan=1.0) for name, of in trends.items()}
+        along = {name: float(at[k, j]) for name, at in p.items()}
     if not along or result.test.ranks is None or not tells(diagnosis.shift):
         changes = f" (errors change along it: p = {min(along.values()):.2g})" if along else ""
         ax = contributions(result.test, x[:, j], label=f"x[{j}]{changes}", ax=ax)

@@ -39,7 +39,6 @@ from jaxcal.sbi.report_text import CHAINS, DRAWS, sentences
 from jaxcal.typing import ArrayLike, Contents, Figure, Key, KeyLike, Names, Observations, Scalar
 
 MOST_FEATURES = 50  # most features for which trends are tested
-LEVEL = 0.05  # largest p-value for which the printed result has sentences on errors
 LEAST = 1e-6  # least distance of ranks from 0 and 1, which keeps normal scores finite
 
 
@@ -150,13 +149,13 @@ class PosteriorRanks(Result):
         if (of := self.moments) is not None and of.parts is not None:
             strongest = of.parts.names[int(of.parts.winner)]
             lines.append(f"  {'moments':12} p = {float(of.p_value):.2g} (strongest: {strongest})")
-        return lines + self._sizes(LEVEL)
+        return lines + self._sizes()
 
-    def _sizes(self, level: float) -> list[str]:
+    def _sizes(self) -> list[str]:
         """Return a line per significant error; none for chains or if `p_value` > level."""
-        if not float(self.p_value) <= level or self.source != DRAWS:
+        if not float(self.p_value) <= self.level or self.source != DRAWS:
             return []
-        said = sentences(self.diagnosis, self.statistics[1:], level, by_ranks=True)
+        said = sentences(self.diagnosis, self.statistics[1:], self.level, by_ranks=True)
         return [f"  - {text}" for text in said]
 
 

@@ -81,6 +81,15 @@ def test_contributions_over_dates_are_labelled_as_dates(result):
     assert any("Feb" in tick.get_text() for tick in ax.get_xticklabels())
 
 
+@pytest.mark.parametrize("lost", [np.nan, np.datetime64("NaT")])
+@pytest.mark.parametrize("bins", [None, 5])
+def test_contributions_over_missing_values_are_refused(result, lost, bins):
+    x = np.full(N, lost)
+    if bins is None or x.dtype.kind == "f":
+        with pytest.raises(ValueError, match="x: wanted finite numbers or dates, got NaN"):
+            plots.contributions(result, x, bins=bins)
+
+
 def test_an_extreme_observation_outside_the_figure_is_counted(result):
     parts = result.contributions.at[3].set(100.0)
     ax = plots.contributions(eqx.tree_at(lambda r: r.contributions, result, parts))
