@@ -1,4 +1,4 @@
-"""jaxcal: can I trust the uncertainty of this probabilistic model?
+"""jaxcal tests whether the uncertainty of a probabilistic model can be trusted.
 
 Importing jaxcal does not import JAX. Each function, class and subpackage (`kernels`, `divergences`,
 `nulls`, `skce`, `ucme`, `moments`, `mcmc`, `coverage`, `candidates`, `measures`, `ckce`,

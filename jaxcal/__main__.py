@@ -1,4 +1,4 @@
-"""``python -m jaxcal``: a demonstration on weather forecasts, and checks of files and folders.
+"""Run ``python -m jaxcal``: a demonstration on weather forecasts, checks of files and folders.
 
 The exit status is 0 for a verdict "rejected" or "not rejected", 3 for "cannot tell", 2 with one
 sentence on stderr for unusable input or options, 130 for an interrupt, and 141 if the reader of the
@@ -334,8 +334,8 @@ def _explain(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """In this context an interrupt ends the process at once, unless there is another handler: an
-    exception would be lost in callbacks from JAX, or abort while JAX is imported or compiles."""
+    """Return a context in which an interrupt ends the process at once, unless the caller set a
+    handler: KeyboardInterrupt could be lost in callbacks from JAX, or crash its import."""
     handler, main_thread = signal.getsignal(signal.SIGINT), threading.main_thread()
     if handler is not signal.default_int_handler or threading.current_thread() is not main_thread:
         yield

@@ -1,7 +1,7 @@
 """Test calibration from scores (KCCSD) or by a moment, and estimate the KCCSD.
 
 A moment is a function of a prediction and a target with mean zero if the target is drawn from the
-prediction. Both tests multiply it, or the Stein feature of a score, by a kernel on predictions.
+prediction. Tests multiply moments, or Stein features of scores, by a kernel on predictions.
 """
 
 from collections.abc import Callable
@@ -90,8 +90,8 @@ def kccsd_test(
         precondition: "isotropic", "diagonal" or "full" scales each prediction by its own spread
             with the kernel k(p, p') M_p^T M_p', where M_p is the inverse root of a precision
             estimated from the scores at the nodes. This increases power if predictions differ in
-            width. M_p is a function of the prediction alone, so the mean under calibration is 0
-            for any estimate of M_p: E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0. The level
+            width. For any estimate M_p from the prediction alone, with target kernel l and score
+            s_p, calibration implies E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0. The level
             at finite n also requires that the statistic is not dominated by a few observations.
         standardize: Whether to standardize targets and scores to mean 0 and standard deviation 1
             in each coordinate first, so that results do not depend on units. Bandwidths that you
@@ -113,8 +113,8 @@ def kccsd_test(
             matrix of standard deviations of M_p M_p^T. Both scores are equal if M_p is diagonal.
         features: `RandomFeatures(key, 100)` replaces the pairs by random features of the kernel, in
             linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are stored either.
-        tile: Rows and columns of a block of pairs that is computed at a time.
-        mesh: Devices that share the pairs; None for one device.
+        tile: Number of rows, and of columns, of each block of pairs that is computed at a time.
+        mesh: Devices among which the pairs are divided; None for one device.
 
     Returns:
         `TestResult`. ``result.verdict`` is "rejected", "not rejected" or, with a
@@ -235,7 +235,8 @@ def moment_test(
             (`jaxcal.nulls.Sums.guarded`). Strongly skewed values still reject too often in small
             data sets (scores of log gamma variables of shape .3: .080 at level .05 and .034 at .01
             for n = 20), and the result warns. If all values of your own function have one sign, as
-            when a rare event did not occur, there is a verdict only if that is improbable.
+            when a rare event did not occur, there is a verdict only if this is improbable (at most
+            .002) under calibration.
         **options: ``prediction_kernel`` is by default a Gaussian, for errors that vary with the
             prediction, plus a constant, for a common error; ``null`` is by default
             `jaxcal.nulls.HadamardWild`; ``n_nodes`` by default max(10, 2 d + 2), as covariances
@@ -244,9 +245,8 @@ def moment_test(
             `jaxcal.kccsd_test`.
 
     Returns:
-        `TestResult`. A target at which its prediction has density 0 leads to rejection by itself.
-        If the moment is 0 everywhere or needs more derivatives than the densities have, there is no
-        p-value but a sentence in ``result.warnings()``.
+        `TestResult`. One target of density 0 suffices to reject. If the moment is 0 everywhere or
+        needs more derivatives than the densities have, p is NaN, and ``result.warnings()`` says so.
 
     Cost: The moment at n targets, n n_nodes scores, n^2 q products if the moment has q components,
     and n^2 additions for all draws of the null; with R random features n R q b for b draws.
@@ -311,7 +311,7 @@ _NAMES = tuple(MomentOptions.__annotations__)
 
 
 def _moment(value: object, name: str) -> Any:
-    """Return the moment as a pytree, a function as a `Partial`; TypeError if it is no moment."""
+    """Return the moment, with a function wrapped in a `Partial`; TypeError if it is no moment."""
     if isinstance(value, type) or not callable(value):
         raise TypeError(
             f"{name}: wanted a moment such as jaxcal.moments.Balance(), or a function of a log "
@@ -321,7 +321,7 @@ def _moment(value: object, name: str) -> Any:
 
 
 def _label(moment: object) -> str:
-    """Return the name of a moment in reports: that of its function, or its class in lower case."""
+    """Return the name of a moment for reports: its function, or its class in lower case."""
     if isinstance(moment, Partial):
         return getattr(moment.func, "__name__", "moment")
     return type(moment).__name__.lower()

@@ -54,7 +54,7 @@ def level(text: str) -> float:
 
 
 def figure(text: str) -> Path:
-    """Return a writable path whose suffix is a format of matplotlib, checked before work starts."""
+    """Return the path of a writable file with a suffix that matplotlib can draw, such as .png."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     path = output(text)
@@ -117,7 +117,7 @@ def overwritten(*files: Path | str | None) -> str | None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Return a context that adds ``path`` to errors without a file name, as that of a full disk."""
+    """Return a context that adds ``path`` to an OSError without a file name (e.g. disk full)."""
     try:
         yield
     except BrokenPipeError:

@@ -1,8 +1,8 @@
-r"""Coverage of highest-density regions, for unnormalized densities.
+r"""Compute the coverage of highest-density regions, also for unnormalized densities.
 
-The region of level q of a prediction is :math:`\{y : f(y) \ge c\}` with probability q. A target
-lies in it if :math:`P(f(Z) > f(y)) \le q` for a draw Z of the prediction, so densities up to their
-constant and draws are sufficient. If draws have the same density as the target (counts, a plateau),
+For a prediction of density f, the region of level q is :math:`\{y : f(y) \ge c\}` of probability q.
+It contains a target y if :math:`P(f(Z) > f(y)) \le q` for draws Z of the prediction, so draws, and
+densities up to a constant, suffice. If draws have the same density as the target (as for counts),
 no region has exactly the probability q, and a random number of these draws counts as higher.
 """
 
@@ -51,7 +51,7 @@ class Coverage(Result):
         draws: Number m of draws from each prediction.
         level: Level of tests by these p-values, and of `band`.
         repeated: Number [] of observations that repeat an earlier target and its prediction; if
-            almost all targets repeat, predictions are not compared.
+            almost all targets occur several times, equal targets count for any predictions.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
@@ -132,12 +132,12 @@ def coverage(
 
     If r of m draws have a higher density than the target, the target is in the region of level
     k / (m + 1) for r < k. Of draws with the same density, as for counts, a random number counts as
-    higher (by row number: repeated calls agree). Under calibration r is uniform on 0, .., m, so
+    higher (seeded by row, so repeated calls agree). Under calibration r is uniform on 0, .., m, so
     each share is unbiased for every m. Conservative regions do not imply calibration.
 
-    The p-values are from the largest gap between share and level by the inequality of Massart
-    (1990), which needs no approximation: p = 2 exp(-2 n gap^2), one-sided exp(-2 n gap^2).
-    Not differentiable.
+    P-values are bounds by Massart (1990), without approximation, on the largest gap between share
+    and level: ``p_uniform`` = 2 exp(-2 n gap^2), ``p_conservative`` = exp(-2 n gap^2) of the gap
+    below the level, both at most 1. Not differentiable.
 
     Args:
         predictions: An `Unnormalized` or a numpyro distribution with batch shape [n]; or
@@ -182,9 +182,9 @@ def ranks_of(
     first: int = 0,
     least: int = 2,
 ) -> tuple[Int[Array, " n"], Bool[Array, " n"], int]:
-    """Return the number of draws with a higher density than each target, [n]; whether a density, at
-    the target or a draw, is NaN, [n]; and the number of draws. ``first``: row number of the first
-    target, for `among`; ``least``: least number of targets. Other arguments as in `coverage`."""
+    """Return ranks of targets (see `Coverage.counts`), [n]; whether a density, at the target or a
+    draw, is NaN, [n]; and the number of draws. ``first``: row number of the first target, for
+    `among`; ``least``: minimum number of targets. Other arguments as in `coverage`."""
     if isinstance(predictions, LogDensities):
         if targets is not None or draws is not None:
             raise TypeError(
@@ -248,7 +248,7 @@ def _above(
 def among(
     equal: Int[Array, " n"], values: Float[Array, " n"], first: RowNumber = 0
 ) -> Int[Array, " n"]:
-    """Return a random whole number from 0 to ``equal`` for each row; see `by_row`."""
+    """Return a random integer, from 0 to ``equal`` inclusive, for each row; see `by_row`."""
     uniform = by_row(values, first) * (equal + 1).astype(values.dtype)
     return jnp.minimum(jnp.floor(uniform).astype(equal.dtype), equal)
 
@@ -293,7 +293,7 @@ def of_counts(counts: Int[Array, " m1"], unknown: Int[Array, ""]) -> Coverage:
 
 def massart(gap: Scalar, n: int | Array, *, sides: int) -> Scalar:
     r"""Return the p-value min(1, sides :math:`e^{-2 n\,gap^2}`) of the largest gap between the
-    empirical distribution of n independent values and the true one.
+    empirical distribution function of n independent values and the true one.
 
     ``sides``: 1 for the largest gap in one direction, 2 for that in either direction. Valid for
     every n and every distribution, and close to exact for continuous ones. Source: Massart (1990),

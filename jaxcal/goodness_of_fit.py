@@ -1,4 +1,4 @@
-"""Test and estimate goodness of fit: KSD for one density, KCSD for a density given each input."""
+"""Test goodness of fit by kernel Stein discrepancies: KSD for one density, KCSD given inputs."""
 
 from typing import Any, Unpack
 
@@ -207,7 +207,7 @@ def _conditional(
 
 
 def _refuse(options: SteinOptions, names: tuple[str, ...], why: str) -> None:
-    """Raise TypeError for an option that would turn the test into another one."""
+    """Raise TypeError, with the reason ``why``, if an option in ``names`` was passed."""
     for name in names:
         if name in options:
             raise TypeError(f"{name}: {why}")
@@ -228,7 +228,7 @@ def _single(
 
 
 class _ignore_parameters:
-    """A function of (params, y) that returns ``log_density(y)``; equal for equal functions."""
+    """A function of (params, y) that returns ``log_density(y)``; compares by ``log_density``."""
 
     def __init__(self, log_density: Any):
         self.log_density = log_density

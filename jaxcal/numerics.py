@@ -122,7 +122,7 @@ def in_order(x: Array) -> Array:
 
 
 def cos_and_sin(turns: Array) -> tuple[Array, Array]:
-    r"""Return cosine and sine of :math:`2 \pi x`, for x in turns.
+    r"""Return cosine and sine of :math:`2 \pi x`, for x = ``turns``.
 
     Float32 uses polynomials, ten times faster on a CPU than the compiler's functions, with errors
     below 2e-7 for exact x: whole turns are subtracted without rounding.
@@ -161,7 +161,7 @@ def eliminated(
     matrices: Float[Array, "*batch k k"], columns: Float[Array, "*batch k b"]
 ) -> Eliminated:
     """Return `Eliminated` by Gauss-Jordan steps of one row, or up to `PANEL` rows if k > 2 `PANEL`.
-    Pivots are bounded from below by rounding. LAPACK could deadlock on a CPU with few threads."""
+    Pivots are at least eps times diagonals. LAPACK could deadlock on a CPU with few threads."""
     k = matrices.shape[-1]
     width = max(w for w in range(1, PANEL + 1 if k > 2 * PANEL else 2) if k % w == 0)
     both = jnp.concatenate([matrices, columns], axis=-1)
@@ -191,8 +191,8 @@ def eliminated(
 def uniforms(
     keys: Sequence[Array], shapes: Sequence[tuple[int, ...]], dtype: DTypeLike
 ) -> list[Array]:
-    """Return the numbers of `jax.random.uniform` for each key and shape, from one call for all: to
-    compile a call takes a quarter of a second."""
+    """Return the numbers of `jax.random.uniform` for each key and shape, all from one call,
+    because compiling each call takes a quarter of a second."""
     most = max(map(math.prod, shapes))
     drawn = jax.vmap(lambda key: jax.random.uniform(key, (most,), dtype))(jnp.stack(keys))
     return [u[: math.prod(shape)].reshape(shape) for u, shape in zip(drawn, shapes, strict=True)]
@@ -230,7 +230,7 @@ def psd_root(matrix: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]:
 
     Eigenvalues are clipped at 0, so a Gram matrix may be slightly indefinite by rounding (its
     Cholesky factor would be NaN). The derivative solves R dR + dR R = dA in the basis of
-    eigenvectors, so it is finite for equal eigenvalues. Entries for two eigenvalues of 0 are 0.
+    eigenvectors, so it is finite for equal eigenvalues. Its entries for two eigenvalues 0 are 0.
     """
     values, vectors = jnp.linalg.eigh(matrix)
     return (vectors * jnp.sqrt(at_least(values, 0))[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)

@@ -70,8 +70,8 @@ def over_pairs(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
-    """Return the sums over all pairs; their ``forms`` are of the weights in ``needs``, then of
-    ``columns``. The cost is linear in n for statistics of finite rank."""
+    """Return the sums over all pairs; ``forms`` holds quadratic forms of weights in ``needs``, then
+    of ``columns``. The cost is linear in n for statistics of finite rank."""
     sketched, weights = needs.sketch is not None, needs.weights
     shared = None
     if isinstance(weights, HadamardSigns) and isinstance(pairwise, OfVectors):
@@ -161,9 +161,9 @@ def _redrawn(
     tile: int,
     mesh: Mesh | None,
 ) -> Float[Array, "r b"]:
-    """Return the estimates [r, b] of b data sets with redrawn targets, given those of the data,
-    ``unbiased``, and ``fitted``, the fit to the data: for classes from quadratic forms of one pass,
-    else one data set at a time, by ``refit(key)``, the fit to redrawn targets."""
+    """Return the estimates [r, b] of b data sets with redrawn targets. ``unbiased`` and ``fitted``
+    are estimates and fit for the observed targets. Estimates for classes are quadratic forms from
+    one pass; otherwise ``refit(key)`` draws and fits new targets, one data set at a time."""
     prepared, featured = fitted
     forms = as_forms(prepared.pairwise, featured.features, keys)
     if forms is not None:
@@ -301,8 +301,8 @@ def _unjudged(
 
 
 def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:
-    """Return the note ``small-residuals``: the rounding error eps k(y, y) of the target kernel k,
-    eps being its precision, over the mean of h_ii / n, which the null resolves. Residuals
+    """Return the note ``small-residuals``: eps k(y, y) / (mean of h_ii / n), the rounding error of
+    the target kernel k (eps: precision of its dtype) over the scale of the null. Residuals
     k(y, .) - E k(Z, .), with draws Z of a precise prediction, are small differences of large
     numbers, with a bias of some percent of eps k(y, y) by rounding. Empty for statistics without
     kernel means or with a formula for residuals."""
@@ -317,7 +317,7 @@ def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:
 
 
 def _first_row(outcome: Outcome) -> dict[str, Any]:
-    """Return row 0 of an outcome, the statistic itself, by names of the fields of a result."""
+    """Return row 0 of an outcome, the statistic itself, as fields of a `TestResult` by name."""
     return {
         "estimate": outcome.estimate[0],
         "biased": outcome.biased[0],
@@ -338,7 +338,7 @@ def _of_a_moment(
     n: int,
 ) -> tuple[Outcome, Array]:
     """Return the outcome of a moment, and whether it has no p-value because the moment cannot be
-    used (``excluded``) or is 0. With ``impossible`` targets, of density 0, p is the least for n."""
+    used (``excluded``) or is 0. If ``impossible`` (targets of density 0), p is the null's least."""
     values = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
     silent = (excluded | jnp.all(values == 0)) & ~impossible
     p = jnp.where(silent, jnp.nan, outcome.p_value)

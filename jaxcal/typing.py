@@ -1,4 +1,4 @@
-"""Types that all stages share: array shapes and the protocols of arguments."""
+"""Define types that all modules share: array shapes and the protocols of arguments."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
@@ -54,7 +54,7 @@ class Pairwise(Protocol):
 
 @runtime_checkable
 class OfVectors(Protocol):
-    """A pairwise statistic: <z_i, z_j>, summed over channels, of ``vectors`` z [channels, p, n]."""
+    """A statistic h_ij = <z_i, z_j>, summed over channels; ``vectors``: z [channels, p, n]."""
 
     @property
     def channels(self) -> int: ...

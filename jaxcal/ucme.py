@@ -3,7 +3,7 @@ r"""UCME: the calibration error at a few test locations, in linear time.
 .. math:: Z_{ij} = k_P(p_{T_j}, P_i)\,[k_Y(y_{T_j}, Y_i) - E k_Y(y_{T_j}, Y')], \qquad Y' \sim P_i
 
 has mean 0 under calibration, for kernels k_P of predictions P_i and k_Y of targets Y_i, at each of
-J locations T_j: a test prediction and a test target. The estimate is :math:`\|\bar Z\|^2 / J`, with
+J locations T_j: (test prediction, test target). The estimate is :math:`\|\bar Z\|^2 / J`, with
 :math:`\bar Z` the means over i. Tests use random signs, redrawn targets or Hotelling's statistic.
 """
 
@@ -72,9 +72,9 @@ def ucme_test(
             `Redrawn` if its cost is small, as in `jaxcal.skce_test`, else `Signs`. `Redrawn` keeps
             the observed targets of locations. Or `F`, with Hotelling's statistic
             :math:`Q = n \bar Z^\top S^{-1} \bar Z`, with S the sample covariance of the features Z
-            [n, J] of `jaxcal.ucme`. It rejected up to .08 more of shifted forecasts, but also
-            too many calibrated models for few observations, or for many or close locations
-            (`experiments/ucme_level`); ``result.warnings()`` reports this.
+            [n, J] of `jaxcal.ucme`. In experiments `F` rejected up to .08 more of shifted
+            forecasts, but also too many calibrated models for few observations, or many or close
+            locations (`experiments/ucme_level`); ``result.warnings()`` reports this.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         **options: Options of `jaxcal.skce`, as explained in `jaxcal.skce_test`, except ``whiten``.
             Units and unset bandwidths depend on all observations, including locations.
@@ -163,8 +163,8 @@ def ucme(
 
 
 class _Problem(NamedTuple):
-    """Validated arguments. ``rows``: row numbers of the observations that are tested. ``at``: row
-    numbers of the locations, or their targets if ``where`` contains their predictions."""
+    """Validated arguments. ``rows``: row numbers of the observations that are tested. ``where``:
+    predictions of the locations, ``at`` their targets; or None, ``at`` their row numbers."""
 
     key: Key
     predictions: PredictionsLike
@@ -273,7 +273,7 @@ def _at_locations(
 def _redrawn(
     key: Key, problem: _Problem, null: Redrawn, fitted: tuple[Fitted, Featured]
 ) -> Float[Array, " b"]:
-    """Return plug-in estimates [b] of data sets with redrawn targets, except those of locations."""
+    """Return plug-in estimates [b] of data sets whose targets, except locations, are redrawn."""
     _, _, ys, _, _, at, where = problem
     is_location = jnp.zeros(ys.shape[0], bool)
     is_location = is_location.at[at].set(True) if where is None else is_location

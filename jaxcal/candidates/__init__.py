@@ -1,4 +1,4 @@
-"""Exchangeable candidates: tests of calibration from log densities alone, exact for every n."""
+"""Test calibration from log densities, exactly for every n, by exchangeable candidates."""
 
 from jaxcal.candidates.exchangeability import exchangeability_test
 from jaxcal.candidates.proposals import Candidates, Chains, Drawn

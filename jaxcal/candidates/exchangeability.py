@@ -1,10 +1,10 @@
-r"""Test whether targets are exchangeable with candidates: spread, correlation and shift.
+r"""Test whether targets are exchangeable with candidates.
 
-Each target forms a set with its candidates. Under calibration the index of the target in the set
-has known probabilities w, so redrawing the indices gives the exact null distribution of every
-statistic of targets and sets, for every n. The residual of a feature :math:`\phi` is
-:math:`r_i = \phi(y_i) - b_i`, where :math:`b_i` estimates its mean under prediction i from the set
-only. The statistic is the quadratic form of `jaxcal.engine.quadratic`,
+A set consists of a target and its candidates. Under calibration, given the set, each member is the
+target with a known probability w. So redrawing which member is the target gives the exact null
+distribution of every statistic, for every n. The residual of a feature :math:`\phi` is
+:math:`r_i = \phi(y_i) - b_i`, where :math:`b_i` is an estimate of its mean under prediction i that
+uses the set only. The statistic is the quadratic form of `jaxcal.engine.quadratic`,
 :math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
 """
 
@@ -74,9 +74,9 @@ def exchangeability_test(
 ) -> ExchangeabilityResult:
     """Test calibration by comparing each target with exchangeable candidates.
 
-    Four kinds of features are compared between targets and candidates: the log density, and in the
-    units of each prediction the coordinates, their squares and their products. The combined p-value
-    is that of the largest standardized statistic. The null redraws which candidate is the target,
+    Four kinds of features are compared between targets and candidates: the log density and, in the
+    units of each prediction, the coordinates, their squares and products. The combined p-value is
+    that of the largest standardized statistic. The null redraws which candidate is the target,
     so p-values are exact for every n and any mixing speed of the chain. (But default nodes and the
     units of the divergence depend on all targets, which changes the level by O(1/n).)
 
@@ -151,7 +151,7 @@ def exchangeability_test(
 
 @dataclass(frozen=True)
 class _Densities:
-    """`Densities` of n predictions at points [n, k, d]; ``event`` is the shape of one target."""
+    """`Densities` of n ``predictions`` of targets of shape ``event``, at points [n, k, d]."""
 
     predictions: Any
     event: tuple[int, ...]
@@ -238,8 +238,8 @@ def _test(
 
 
 class _Fit(NamedTuple):
-    """``pairwise``: kernel on predictions; ``features``: its features; ``roots``: unit M of each
-    prediction in the units of the targets, where M M^T is the inverse curvature at a mode."""
+    """``pairwise``: kernel on predictions, with its ``features``. ``roots``: unit M of each
+    prediction in the units of the targets; M M^T is the inverse of the curvature at a mode."""
 
     pairwise: Weighted
     features: WeightedFeatures
@@ -278,14 +278,14 @@ def _fit(
 
 
 def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Float[Array, "q n k"]]:
-    r"""Return, for each part, q features of the candidates minus their means under predictions.
+    r"""Return for each part (log density, t, t^2, t_i t_j) q features minus their means, [q, n, k].
 
-    The mean is estimated from the set, with control variates from the score s at the standardized
-    candidate t: :math:`E_p[s] = 0`, :math:`E_p[t s^\top + I] = 0`. For Gaussian predictions the
-    estimate is exact, so the choice of candidates hardly affects the statistic. One coefficient per
-    feature minimizes the variance over all sets. A control that explains less than `EXPLAINED` of
-    it is not used: power would be lost (for squares of Student t). All values depend on the sets
-    only, not on which member is the target.
+    Means under predictions are estimated from the set of each target and its candidates, with
+    control variates from the score s at the standardized candidate t: :math:`E_p[s] = 0`,
+    :math:`E_p[t s^\top + I] = 0`. For Gaussian predictions the estimates are exact. One coefficient
+    per feature minimizes the variance over all sets. A control that explains less than `EXPLAINED`
+    of the variance is not used, as power would be lost (for squares of Student t). All values
+    depend on the sets only, not on which member is the target.
     """
     w = candidates.weights[:, :, None]
 
@@ -322,7 +322,7 @@ def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Floa
 
 
 def _redrawn(key: Key, weights: Float[Array, "n k"], b: int) -> Int[Array, "n b1"]:
-    """Return the index in each set of its target, 0, and then of b members drawn by ``weights``."""
+    """Return 1 + b indices for each set: 0, the observed target, and b drawn by ``weights``."""
     n = weights.shape[0]
     drawn = jax.random.categorical(key, jnp.log(weights)[:, None], axis=-1, shape=(n, b))
     return jnp.concatenate([jnp.zeros((n, 1), drawn.dtype), drawn], axis=1)
@@ -331,15 +331,15 @@ def _redrawn(key: Key, weights: Float[Array, "n k"], b: int) -> Int[Array, "n b1
 def _forms(
     pairwise: Pairwise, described: PyTree, indices: Array, tile: int, feature: Array
 ) -> Array:
-    """Return the quadratic form of a feature [n, k] for observed, then redrawn targets, [1 + b];
-    ``indices`` [n, 1 + b] are those of `_redrawn`."""
+    """Return the quadratic forms of a feature [n, k] for the observed and for b redrawn choices of
+    the targets, [1 + b]; ``indices`` [n, 1 + b] are those of `_redrawn`."""
     residuals = jnp.take_along_axis(feature, indices, axis=1)
     return jnp.sum(quadratic_sums(pairwise, described, residuals, tile=tile).forms, axis=0)
 
 
 def _p_values(statistics: Float[Array, "g b1"]) -> tuple[Array, Array]:
-    """Return statistics [g, b + 1], standardized over observed and null values, and p-values [g];
-    both are NaN for a part whose values have no spread."""
+    """Return statistics [g, 1 + b], each row standardized by its mean and deviation, and the
+    p-values [g] of column 0; NaN for a row whose values are all equal."""
     deviation = jnp.std(statistics, axis=1, keepdims=True)
     mean = jnp.mean(statistics, axis=1, keepdims=True)
     standardized = jnp.where(deviation > 0, (statistics - mean) / deviation, jnp.nan)
@@ -349,7 +349,7 @@ def _p_values(statistics: Float[Array, "g b1"]) -> tuple[Array, Array]:
 
 @jax.jit
 def uniformity(u: Float[Array, " n"]) -> Scalar:
-    """Return the p-value of the largest gap between n ranks and the uniform distribution."""
+    """Return a p-value of uniformity of n ranks: Kolmogorov-Smirnov, by Massart's bound."""
     n = u.shape[0]
     steps = jnp.arange(n, dtype=u.dtype)
     ordered = jnp.sort(u)

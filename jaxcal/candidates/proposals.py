@@ -1,4 +1,4 @@
-r"""Exchangeable candidates: points that are exchangeable with the target under calibration.
+r"""Draw candidates: points that are exchangeable with the target under calibration.
 
 Take a reversible Markov chain whose invariant distribution is the prediction. Run it from the
 target y to a centre c, and then m times from c to :math:`a_1, .., a_m`. If y is a draw of the
@@ -33,7 +33,7 @@ RIDGE = 1e-3  # share of each variance that is added to it: points may be fewer 
 
 
 class Mixtures(eqx.Module):
-    """n mixtures of k Gaussians; all k have covariance L L^T, L the lower triangular ``roots``."""
+    """n mixtures of k Gaussians; all k of mixture i have covariance L L^T, L = ``roots[i]``."""
 
     centers: Float[Array, "n k d"]
     log_weights: Float[Array, "n k"]
@@ -63,8 +63,9 @@ class Mixtures(eqx.Module):
 def fitted(key: Key, log_densities: Any, nodes: Float[Array, "k d"], n: int) -> Mixtures:
     """Return n mixtures fitted to n predictions with ``log_densities(points [n, k, d])`` [n, k].
 
-    The first points are the nodes, weighted as draws of one normal distribution. Weights are
-    tempered to an effective sample size above k / 4. Cost: 3 k log densities per prediction.
+    Importance weights first take the nodes as draws of one normal distribution, then points as
+    draws of the last mixture. Tempering keeps an effective sample size of at least k / 4. Cost: 3 k
+    log densities per prediction.
     """
     k, d = nodes.shape
     center = jnp.mean(nodes, axis=0, keepdims=True)
@@ -90,7 +91,7 @@ def fitted(key: Key, log_densities: Any, nodes: Float[Array, "k d"], n: int) -> 
 
 
 def _around(points: Float[Array, "n k d"], log_weights: Float[Array, "n k"]) -> Mixtures:
-    """Return mixtures of Gaussians at weighted points, with the bandwidth of Silverman's rule."""
+    """Return mixtures of Gaussians centred at the points, with Silverman's bandwidth."""
     _, k, d = points.shape
     weights = jnp.exp(log_weights)
     gaps = points - jnp.einsum("nk,nkd->nd", weights, points)[:, None]
@@ -100,8 +101,8 @@ def _around(points: Float[Array, "n k d"], log_weights: Float[Array, "n k"]) -> 
 
 
 def _tempered(ratios: Float[Array, " k"], *, least: float) -> Float[Array, " k"]:
-    """Return log weights: log ratios times the largest power up to 1 that gives an effective sample
-    size of at least ``least``, normalized; equal weights if all log ratios are -infinite."""
+    """Return normalized log weights: a times the log ratios, with the largest a <= 1 that gives an
+    effective sample size >= ``least``; equal weights if all log ratios are -infinite."""
     top = jnp.max(ratios)
     gaps = jnp.where(top > -jnp.inf, ratios - top, 0)
 
@@ -137,22 +138,22 @@ def _solve(roots: Float[Array, "n d d"], points: Float[Array, "n m d"]) -> Float
 
 @runtime_checkable
 class Densities(Protocol):
-    """Protocol of a function: log densities and gradients of n predictions, at k points each."""
+    """Protocol of a function that returns n predictions' log densities and gradients at points."""
 
     def __call__(
         self, points: Float[Array, "n k d"], /
     ) -> tuple[Float[Array, "n k"], Float[Array, "n k d"]]: ...
 
     def logs(self, points: Float[Array, "n k d"], /) -> Float[Array, "n k"]:
-        """Return log densities without gradients."""
+        """Return the log densities alone."""
         ...
 
 
 class Candidates(NamedTuple):
-    """The target and m exchangeable points for each prediction; the target comes first.
+    """A target and m points that are exchangeable with it, for each of n predictions.
 
     Attributes:
-        points: Target and candidates, [n, m + 1, d].
+        points: Target, first, and then candidates, [n, m + 1, d].
         log_densities: Log density of each, up to one constant per prediction, [n, m + 1].
         weights: Probability under calibration that each is the target, given the set, [n, m + 1];
             rows sum to 1.
@@ -179,8 +180,8 @@ class Candidates(NamedTuple):
 
 @runtime_checkable
 class Proposal(Protocol):
-    """Protocol of a function that returns `Candidates` of targets ``ys``. Steps are in ``units``
-    [n, d, d], matrices that are functions of the predictions alone."""
+    """Protocol of a function that returns `Candidates` of targets ``ys``, in the units of the
+    targets. Its steps may use matrices ``units`` [n, d, d], which do not depend on targets."""
 
     def __call__(
         self, key: Key, densities: Densities, ys: Points, units: Float[Array, "n d d"], /
@@ -188,7 +189,7 @@ class Proposal(Protocol):
 
 
 def _nodes(value: object) -> Any:
-    """Return nodes [k, d] as an array, or None."""
+    """Return nodes [k, d] as an array, or None for None; ValueError for other shapes."""
     if value is None:
         return None
     nodes = convert.floats(value, "nodes")
@@ -198,12 +199,13 @@ def _nodes(value: object) -> Any:
 
 
 class Chains(eqx.Module):
-    r"""Candidates by Metropolis-Hastings: a chain back from the target, and m chains forward.
+    r"""Draw candidates by Metropolis-Hastings: a chain from the target, and m from where it ends.
 
-    With ``langevin`` proposals follow the score :math:`s_p`,
-    :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M \xi` with standard normal :math:`\xi`; without
-    it, or if a gradient is not finite, they are random walks. M is the unit of the prediction; s is
-    drawn anew for each step, so it needs no tuning. More steps add power and keep the level.
+    With ``langevin``, a step from y proposes
+    :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M \xi`, with the score :math:`s_p` (entries that
+    are not finite count as 0), standard normal :math:`\xi`, the unit M of the prediction, and a
+    new s, which needs no tuning. Otherwise the second term is omitted. More steps add power and
+    keep the level.
 
     Such steps rarely leave a mode. With ``nodes``, a Gaussian mixture proposes each step with
     probability 1/2, so that wrong weights of modes are detected too. The mixture is fitted to the
@@ -344,9 +346,7 @@ class Chains(eqx.Module):
 
 
 class Drawn(eqx.Module):
-    """Candidates that are independent draws of the predictions.
-
-    If predictions can be sampled, such candidates give more power than `Chains`.
+    """Take independent draws of the predictions as candidates; they give more power than `Chains`.
 
     Args:
         draws: m independent draws of each prediction, [n, m, d] or [n, m, ...], which must not

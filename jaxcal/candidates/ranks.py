@@ -1,4 +1,4 @@
-r"""Ranks of targets among their candidates. Under calibration these ranks are uniform."""
+r"""Compute ranks of targets among their candidates, which are uniform under calibration."""
 
 from collections.abc import Callable
 
@@ -16,13 +16,13 @@ Statistic = Callable[[Candidates], Float[Array, "n k"]]  # one number per candid
 
 
 def log_density(candidates: Candidates) -> Float[Array, "n k"]:
-    """Return the log density of each candidate; its ranks measure highest-density coverage.
+    """Return the log density of targets and candidates; its ranks test highest-density coverage.
 
     Args:
         candidates: `Candidates` of a proposal.
 
     Returns:
-        One number per candidate, [n, m + 1].
+        One number for each target (first) and candidate, [n, m + 1].
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -94,9 +94,9 @@ def distance_to(references: Float[Array, "n d"]) -> Statistic:
 def ranks(key: KeyLike, candidates: Candidates, statistic: Statistic = log_density) -> Vector:
     r"""Return the randomized rank of each target among its candidates, in [0, 1].
 
-    :math:`u = \sum_{f(a_k) < f(y)} w_k + U \sum_{f(a_k) = f(y)} w_k` with U uniform and w the
-    weights; y itself is one of the ties. Under calibration u is uniform and independent over rows,
-    exactly for every n and every statistic f that does not use which candidate is the target.
+    :math:`u = \sum_{f(a_k) < f(y)} w_k + U \sum_{f(a_k) = f(y)} w_k`, with U uniform, w the weights
+    and the target y among the m + 1 points :math:`a_k`. Under calibration u is uniform and
+    independent over rows, exactly, for every n and every f that does not use which point is y.
 
     Args:
         key: Random key that breaks ties.

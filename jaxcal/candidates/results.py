@@ -1,4 +1,4 @@
-"""The result of the exchangeability test."""
+"""Hold the result of `exchangeability_test`, with its verdict and warnings."""
 
 from typing import ClassVar
 
@@ -26,18 +26,18 @@ class ExchangeabilityResult(JudgedResult):
         p_value: P-value [] of the largest of ``part_statistics``; 1 / (1 + n_resamples), the least
             possible, if ``impossible`` > 0.
         part_p_values: P-value of each part alone, [g].
-        part_statistics: Statistic of each part minus the mean of its null draws, in their standard
-            deviations, [g].
+        part_statistics: Statistic of each part, standardized by mean and standard deviation of its
+            observed value and null draws, [g].
         ranks: Randomized ranks of the targets among their candidates, [n, 1 + d]: of the log
             density (coverage) and of each coordinate (SBC).
-        rank_p_values: P-values of the uniformity of each rank, without correction, [1 + d].
+        rank_p_values: P-value of uniformity of each column of ``ranks``, uncorrected, [1 + d].
         acceptance: Share of accepted moves of the chains, []; 1 without chains.
         nonfinite: Number of observations whose target is not finite, or with a log density (at the
             target or a candidate) that is NaN or +infinite, [].
         nonfinite_features: Number of NaN or infinite values among the features of predictions, [].
         impossible: Number of targets at which their own prediction has density 0, [].
         repeated: Number of observations that repeat an earlier one, [].
-        unmoved: Number of observations whose candidates all equal the target or have weight 0, [].
+        unmoved: Number of observations whose candidates all equal the target or weigh 0, [].
         parts: Names of the g parts: log density, location, scale and, for d > 1, correlation.
         n_resamples: Number of draws of the null.
         level: Level of the test, which determines `verdict`.
@@ -61,7 +61,7 @@ class ExchangeabilityResult(JudgedResult):
 
     @property
     def strongest(self) -> str:
-        """Name of the part with the largest statistic: the likely fault if the test rejects."""
+        """Return the name of the part with the largest statistic: the likely kind of error."""
         return self.parts[int(np.nanargmax(np.asarray(self.part_statistics)))]
 
     def _no_verdict(self) -> Sentences:

@@ -36,18 +36,18 @@ class CheckReport(JudgedResult):
         tests: Results of the k tests.
         p_values: P-values of the tests, [k].
         p_adjusted: P-values after Holm's correction, [k]; NaN for a test without a p-value.
-        p_value: P-value of "calibrated" from all tests, []; NaN if no test has one.
-        estimates: Estimates of the size of an error, which do not affect the verdict.
+        p_value: Least of ``p_adjusted``, which gives the verdict, []; NaN if no test has a p-value.
+        estimates: Results without a p-value, such as a calibration error; no part of the verdict.
         kind: Kind of the predictions, in words.
         why: Reasons for these tests.
         names: Names of the tests.
-        sight: Errors that each test can detect, and those that it hardly detects.
+        sight: For each test and estimate, a sentence on errors that it detects or hardly detects.
         n: Number of observations.
         level: Level of the verdict.
         dependent: Whether the tests allow for dependence between observations.
-        repair: The Python call that repairs predictions of this kind, or "".
+        repair: Python call, as text, that repairs predictions of this kind, or "".
         unit: Unit of the gain by the repair.
-        gain: The repair, if it was computed for this report, or None.
+        gain: Result of the repair, if this report computed it, or None.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("names", "p_values", "p_adjusted")
@@ -70,7 +70,7 @@ class CheckReport(JudgedResult):
 
     @classmethod
     def of(cls, *, tests: tuple[Result, ...], **fields: Any) -> "CheckReport":
-        """Build a report; tests with NaN p-values count as tests in Holm's correction."""
+        """Return the report on k tests; Holm's correction counts those with a NaN p-value, too."""
         p = jnp.stack([_p_value(test) for test in tests])
         adjusted = jnp.where(jnp.isnan(p), jnp.nan, holm(jnp.where(jnp.isnan(p), 1, p)))
         return cls(
@@ -81,7 +81,7 @@ class CheckReport(JudgedResult):
         return _page(self)
 
     def _no_verdict(self) -> Sentences:
-        """Return the reasons of tests without a verdict; they apply unless another test rejects."""
+        """Return why tests have no verdict; these reasons count only if no other test rejects."""
         told = [np.asarray(_reason(test)) == "" for test in self.tests]
         adjusted = np.asarray(self.p_adjusted)
         decided = np.zeros(self.batch_shape, bool)
@@ -286,9 +286,9 @@ def check(
         dependent: Whether observations are in temporal order and may be dependent.
 
     Returns:
-        `CheckReport`, which prints a report; ``to_html(path)`` writes it with figures. If such
-        predictions can be repaired, the last line is the gain by `jaxcal.repair` (for three or more
-        classes) or the call that computes it.
+        `CheckReport`, which prints a report; ``to_html(path)`` writes it with figures. The last
+        line is the gain by `jaxcal.repair` (for three or more classes), or the call that computes
+        it, for predictions that can be repaired.
 
     Raises:
         ValueError: Shapes or values are wrong; the message names the argument.
@@ -323,7 +323,7 @@ def carried_out(
     level: float,
     dependent: bool,
 ) -> CheckReport:
-    """Run the tests of a plan and, outside of jit and vmap, its estimates; return the report."""
+    """Return the report on the tests of a plan and, outside of jit and vmap, its estimates."""
     null = DependentWild() if dependent else HadamardWild()
     traced = any(
         isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, chosen.predictions, targets))

@@ -1,4 +1,4 @@
-"""Predictions and targets from a file: .npz of arrays, or a table of class probabilities."""
+"""Read predictions and targets from a file: .npz of arrays, or a table of probabilities."""
 
 import csv
 import gzip
@@ -51,10 +51,10 @@ def checked(
 
 def read(path: Path, columns: Sequence[str] = ()) -> Read:
     """Return predictions, targets, features, and a text on how the columns were read. Features
-    describe scored predictions; None unless the file has them instead of scores at nodes.
+    describe the predictions of a file of scores without scores at nodes; otherwise None.
 
-    ``columns``, or else the names of the columns, determine what is read from a table
-    (`tables.classes_of`); notes go to standard error. BadFile names an unusable file."""
+    ``columns``, if any, select the columns of a table, else their names do (`tables.classes_of`).
+    The text is also printed to standard error. BadFile for an unusable file, which it names."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])
     if kind not in TABLES:
@@ -120,8 +120,9 @@ def _parquet(path: Path) -> list[tables.Column]:
 
 
 def _csv(text: str, kind: str) -> list[tables.Column]:
-    """Return the columns of a CSV or TSV text. The separator is a tab in .tsv files, else the most
-    frequent of , ; tab | in the line of names; with semicolons, commas may be decimal points."""
+    """Return the columns of a CSV or TSV text. The separator is a tab in .tsv files, else that of
+    comma, semicolon, tab and | which is most frequent in the line of names. Between semicolons,
+    numbers may have a decimal comma."""
     sign = "\t" if kind == ".tsv" else max(",;\t|", key=text.partition("\n")[0].count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign)
     names, *lines = [line for line in reader if line] or [[]]
@@ -140,8 +141,7 @@ def _csv(text: str, kind: str) -> list[tables.Column]:
 
 
 def _json(text: str) -> list[tables.Column]:
-    """Return the columns of JSON as pandas writes it: a list of rows, one row per line, or an
-    object of columns."""
+    """Return the columns of JSON: a list of rows, one row per line, or an object of columns."""
     try:
         table = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError:
@@ -169,7 +169,7 @@ def _json(text: str) -> list[tables.Column]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object as a dict; Unreadable if a name repeats, as a dict keeps only one."""
+    """Return a JSON object as a dict; Unreadable if a name is repeated."""
     if len(entries := dict(pairs)) < len(pairs):
         raise tables.Unreadable(f"a name is repeated in {', '.join(name for name, _ in pairs)}")
     return entries

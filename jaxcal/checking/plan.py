@@ -1,4 +1,4 @@
-"""Tests and estimates for each kind of predictions, and the reasons for the choice."""
+"""Choose the tests and estimates for each kind of predictions, and say why."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A test or an estimate: its name, its call, and a text on the errors that it can detect."""
+    """A test or estimate: ``name``, call ``ask``, and a text ``sight`` on what it can detect."""
 
     name: str
     ask: Callable[[Key, Asked], Result]
@@ -130,8 +130,8 @@ POSTERIOR = Question(
 
 
 class Plan(NamedTuple):
-    """The tests and estimates for ``predictions``, and ``why`` these. ``kind``: the predictions in
-    words. ``repair``: the call that repairs them, or "". ``unit``: unit of the repair's gain."""
+    """The tests and estimates for ``predictions``, and, as texts: their ``kind``, reasons ``why``,
+    the Python call of a ``repair`` or "", and the ``unit`` of the gain by this repair."""
 
     kind: str
     why: str
@@ -143,8 +143,8 @@ class Plan(NamedTuple):
 
 
 def plan(predictions: PredictionsLike, targets: ArrayLike, *, dependent: bool) -> Plan:
-    """Return the plan for predictions. TypeError if no test accepts them, or for targets
-    of predictions that include theirs; ValueError if ``dependent`` and no test allows for it."""
+    """Return the plan for predictions. TypeError if no test accepts them, or if targets are passed
+    for `LogDensities` or scored pairs; ValueError if ``dependent`` and no test allows for it."""
     checks.of_jax(predictions)
     if targets is not None and isinstance(predictions, (ScoredPairs, LogDensities)):
         raise TypeError("targets: wanted None: scored pairs and LogDensities include their targets")
@@ -200,8 +200,8 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
 
 
 def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
-    """Return the plan for distributions and arrays; arrays with integer targets are classes.
-    TypeError for rows that sum to 1, as those of classes do, with targets that are not integers."""
+    """Return the plan for distributions and arrays. Arrays are class probabilities if targets are
+    integers, else draws; TypeError if they look like class probabilities (rows sum to 1)."""
     observed = checks.array(targets, "targets")
     integers = any(jnp.issubdtype(observed.dtype, kind) for kind in (jnp.integer, jnp.bool_))
     if is_distribution(predictions):
@@ -287,7 +287,7 @@ def check_inputs(chosen: Plan) -> None:
 
 
 def by_features(chosen: Plan, features: ArrayLike) -> Plan:
-    """Return the plan for scores in which `kccsd_test` compares predictions by features [n, q]."""
+    """Return the plan for scores whose `kccsd_test` compares predictions by features [n, q]."""
 
     def ask(key: Key, asked: Asked) -> Result:
         options = {"null": asked.null, "level": asked.level, "divergence": Vectors(features)}

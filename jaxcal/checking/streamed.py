@@ -1,6 +1,6 @@
-"""`jaxcal.check` in one pass over batches, with one verdict and one report.
+"""Run `jaxcal.check` in one pass over batches, with one verdict and one report.
 
-The batches are in memory, or in shards whose passes may save their states to be merged.
+Batches are in memory, or in files (shards), of which parts can be checked alone and merged.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,12 +42,12 @@ FEATURES = 100  # random features of kernel tests
 
 
 class DistanceSums(TableSums):
-    """Sums of a table of probabilities of label 1; the result is `distance_from_calibration`."""
+    """Sums in cells of the probability of label 1; the result is `distance_from_calibration`."""
 
     key: Key
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
-        """Return the test of all observations, from the means of cells."""
+        """Return `distance_from_calibration` of all observations, from sums in cells."""
         cells = self.table(state).groups
         return distance_from_calibration(
             self.key, cells["predictions"], cells["targets"], counts=cells["counts"], level=level
@@ -55,7 +55,7 @@ class DistanceSums(TableSums):
 
 
 class ReliabilitySums(TableSums):
-    """Sums of a table of confidences in the likeliest class; the result is their reliability."""
+    """Sums in cells of the probability of the likeliest class; the result is `reliability`."""
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
         """Return the reliability of all observations."""
@@ -242,7 +242,7 @@ STREAMED: dict[Question, Callable[..., StreamedTest]] = {
 
 
 class Passed(NamedTuple):
-    """The report of a pass over shards, and the number of unusable rows that it left out."""
+    """Report of a pass over shards, and the number of rows left out as unusable."""
 
     report: CheckReport
     left_out: int
@@ -260,7 +260,7 @@ def run(
     """Check shards in one pass, after a fit to rows that are drawn from all shards.
 
     Args:
-        shards: All shards, or one of several shares of them.
+        shards: All shards, or a part of them, to be combined with other parts by `merged`.
         seed: Random seed of the sample and the fit.
         level: Level of the test.
         rows: Approximate size of the first sample.
@@ -272,7 +272,7 @@ def run(
         `Passed`, computed in float64 if an array of the first sample is float64, else in float32.
 
     Raises:
-        BadFile: A shard or the state, which is named, is unusable, or the state holds other shards.
+        BadFile: A shard or the state is unusable, or the state is of other shards.
     """
     start = _loaded(state) if state is not None and state.exists() else None
     fitted_to = _fitted_to(shards, rows, seed, features) if start is None else start.fitted_to
@@ -293,11 +293,11 @@ def run(
 
 
 def merged(paths: Sequence[Path], *, level: float) -> Passed:
-    """Return the report on all rows of the states that `run` wrote, one per share.
+    """Return the report on all rows in the states that `run` wrote, one per part of the shards.
 
     Raises:
-        BadFile: A file, which is named, is no such state; two states are of different tests or hold
-            the same rows; or a shard is in none of the states.
+        BadFile: A file is no such state; two states are of different tests or include the same
+            rows; or a shard is in none of the states.
     """
     states = [_loaded(path) for path in paths]
     fitted_to, total = states[0].fitted_to, states[0]

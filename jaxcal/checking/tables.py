@@ -1,4 +1,4 @@
-"""Class probabilities and labels of a table, identified by the names of its columns.
+"""Find the class probabilities and labels in a table by the names of its columns.
 
 A column holds the labels, the probability of a class, row numbers or identifiers, or the predicted
 class. A table with any other column, or with names that do not determine the class of a column, is
@@ -41,7 +41,7 @@ Column = tuple[str, Any]  # name, and entries: floats or texts
 
 
 class Unreadable(ValueError):
-    """Error that a table cannot be used; the message is one sentence."""
+    """Error raised for a table that cannot be used; the message is one sentence."""
 
 
 class Table(NamedTuple):
@@ -59,8 +59,8 @@ def classes_of(columns: Sequence[Column], chosen: Sequence[str] = ()) -> Table:
     Args:
         columns: Name and n entries of each column: texts, numbers, booleans, lists of m numbers
             (classes 0..m-1), or dicts from classes to numbers. Names may repeat.
-        chosen: Texts "label=NAME" and "CLASS=NAME" for the columns to read; others are ignored. By
-            default names and entries of the columns determine their role.
+        chosen: Texts "label=NAME" and "CLASS=NAME" that name the columns to read. If empty, names
+            and entries of the columns determine which hold labels and which probabilities.
 
     Returns:
         `Table`.
@@ -107,8 +107,8 @@ def is_label(name: str) -> bool:
 
 
 def _flat(columns: Sequence[Column]) -> list[Column]:
-    """Return columns of texts or floats. A column of lists or dicts becomes several columns. Exact
-    repeats, and columns with neither a name nor entries, are left out."""
+    """Return columns of texts or floats. A column of lists or dicts becomes several columns. A
+    column that repeats another exactly, or has no name and only empty texts, is left out."""
     flat: list[Column] = []
     for name, values in columns:
         name = str(name).strip()
@@ -131,7 +131,7 @@ def _flat(columns: Sequence[Column]) -> list[Column]:
 
 
 def _entries(values: Any) -> np.ndarray:
-    """Return floats if all entries are numbers or booleans, else texts; missing: NaN or ""."""
+    """Return floats if all entries can be read as numbers, else texts; None: NaN or ""."""
     array = np.asarray(values)
     if array.dtype.kind == "f":
         return array
@@ -150,7 +150,7 @@ def _tokens(text: str) -> list[str]:
 
 
 def _labels(name: str, entries: np.ndarray) -> list[str]:
-    """Return labels as texts, to be matched with names of classes; Unreadable if one is missing."""
+    """Return labels as texts to match with class names; Unreadable if missing or fractional."""
     if entries.dtype.kind == "f":
         if bad := int(np.sum(~np.isfinite(entries))):
             raise Unreadable(f"the column '{name}' holds {bad} values that are not finite")
@@ -167,7 +167,7 @@ def _labels(name: str, entries: np.ndarray) -> list[str]:
 def _chosen(
     columns: list[Column], chosen: Sequence[str]
 ) -> tuple[Column, list[Column], list[Column], list[str]]:
-    """Return what the caller chose: label column, probability columns, [], and class names."""
+    """Return the chosen label column, probability columns, [], and their classes."""
     by_class = {}
     for text in chosen:
         key, equals, name = text.partition("=")
@@ -187,7 +187,7 @@ def _chosen(
 def _roles(
     columns: list[Column],
 ) -> tuple[Column, list[Column], list[Column], list[str]]:
-    """Return, by names: label column, probability columns, columns of predicted classes, and []."""
+    """Return label column, probability columns, columns of predicted classes (by names), and []."""
     labels = [column for column in columns if is_label(column[0])]
     rest = [column for column in columns if all(column is not label for label in labels)]
     rest = [column for column in rest if not _identifies(*column)]
@@ -209,7 +209,7 @@ def _roles(
 
 
 def _identifies(name: str, entries: np.ndarray) -> bool:
-    """Return whether a column numbers or names the rows; Unreadable if it does so with repeats."""
+    """Return whether a column holds row numbers or identifiers; Unreadable if these repeat."""
     words = _tokens(name)
     named = not words or not IDENTIFIES.isdisjoint(words)
     distinct = len(np.unique(entries)) == len(entries)
@@ -239,8 +239,8 @@ def _must_be_numbers(columns: list[Column]) -> None:
 def _one_column(
     names: list[str], seen: list[str], chosen: list[str]
 ) -> tuple[list[int], dict[str, int]]:
-    """Return the order [0], and for each label in ``seen`` 1 if the column has its probability, 0
-    otherwise. Unreadable if it is not clear which label has it."""
+    """Return [0], and a dict from labels ``seen``: 1 for the label whose probability the column
+    holds, 0 for the other. Unreadable if this label is unclear. Arguments: as in `_classes`."""
     words, truths = _tokens(names[0]), {TRUTH.get(label) for label in seen}
     if chosen:
         stated = [label for label in seen if label == chosen[0]]
@@ -264,9 +264,9 @@ def _one_column(
 def _classes(
     names: list[str], seen: list[str], chosen: list[str]
 ) -> tuple[list[int], dict[str, int]]:
-    """Return column indices in the order of classes, and each label's place among the classes.
-    ``names`` of the columns; ``chosen``: classes of the columns as passed, or [] to read them from
-    the names; ``seen``: labels that occur."""
+    """Return column indices in the order of classes, and a dict from labels to class numbers.
+    ``names``: names of the columns; ``seen``: labels that occur; ``chosen``: class of each column
+    if the caller named them, or []: the names then determine classes."""
     readings = [chosen] if chosen else _readings(names)
     all_numbers = all(re.fullmatch(r"\d+", label) for label in seen)
     for keys in readings:
@@ -296,8 +296,8 @@ def _classes(
 
 
 def _readings(names: list[str]) -> list[list[str]]:
-    """Return lists of possible classes of the columns: their names with and without words common to
-    all at the start or end, and 0, 1, .. if names without digits repeat or are sorted."""
+    """Return possible lists of the columns' classes: names with and without words that all share
+    at the start or end; and 0, 1, .. if names without digits repeat or are sorted."""
     words = [_tokens(name) for name in names]
     head, tail = _alike(words), _alike([each[::-1] for each in words])
     cut = [
@@ -315,7 +315,7 @@ def _readings(names: list[str]) -> list[list[str]]:
 
 
 def _alike(lists: list[list[str]]) -> int:
-    """Return the number of entries at the beginning that all lists share."""
+    """Return the length of the longest common beginning of all lists."""
     entries = zip(*lists, strict=False)
     return next((k for k, each in enumerate(entries) if len(set(each)) > 1), min(map(len, lists)))
 
@@ -329,7 +329,7 @@ def _ordered(keys: list[str], key_of: dict[str, str]) -> tuple[list[int], dict[s
 
 
 def _probabilities(columns: list[Column]) -> tuple[np.ndarray, list[str]]:
-    """Return values [n, m], with rows that sum to 1 if m > 1, and a note if rows were rescaled."""
+    """Return values [n, m], with rows that sum to 1 if m > 1, and [] or [note on rescaled rows]."""
     values = np.stack([entries for _, entries in columns], axis=1)
     m = values.shape[1]
     if np.any((values < 0) | (values > 1 + 1e-6)):

@@ -1,4 +1,4 @@
-"""CKCE: rank models by calibration, by comparing conditional mean operators."""
+"""Estimate and test conditional kernel calibration errors (CKCE), and compare models by them."""
 
 from jaxcal.ckce.class_comparison import skill
 from jaxcal.ckce.compare import compare

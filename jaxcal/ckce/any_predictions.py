@@ -1,10 +1,10 @@
-r"""CKCE of distributions, draws, and densities known up to their constants.
+r"""Compute CKCE of distributions, draws, and densities known up to their constants.
 
 The residual of an observation is :math:`\ell(y, \cdot) - E_{Z \sim p}\, \ell(Z, \cdot)`, with
 :math:`\ell` the kernel on targets, or, for a density known up to its constant, the Stein feature of
-its score at the target, in units of the predicted spread. For a calibrated model both have mean 0
-given the prediction. Estimating the expectation by S draws increases CKCE by about 1 / S of its
-mean under calibration. All models share kernels, distance, bandwidth and ridge (`compared`).
+its score at the target, in units of the predicted spread. For a calibrated model either residual
+has mean 0 given the prediction. With S draws for the expectation, CKCE is larger by about 1 / S of
+its mean under calibration. All models share kernels, distance, bandwidth and ridge (`compared`).
 """
 
 from dataclasses import replace
@@ -41,7 +41,7 @@ from jaxcal.whitening import Regression
 
 
 def are_classes(models: list[PredictionsLike]) -> bool:
-    """Return whether all models are arrays, lists or distributions of classes."""
+    """Return whether all models are class probabilities: arrays, lists, or distributions."""
     return all(
         isinstance(model, (np.ndarray, jax.Array, list, tuple))
         or hasattr(model, "detach")
@@ -57,7 +57,7 @@ def specifications(
     targets: ArrayLike,
     prediction_kernel: KernelLike,
 ) -> tuple[list[PredictionsLike], Array, list[Specification]]:
-    """Return checked models, targets, and the statistic of each model; an error names the model."""
+    """Return checked models, targets, and a `Specification` per model; an error names the model."""
     by_scores = any(isinstance(model, (Unnormalized, Scores)) for model in models)
     same = len({type(distribution_of(model)) for model in models}) == 1
     ready, specs, ys = [], [], jnp.zeros(0)
@@ -216,7 +216,7 @@ def compared(
 
 @jax.jit
 def _median(key: Key, predictions: PredictionsLike, ys: Array, spec: Specification) -> Scalar:
-    """Return a model's median distance of predictions; 0 if all are equal or it is not finite."""
+    """Return the median distance of a model's predictions; 0 if none differ or it is not finite."""
     prepared, _ = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
     median = prepared.bandwidths["prediction"]
     return jnp.where(prepared.notes["identical-predictions"] | ~jnp.isfinite(median), 0, median)

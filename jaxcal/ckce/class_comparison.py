@@ -1,4 +1,4 @@
-"""Calibration errors and skill of several models of class probabilities, or of groups of one."""
+"""Compute calibration errors and skill of class probabilities, by model or group of one model."""
 
 from typing import Any, NamedTuple
 
@@ -102,7 +102,7 @@ def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g 
 
 
 def by_probability(problem: Problem) -> Probability:
-    """Return the measure "probability"; the smallest group determines the columns of its basis."""
+    """Return the measure "probability"; the smallest group limits the size of its basis."""
     z = problem.variables
     columns = problem.stack.shape[2] + (0 if z is None else z.shape[1])
     return Probability(n_components(problem.smallest, columns), z)

@@ -1,4 +1,4 @@
-r"""Comparison of several models by calibration: every pairwise difference, with its uncertainty.
+r"""Compare several models by calibration: estimate, bound and test the difference of every pair.
 
 All models are evaluated on the same observations with the same random draws, so the difference of
 two models is far more certain than their values.
@@ -45,24 +45,24 @@ def compare(
     in the predictions. For distributions, draws and densities known up to a constant, the
     probabilities are those of "at most the t-quantile" of each coordinate, for ten t, and the
     regression is on the predicted centre and log scale, so that different kinds of models can be
-    compared. Targets are ranked among half of a model's draws. The bias of few draws is corrected,
-    from 80 draws on to within 2 % of the squared error; with 40 draws a wrong model may look up to
-    7 % less wrong, with 24 draws up to 24 %.
+    compared. Targets are ranked among one half of a model's draws. The bias of few draws is mostly
+    corrected: from 80 draws on the squared error is within 2 %; that of a wrong model may be too
+    small by up to 7 % with 40 draws, and by up to 24 % with 24.
     The measure "ckce" is the CKCE of Moskvichev and Sejdinovic, for predictions of any kind.
     The measure "skce" is the squared kernel calibration error of `jaxcal.skce_test`, also for any
     kind: the mean over pairs of observations of k(q, q') times the inner product of their
-    residuals. For classes the root of half of it is at most the root mean square error of the
+    residuals. For classes (SKCE / 2)^1/2 is at most the root mean square error of the
     probabilities, if no k(q, q) exceeds 1. Errors of opposite signs at similar predictions cancel,
-    so a model whose predictions lie within the common bandwidth looks better. Compare values of
-    CKCE and SKCE, which have no unit, only between models with the same kernels.
+    so a model looks better if its predictions differ by less than the common bandwidth. Compare
+    values of CKCE and SKCE, which have no unit, only between models with the same kernels.
 
     Intervals of values invert a test of each value and are never negative. Intervals of differences
-    are simultaneous: at 95 % all of them held their differences together in at least .93 of data
-    sets by "probability" and .92 by "ckce" (`experiments/compare`). Adjusted p-values use the
-    largest standardized difference of all pairs; p >= 1 / (n_draws + 1). A model is called worse
-    only if its own test, by labels drawn from its predictions (random signs of residuals for
-    predictions other than class probabilities), rejects it too. So right models are seldom called
-    worse where labels are rare, or beside a model that was fitted to these labels.
+    are simultaneous: in simulations at level 95 % all differences were in their intervals in at
+    least 93 % of data sets by "probability" and 92 % by "ckce" (`experiments/compare`). Adjusted
+    p-values use the largest standardized difference of all pairs; p >= 1 / (n_draws + 1). A model
+    is called worse only if a test of its calibration also rejects, by labels drawn from its class
+    probabilities, or by random signs of residuals for other predictions. So a calibrated model is
+    seldom called worse, even if labels are rare or the other model was fitted to these labels.
 
     Args:
         key: Random key: typed, legacy or an integer.

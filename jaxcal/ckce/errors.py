@@ -1,21 +1,21 @@
-r"""Errors of M models, expanded to second order, and inference on their differences.
+r"""Expand the errors of M models to second order, and test their differences.
 
-The estimate U of an error is a quadratic form of residuals, without the products of an observation
-with itself,
+The estimate U of a squared error is a quadratic form of residuals, without the products of an
+observation with itself,
 
 .. math:: U \approx T + \sum_i l_i + \sum_{i \ne j} b_i^\top b_j,
 
 where T is the true value, and l and b are the first and second influence functions. The first sum
-dominates for a wrong model; its variance is s T, with s in the field ``slope``. The second sum
+dominates for a wrong model; its variance is s T, with s = `Error.slope`. The second sum
 dominates for a calibrated model. A value T is tested by draws of
 :math:`T + \sqrt{s T} Z + v^\top G v`, with Z normal, random signs v and :math:`G_{ij} = b_i^\top
 b_j`; intervals invert these tests. `jaxcal.ckce.probability` and `jaxcal.ckce.expansion` compute an
 `Error` for each model; `judged` compares them.
 
 Rare labels may not occur among the observations. So a model is called worse only if its own test,
-by labels drawn from its predictions, rejects it too. Without any residual there would be no noise,
-so four residuals of uniformly drawn labels are added, as in the interval of Agresti and Coull: to
-the second sum, and, if the fit leaves no residuals, to the first.
+by labels drawn from its predictions, rejects it too. If residuals are 0, so is the estimated noise:
+therefore four residuals of uniformly drawn labels are added, as in the interval of Agresti and
+Coull, to the second sum and, if the fit leaves no residuals, to the first.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class Error(NamedTuple):
         estimate: Squared error with the products of observations with themselves, [].
         value: Squared error without these products, [].
         slope: Variance of the first sum per unit of the true value, [].
-        first: Sum of l over each block, [k]; each l leaves out its own residual; they sum to 0.
+        first: Sum of l over each block, [k], of total 0; l_i is estimated without residual i.
         second: Inner products of the sums of b over two blocks, [k, k]; the diagonal is 0.
         terms: Draws of the second sum with random signs, from `signs`, [b].
         null: Draws of ``value`` for a calibrated model, [b].
@@ -112,9 +112,9 @@ class Pairs(NamedTuple):
         second: Variance of the difference of the second sums (see `jaxcal.ckce.errors`).
         slope: Variance of the difference of the first sums, per unit of the common true value.
         lead: Variance of the difference of the first sums: ``slope`` times the common value, or a
-            direct estimate if that is clearly larger. For models with the same label noise, it is
-            below the variance of either value.
-        ratios: Absolute values of draws of the differences, over ``error``, [b, M, M].
+            direct estimate if this is clearly larger. If the label noise of two models is the same,
+            ``lead`` is below the variance of either value.
+        ratios: Absolute values of draws of the differences, divided by ``error``, [b, M, M].
     """
 
     second: Float[Array, "M M"]
@@ -186,8 +186,8 @@ def differences(
 ) -> Differences:
     """Return simultaneous intervals and p-values of every pair.
 
-    A model is worse than another only if it is not calibrated. So each p-value is at least that of
-    the worse model's own test, in ``wrong``, and the interval contains 0 if this does not reject.
+    ``wrong`` [M]: p-values of "this model is calibrated". The worse of two models is miscalibrated,
+    so p-values are at least its entry of ``wrong``; intervals contain 0 if p_adjusted > level.
     """
     gap, error, b = values[:, None] - values[None], drawn.error, len(drawn.ratios)
     good = jnp.isfinite(gap) & jnp.isfinite(error)
@@ -219,9 +219,9 @@ def value_interval(
     r"""Return the ends of the interval of values T >= 0 that tests at ``level`` do not reject.
 
     Draws for a true T are :math:`T + \sqrt{s T} Z + v^\top G v` with s = ``slope``, draws Z in
-    ``normal``, and draws of the last term in ``terms``, from the noise of the residuals and that of
-    a calibrated model; the interval unites both. Each draw equals ``value`` at some T (0 if there
-    is none) and exceeds it at larger T, so quantiles of these T invert the tests.
+    ``normal``, and draws of the last term in the columns of ``terms``: by noise of the residuals,
+    and of a calibrated model. The interval is the union for both. Each draw equals ``value`` at one
+    T (0 if there is none) and exceeds it at larger T, so quantiles of these T invert the tests.
     """
     gaps = value - terms
     first = jnp.sqrt(slope) * normal[:, None]

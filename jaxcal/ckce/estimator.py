@@ -1,8 +1,8 @@
-r"""CKCE, the conditional kernel calibration error, and its test by redrawn labels.
+r"""Compute CKCE, the conditional kernel calibration error, and test calibration by it.
 
 A model is calibrated if the distribution of the label given the prediction is the prediction. CKCE
 is the squared Hilbert-Schmidt norm of the difference of the conditional mean operators of these two
-distributions. Unlike ECE and SKCE it is not an average over the distribution of predictions.
+distributions. Unlike ECE and SKCE, CKCE is not an average over the distribution of predictions.
 """
 
 from functools import partial
@@ -221,7 +221,7 @@ def ckce_test(
         products of observations with themselves: it is :math:`\sum_{i \ne j} W_{ij} D_{ij}` with
         W = A^-1 K A^-1 (see `ckce`), has mean 0 under calibration, and is the sum of
         ``contributions``.
-        ``standard_error`` is that of CKCE for a clearly miscalibrated model.
+        ``standard_error`` is the standard error of CKCE for a clearly miscalibrated model.
 
     Cost: 7/3 n^3 + n_draws n^2 m multiplications.
 

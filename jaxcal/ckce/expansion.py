@@ -1,6 +1,6 @@
-r"""The squared errors of CKCE and SKCE, in the expansion of `jaxcal.ckce.errors`.
+r"""Estimate CKCE and SKCE with the terms of the expansion in `jaxcal.ckce.errors`.
 
-For features phi of the kernel and a fixed ridge lambda, the fitted coefficients have the error
+For kernel features phi and a fixed ridge lambda, fitted coefficients estimate theta with the error
 
 .. math:: \hat\theta - \theta = \hat A^{-1} \tfrac1n \sum_i \xi_i, \qquad
           \xi_i = \phi_i (r_i - \theta^\top \phi_i)^\top - \lambda \theta, \quad E \xi_i = 0,
@@ -128,7 +128,7 @@ def by_features(
     weights: Float[Array, " n"],
     n_draws: int,
 ) -> tuple[Error, Scalar]:
-    r"""Return the error, and the trace of F F^T; SKCE if ``ridge`` is None.
+    r"""Return the `Error` of CKCE, or of SKCE if ``ridge`` is None, and the trace of F F^T, [].
 
     The features F [n, r] of the Gram matrix F F^T are computed twice: for A = F^T F + sum(weights)
     ridge I, and then as F V with its eigenvectors V, which make A diagonal, so that the product of
@@ -231,11 +231,11 @@ def by_products(
     ridge: Scalar | None,
     n_draws: int,
 ) -> Error:
-    r"""Return the error from the inner products D = ``products`` of the residuals.
+    r"""Return the `Error` from the inner products D = ``products`` of the residuals.
 
     The estimate is <D, W> with W = A^-1 K A^-1, K = ``gram`` and A = K + n ridge I for CKCE, or W =
     K / n^2 for SKCE (``ridge`` None). Draws for a calibrated model give the residuals random signs.
-    ``keys``: for them, and for `signs`. Cost: 13/3 n^3 (CKCE) or O(n^2); memory O(n^2).
+    ``keys``: for these draws, and for `signs`. Cost: 13/3 n^3 (CKCE) or O(n^2); memory O(n^2).
     """
     n = gram.shape[0]
     block_key, sign_key, null_key = jax.random.split(keys[0], 3)
@@ -279,8 +279,8 @@ def _error(
 ) -> Error:
     """Return an `Error` with centred influences, without products of observations with themselves.
 
-    ``slope`` is the ratio of the variance of the first sum to the value. Twice the label noise is
-    included in both, so that the ratio is bounded where the value is 0. ``noise``: sum of the
+    ``slope`` is the variance of the first sum divided by the value. Label noise is included in
+    both terms, so that the ratio is bounded where the value is 0. ``noise``: sum of the
     products of each b_i with itself. ``share`` [k]: weights of the blocks, of sum 1.
     """
     rows = jnp.sum(second, axis=1)

@@ -1,4 +1,4 @@
-r"""CKCE from features F, for which F F^T is or approximates the Gram matrix K.
+r"""Compute CKCE from features F whose products F F^T equal or approximate the Gram matrix K.
 
 With F [n, p], residuals R and ridge :math:`\lambda`, CKCE is :math:`\|(F^\top F + n\lambda I)^{-1}
 F^\top R\|^2`. F is computed in blocks of rows; `LowRank` gets it from incomplete Cholesky.
@@ -47,10 +47,10 @@ def primal_fit(
     r"""Return CKCE for F = features(points), see `jaxcal.ckce.features`, and the trace of F F^T.
 
     The first pass over blocks of rows gives :math:`\theta = (F^\top F + n\lambda I)^{-1} F^\top R`,
-    the second contributions and influence. ``height``: the largest k(q, q). ``whole``: the trace of
-    the exact Gram matrix; what F F^T omits of it is an error (None: 0). ``mesh``: devices that
-    share the rows. Cost 2 n p^2 + p^3 / 3, memory O(tile p + p^2). Source: App. B, which omits the
-    cost of F^T F.
+    the second contributions and influence. ``height``: the largest k(q, q). ``whole``: the trace
+    of K, for the bound on the error of F F^T; None if F F^T = K. ``mesh``: devices that share the
+    rows. Cost 2 n p^2 + p^3 / 3, memory O(tile p + p^2). Source: App. B, which omits the cost of
+    F^T F.
     """
     n = points.shape[0]
     # rows of weight 0 fill the last block

@@ -30,7 +30,7 @@ def checked(predictions: PredictionsLike, targets: ArrayLike) -> tuple[Probabili
 
 
 def standardized(given: ArrayLike | None, n: int, dtype: DTypeLike) -> Float[Array, "n a"] | None:
-    """Return variables as columns of mean 0 and deviation 1 (0 if constant); None for None."""
+    """Return ``given`` as columns of mean 0 and deviation 1 (0 if constant); None for None."""
     if given is None:
         return None
     z = finite_rows(given, n, "given").astype(dtype)
@@ -127,8 +127,8 @@ def residuals(
 
     With :math:`\Lambda = S S^\top` the values of the kernel :math:`\ell` on classes,
     :math:`D_{ij} = (e_{y_i} - q_i)^\top \Lambda (e_{y_j} - q_j)` equals, for Z_i drawn from q_i,
-    :math:`\ell(y_i, y_j) - E\ell(Z_i, y_j) - E\ell(y_i, Z_j) + E\ell(Z_i, Z_j)`, which would
-    lose digits. ``root``: S; None for I. Source: Moskvichev and Sejdinovic, Section 3.1.
+    :math:`\ell(y_i, y_j) - E\ell(Z_i, y_j) - E\ell(y_i, Z_j) + E\ell(Z_i, Z_j)`, a sum that
+    loses digits. ``root``: S; None for I. Source: Moskvichev and Sejdinovic, Section 3.1.
     """
     plain = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype) - q
     return plain if root is None else plain @ root

@@ -1,4 +1,4 @@
-r"""Kernels on class probabilities and further variables, and their bandwidths.
+r"""Build kernels on class probabilities and further variables, and set their bandwidths.
 
 The kernel of CKCE on class probabilities is `simplex_kernel`,
 :math:`k(p, q) = p^\top q + \exp(-\|p - q\|^2 / (2 \gamma^2))`: its linear part represents the
@@ -21,7 +21,7 @@ from jaxcal.typing import ArrayLike, KernelLike, Points, Scalar
 
 
 class Equal(points.Kernel):
-    """Kernel that is 1 if two points are equal, else 0; for groups or repeated predictions.
+    """Kernel whose value is 1 if two points are equal, else 0; for groups or equal predictions.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -34,7 +34,7 @@ class Equal(points.Kernel):
 
 
 class Columns(points.Kernel):
-    """A kernel that is evaluated on the entries ``start`` to ``stop - 1`` of points only."""
+    """Kernel of points x, y: the value of ``kernel`` at x[start:stop] and y[start:stop]."""
 
     kernel: KernelLike
     start: int = eqx.field(static=True)
@@ -110,7 +110,7 @@ def conditioned(
     kernel: KernelLike, q: Points, condition: tuple[Float[Array, "n a"], KernelLike] | None
 ) -> tuple[KernelLike, Float[Array, "n e"], dict[str, Scalar]]:
     """Return the kernel times that of ``condition``, a pair (variables, kernel on them) or None;
-    its points [q, variables]; and {"given": bandwidth} of the kernel on variables, {} if set."""
+    its points [q, variables]; and {"given": bandwidth of the second kernel, if it was unset}."""
     if condition is None:
         return kernel, q, {}
     variables, on_variables = condition

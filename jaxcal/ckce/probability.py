@@ -1,4 +1,4 @@
-r"""Squared calibration errors in units of probability.
+r"""Estimate squared calibration errors in units of probability.
 
 The residuals :math:`d_i = e_{y_i} - q_i` are regressed on the predictions. The basis of the
 regression is a constant and the leading principal components of the predictions: orthonormal
@@ -9,9 +9,9 @@ of an observation with itself,
 .. math:: U = \sum_{i \ne j} a_i^\top a_j, \qquad
           a_i = \frac{F_i \otimes d_i}{\sqrt{n (1 - h_i)}},
 
-so that its mean is 0 for a calibrated model. With the factor :math:`1 - h_i` it is the
+so that U has mean 0 for a calibrated model. With the factor :math:`1 - h_i`, U is the
 leave-one-out estimate, whose mean is T for linear residuals and equal leverages. In the expansion
-of `jaxcal.ckce.errors` its first influence function is, with :math:`f_i = f(q_i)`,
+of `jaxcal.ckce.errors` the first influence function of U is, with :math:`f_i = f(q_i)`,
 
 .. math:: l_i = \tfrac1n (2 \langle f_i, d_i\rangle - \|f_i\|^2 - T),
 
@@ -61,7 +61,7 @@ COMPONENTS = 30  # largest number of columns of the basis
 
 
 def n_components(n: int, m: int) -> int:
-    """Return the number of columns of the basis: n // 5, from 1 to m, at most `COMPONENTS`."""
+    """Return the number of columns of the basis, max(1, min(m, n // 5, `COMPONENTS`))."""
     return max(1, min(m, n // 5, COMPONENTS))
 
 
@@ -101,9 +101,9 @@ class Basis(NamedTuple):
 def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) -> Basis:
     """Return the basis for the predictions with positive weight.
 
-    Eigenvalues have errors of eps times the largest, and of the square of the error of the mean. If
-    one of a kept direction is below 100 eps times the largest, or below 10,000 such squares,
-    directions are decomposed again, about a corrected mean, in units of about their deviations.
+    Eigenvalues have errors of eps times the largest, plus the squared error of the mean. If one of
+    the kept ones is below 100 eps times the largest, or 10,000 times that square, the decomposition
+    is repeated about a corrected mean, with directions scaled to deviations of about 1.
     """
     total, eps = jnp.sum(weights), float(jnp.finfo(q.dtype).eps)
     mean = weights @ q / total
@@ -194,8 +194,8 @@ def by_regression(
     coefficients, sums = jnp.split(moments, 2)
 
     def parts(x: Array, d: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-        """Return two factors, whose outer products are the vectors b, the second plus ``added``;
-        the first influence, of the data and of ``added``; squared norms of the vectors a, and of b;
+        """Return w and e, whose outer products w_i e_i^T are the vectors b (e includes ``added``);
+        the first influences, of the data and of ``added``; squared norms of the vectors a and b;
         and weights."""
         f, leverage, inflation, pulled = columns(x, weight)
         fitted = f @ coefficients
@@ -222,9 +222,9 @@ def by_regression(
 
 
 def unseen(square: Scalar, coefficients: Float[Array, "r p"]) -> Scalar:
-    """Return the factor of added residuals in the first sum: 0, or the root of 2 if the fit leaves
-    no residuals, as of equal labels; their variance is then that of a frequency by Agresti and
-    Coull. ``square``: sum of squares of the residuals that are fitted."""
+    """Return the factor of added residuals in the first sum: the root of 2 if the fit leaves no
+    residuals, as for equal labels (the sum then has the variance of a frequency by Agresti and
+    Coull), else 0. ``square``: sum of squares of the residuals that are fitted."""
     left = square - jnp.sum(coefficients**2)
     return jnp.where(left <= 100 * jnp.finfo(left.dtype).eps * square, 2**0.5, 0.0)
 
@@ -247,8 +247,8 @@ def slope(
 
 
 def says(q: Float[Array, "n m"], labels: Int[Array, " n"], weights: Float[Array, " n"]) -> Says:
-    """Return predicted probabilities and frequencies of each class, by linear regression of its
-    indicator on its probability, one standard deviation below and above the mean."""
+    """Return `Says`: for each class, predicted probabilities one standard deviation below and above
+    their mean, and frequencies there, by linear regression of the class indicator on them."""
     total = jnp.sum(weights)
     y = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype)
     mean, occurs = weights @ q / total, weights @ y / total
@@ -367,8 +367,8 @@ def extrapolated(at: Callable[[Array], Events], ranks: Ranked) -> Float[Array, "
     """Return the function ``at`` of ranks, extrapolated to infinitely many points, up to O(m^-2).
 
     Ranks among m points have a bias of O(1 / m), by which wrong predictions look less wrong. Ranks
-    among half of the points have twice this bias, so it is subtracted where half of the points
-    resolve the level of the event. The mean under calibration does not change.
+    among half of the points have twice this bias. So the result is 2 at(ranks) - at(ranks by half)
+    where half of the points resolve the level. The mean under calibration does not change.
     """
     plain, levels = at(ranks.coordinates)
     halves = (at(ranks.halves[:, 0])[0] + at(ranks.halves[:, 1])[0]) / 2
@@ -377,14 +377,14 @@ def extrapolated(at: Callable[[Array], Events], ranks: Ranked) -> Float[Array, "
 
 
 def inside(ranks: Float[Array, "n d"]) -> Events:
-    """Return `Events`: 1 for ranks in the central interval of probability `CENTRAL`, else 0."""
+    """Return `Events`, whether ranks are in the central 90 %, [n, d], and the level .05, [d]."""
     d = ranks.shape[1]
     within = jnp.abs(ranks - 0.5) <= CENTRAL / 2
     return within.astype(ranks.dtype), jnp.full(d, (1 - CENTRAL) / 2, ranks.dtype)
 
 
 def below(ranks: Float[Array, "n d"]) -> Events:
-    """Return `Events`: 1 for ranks below the median, else 0."""
+    """Return `Events`, whether ranks are below the median, [n, d], and the level 1/2, [d]."""
     return (ranks < 0.5).astype(ranks.dtype), jnp.full(ranks.shape[1], 0.5, ranks.dtype)
 
 

@@ -1,4 +1,4 @@
-"""The text that a `Comparison` prints as its report."""
+"""Write the report that a `Comparison` prints."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Results of CKCE and of comparisons."""
+"""Define the results of CKCE and of comparisons of models."""
 
 from typing import ClassVar, NamedTuple
 
@@ -21,17 +21,17 @@ class CKCE(Result):
     """An estimate of CKCE from n observations, at one ridge and kernel.
 
     Attributes:
-        estimate: A squared norm, []; never negative except by rounding.
+        estimate: CKCE, a squared norm, []; negative only by rounding.
         standard_error: Standard error of the estimate for a clearly miscalibrated model, [].
         contributions: Contribution of each observation, [n]; they sum to the estimate.
         influence: Derivative of the estimate in the weight of each observation, [n]; the difference
             of two models has the standard error std(influence_1 - influence_2) / sqrt(n).
         ridge: Ridge used, [].
-        bandwidths: Bandwidths unset in the kernels, by name ("prediction", "target", "given").
+        bandwidths: Bandwidths set for kernels without one, by "prediction", "target", "given".
         notes: Sizes [] of possible problems, by the codes of warnings.
         rounding: Bound on the error of the estimate by rounding, an unfinished solve and an omitted
             part of the Gram matrix, [].
-        approximation: How the Gram matrix was approximated; None if it was not.
+        approximation: How the Gram matrix was approximated; None if it was exact.
     """
 
     _scalar: ClassVar[str] = "estimate"
@@ -155,12 +155,12 @@ class Comparison(Result):
         low, high: Ends of the intervals of the true squared errors, with confidence
             1 - ``level``, [M]; never negative. The intervals contain ``corrected``.
         differences: Differences of all pairs; see `Differences`.
-        may_be_best: Whether no other model is significantly better, [M]. These models include the
-            best one with probability at least 1 - ``level`` (model confidence set).
+        may_be_best: Whether no other model is significantly better, [M]. Models with True include
+            the best one with probability at least 1 - ``level`` (model confidence set).
         skill: Means by name, [M] each: "accuracy" and "Brier" of classes, and "log", the negative
             log probability or density in nats (absent if no model has a density).
         bandwidths: Bandwidth of the kernel on predictions, [M]; 0 if the measure has none, and 1 if
-            ``prediction_kernel`` has its own.
+            the bandwidth of ``prediction_kernel`` is set.
         ridge: Ridge of all models, []; 0 if the measure has none.
         left_out: Share of the trace of each model's Gram matrix that the low rank omits, [M].
         nonfinite_predictions, nonfinite_kernel: Numbers of predictions, and of kernel values on
@@ -222,9 +222,9 @@ class Comparison(Result):
 
     @property
     def error(self) -> Float[Array, " M"]:
-        """Root of ``corrected``, [M]. By "probability": for two classes the root mean square error
-        of the probability; for more classes that of half the sum of squares over classes; for other
-        predictions the root mean square error over the events "at most the t-quantile"."""
+        """Root of ``corrected``, [M]. By "probability", with error e_k of P(class k): the root of
+        the mean of (e_1^2 + .. + e_m^2) / 2, which is e_1^2 if m = 2; for other predictions, the
+        root mean square error of P(y <= t-quantile) over all levels t and coordinates."""
         return jnp.sqrt(self.corrected)
 
     def ranking(self) -> list[str]:

@@ -1,4 +1,4 @@
-r"""The regression of residuals on predictions, and its exact solver: one Cholesky factor.
+r"""Solve the ridge regression of residuals on predictions exactly, by one Cholesky factor.
 
 K [n, n] is the Gram matrix of the predictions, R [n, p] holds the residuals, A = K + n lambda I and
 B = A^-1 R. The fitted function is :math:`f = \sum_i B_i k(q_i, \cdot)`, and CKCE is its squared
@@ -150,7 +150,7 @@ class Solution(NamedTuple):
 
     Attributes:
         fit: The estimate, with its contributions and influence.
-        approximation: How the Gram matrix was approximated; None if it was not.
+        approximation: How the Gram matrix was approximated; None if it was exact.
     """
 
     fit: Fit
@@ -191,7 +191,7 @@ class Exact(eqx.Module):
 
 
 def check_solver(value: object) -> Solver:
-    """Return the value if it is a solver, not its class; TypeError otherwise."""
+    """Return the value if it is an instance of a solver; TypeError otherwise, also for a class."""
     if isinstance(value, type) or not isinstance(value, Solver):
         remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Distance from calibration of binary predictions: measures, bounds, witnesses and tests.
+"""Measure, bound and test the distance from calibration of binary predictions.
 
 Start with `distance_from_calibration`. Predictions are probabilities of label 1; for classes pass
 ``notion="top-label"`` or ``"class-wise"``; for other notions use `jaxcal.measures.confidences`.

@@ -1,8 +1,8 @@
-r"""Compute the expected calibration error (ECE) of equal predictions and of bins.
+r"""Compute the expected calibration error (ECE), by equal predictions or by bins of predictions.
 
-Both are discontinuous in the predictions, and binned ECE misses errors that cancel within a bin.
-Binned ECE plus the average bin width is an upper bound of the true distance (Blasiok et al. 2023,
-eq. 5); binned ECE alone is not.
+Either ECE is discontinuous in the predictions, and binned ECE misses errors that cancel in a bin.
+Binned ECE plus the average bin width is an upper bound of the true distance from calibration
+(Blasiok et al. 2023, eq. 5); binned ECE alone is not.
 """
 
 from typing import NamedTuple
@@ -69,9 +69,9 @@ class BinnedECE(NamedTuple):
 
     Attributes:
         value: Binned ECE, [].
-        width: Width of a bin, averaged over the observations, [].
+        width: Mean over observations of the width of their bin, [].
         max_width: Largest width of the non-empty bins, [].
-        bound: value + width, an upper bound of the true distance, [].
+        bound: value + width, an upper bound of the true distance from calibration, [].
         edges: Edges of the bins, ascending, [b + 1].
         mass: Share of the total weight in each bin, [b].
         residual: E[(y - v) 1(v in bin)] of each bin, [b].
@@ -102,9 +102,9 @@ def binned_ece(
     Args:
         predictions: Probabilities v of label 1, [n].
         targets: Labels y, 0 or 1, or means of labels, [n].
-        edges: The number of bins of equal width on [0, 1], or ascending edges from 0 to 1.
-        shift: Shift of equal bins to the right, in bins, in [0, 1). If positive, one bin is added.
-            ValueError if it is not 0 and ``edges`` are given as an array.
+        edges: The number b of bins of equal width on [0, 1], or edges from 0 to 1, [b + 1].
+        shift: Shift to the right of bins of equal width, in bin widths, in [0, 1); if it is not 0,
+            one bin is added. ValueError for a shift of ``edges`` that are an array.
         weights: Weights of the observations, [n], >= 0.
 
     Returns:

@@ -1,8 +1,8 @@
-r"""Bracket the true distance from calibration: lower and upper bounds, and the source of each.
+r"""Bracket the true distance from calibration by lower and upper bounds, each with its source.
 
-The true distance is the mean distance of the predictions to the nearest calibrated function of the
-inputs. Predictions and labels only bound it: it may be as large as about the square root of the
-lower bound. Each measure gives a bound; the bracket is the largest lower and smallest upper bound.
+The true distance is the least mean of |v - u(x)| over calibrated functions u of the inputs x.
+Predictions v and labels do not determine it: it is between the lower distance d and d + sqrt(8 d).
+Each measure gives a bound; the bracket is the largest lower and the smallest upper bound.
 Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5, eq. 5, with sharper constants.
 """
 
@@ -27,13 +27,13 @@ from jaxcal.typing import Scalar, Vector
 
 
 class Bracket(NamedTuple):
-    """Bounds of the true distance from calibration, if the data were the whole population.
+    """Bounds of the true distance from calibration, with the data taken as the whole population.
 
     Attributes:
-        low: The largest of ``lower``, [], at most ``high``.
-        high: The smallest of ``upper``, []. Both are NaN if they cross by more than rounding.
-        lower: Each lower bound, [], by the name of the measure that gives it.
-        upper: Each upper bound, [], by the name of the measure that gives it.
+        low: The largest lower bound, []. Both ends are NaN if ``low`` exceeds ``high`` by more than
+            rounding.
+        high: The smallest upper bound, [].
+        lower, upper: Each bound, [], by the name of the measure that gives it.
     """
 
     low: Scalar
@@ -71,8 +71,8 @@ INTERVALS_MOST = 20_000  # most different predictions for which `_best` is calle
 
 class Measures(NamedTuple):
     """All measures of ordered data: ``mean`` is the absolute mean residual, ``ece`` is unbinned,
-    ``groups`` is the mean distance to mean labels of groups, ``lower`` holds a lower and an upper
-    bound of the lower distance, and ``random`` is that of `SurrogateCE`."""
+    ``groups`` is the result of `moved`, ``lower`` is a pair of a lower and an upper bound of the
+    lower distance, and ``random`` is that of `SurrogateCE`; the other fields are errors."""
 
     mean: Scalar
     ece: Scalar
@@ -101,7 +101,7 @@ class Measures(NamedTuple):
 
 def measures_of(data: Ordered, accuracy: float | int, bins: int) -> tuple[Measures, Vector]:
     """Return all measures that bound the distance, and the witness of the smooth error in the
-    original order, [n]. ``accuracy`` is that of the surrogate interval error."""
+    original order, [n]. ``accuracy`` and ``bins`` are as in `distance_from_calibration`."""
     traced = any(isinstance(leaf, Tracer) for leaf in data)
     bins = checks.integer(bins, "bins")
     distribution, atom = data, None
@@ -137,7 +137,7 @@ def _measured(
 
 
 def bracket_of(measures: Measures, n: int) -> Bracket:
-    """Return the bracket. The number n of observations determines the tolerance for rounding."""
+    """Return the `Bracket`. Bounds that cross by at most 16 n^1/2 eps are taken as rounded."""
     low, high, lower, upper = _bounds(measures, n**0.5)
     # outside of jit, which would sort the names: of equal bounds the first is the source
     by_name = dict(zip(LOWER, lower, strict=True)), dict(zip(UPPER, upper, strict=False))

@@ -1,4 +1,4 @@
-"""Distance from calibration: a bracket of the true distance, an interval, a test, a report."""
+"""Bound, test and report the distance from calibration of predicted probabilities of a label."""
 
 from functools import partial
 from typing import Any, ClassVar
@@ -50,28 +50,28 @@ class DistanceResult(JudgedResult):
 
     Attributes:
         bracket: Certified bounds of the true distance for these data.
-        interval: Interval for the distance in the population, with confidence 1 - ``level``.
-        measures: Measures of calibration by name, each []; "ECE" is the usual binned one.
-        population: The interval, with the groups, mean distance and radius of its high end.
+        interval: Interval of the distance in the population, with confidence 1 - ``level``.
+        measures: Measures of calibration by name, each []; "ECE" is the usual binned ECE.
+        population: The same interval, with the quantities that give its high end.
         p_value: P-value of "calibrated", [].
         statistic: Statistic of the test, []: the squared Laplace kernel calibration error, or the
             surrogate interval error.
         null_samples: Draws of the statistic under calibration, [b].
-        witness: Weight in [-1, 1] that attains the smooth calibration error, the mean of witness
-            times (label - prediction), [n]; see `smooth_ce`. It is larger where predictions are too
-            low than where they are too high. It tells little where the mean residual is small.
+        witness: Weights s_i in [-1, 1], [n], for which the mean of s_i (label - prediction) is the
+            smooth calibration error (`smooth_ce`). They are larger where predictions are too low
+            than where they are too high, and tell little where the mean residual is small.
         predictions: Probabilities of label 1, [n]; for "top-label" the largest of all classes.
         targets: Labels, or means of labels, [n]; for "top-label" whether that class is correct.
         weights: Weights of the observations, of sum 1, [n].
         null: How the null was drawn: "redraw" or "signs".
         test: Name of the test: "kernel" or "interval".
         level: Probability of rejecting calibrated predictions; it determines `verdict`.
-        adjusted: P-value [] adjusted by Holm's method for all classes, which decides the verdict
-            for ``notion="class-wise"``; None otherwise.
+        adjusted: For ``notion="class-wise"``, where all arrays have a leading axis of m classes:
+            p-values adjusted by Holm's method, [m], which decide the verdicts; otherwise None.
         least_p_value: Smallest p-value that any labels could give, [], for at most ten
             observations; None for more.
-        counts: Number of labels of each group, [n], whose mean labels are ``targets``; None if the
-            data are not grouped.
+        counts: For grouped data, number of labels of each group, [n], of which ``targets`` are the
+            means; otherwise None.
     """
 
     _plots: ClassVar[tuple[str, ...]] = ("reliability.bracket", "reliability.with_witness")
@@ -110,7 +110,7 @@ class DistanceResult(JudgedResult):
     @property
     def p_adjusted(self) -> Array:
         """P-values adjusted by Holm's method for all members of a batch, such as the classes for
-        ``notion="class-wise"``, in the shape of ``p_value``; NaN where that is NaN."""
+        ``notion="class-wise"``, in the shape of ``p_value``; NaN where ``p_value`` is NaN."""
         return _adjusted(self.p_value) if self.adjusted is None else self.adjusted
 
     @property
@@ -119,8 +119,8 @@ class DistanceResult(JudgedResult):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Numbers and flags of possible problems, by the codes of their warnings; for
-        ``notion="class-wise"`` of every class."""
+        """Return sizes or flags of possible problems by warning code, the largest of all classes
+        for ``notion="class-wise"``; 0 or False: no problem."""
         if self.batch_shape:
             members = range(len(self.p_value))
             every = [jax.tree.map(lambda leaf, k=k: leaf[k], self).notes for k in members]
@@ -206,7 +206,7 @@ def _adjusted(p_values: Array) -> Array:
 
 
 def _repeated(v: np.ndarray, y: np.ndarray) -> int:
-    """Return the number of observations that repeat an earlier one, if chance cannot explain it."""
+    """Return the number of observations that repeat an earlier one; 0 if chance can explain it."""
     both = Classes(jnp.asarray(np.stack([1 - v, v], axis=1)))
     return int(n_repeated(jnp.asarray(y), both))
 
@@ -231,18 +231,18 @@ def distance_from_calibration(
 
     Computes a certified bracket of the true distance for the data, a confidence interval of the
     true distance in the population, and a p-value of "calibrated", exact for independent labels 0
-    or 1. The low end of the interval bounds the mean of dual functions of the lower distance on
-    data that were not used to choose them. The high end is the mean distance to the mean labels of
-    groups, chosen without labels, plus the confidence radius of a single mean. Both hold for rare
-    labels too. Under jit and vmap a coarser grid may reduce the lower bound by up to 2e-3.
+    or 1. The low end of the interval is a bound of the mean of dual functions of the lower
+    distance, evaluated on data that did not determine them. The high end is the mean distance of
+    predictions to mean labels of groups, chosen without labels, plus the confidence radius of one
+    mean. The grid is coarser under jit and vmap: the lower bound may be smaller by up to 2e-3.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: Probabilities of label 1, [n]; with ``notion`` class probabilities [n, m].
         targets: Labels 0 or 1, or means of labels, [n]; with ``notion`` classes from 0, [n]; with
             ``counts`` numbers of labels 1, [n].
-        weights: Weights of the observations, [n], >= 0; the interval treats each weight as part of
-            its observation.
+        weights: Weights w of the observations, [n], >= 0; the interval treats the triples
+            (prediction, label, w) as independent random draws.
         level: Probability of rejecting calibrated predictions, which determines the verdict; the
             interval has confidence 1 - ``level``.
         n_draws: Number of draws of the statistic under calibration.
@@ -250,10 +250,10 @@ def distance_from_calibration(
             or "interval" for the surrogate interval error. The latter detects errors that change
             sign, such as overconfidence, far more often, and errors of one sign less often
             (`experiments/distance_tests`): choose before looking at the data.
-        null: "redraw" draws labels from the predictions (exact for independent labels; the default
-            for labels 0 or 1, with ``counts``, and under jit, where means of labels give a p-value
-            of NaN); "signs" gives residuals random signs (the default for means of labels).
-        accuracy: Accuracy of the surrogate interval error, which sets its smallest width.
+        null: "redraw" draws labels from the predictions, which is exact for independent labels 0 or
+            1; "signs" gives residuals random signs. None is "signs" for means of labels outside of
+            jit, else "redraw" (under jit means of labels then give a p-value of NaN).
+        accuracy: As in `jaxcal.dce.surrogate_interval_ce`, for the surrogate interval error.
         bins: Number of bins of the binned ECE.
         notion: For class probabilities: "top-label", or "class-wise" for a batch of m results,
             whose verdicts use `p_adjusted`.
@@ -339,8 +339,8 @@ def distance_from_calibration(
 
 
 def _by_class(one: Any, key: Key, predictions: ArrayLike, targets: ArrayLike) -> DistanceResult:
-    """Return a batch of results, one per class, with p-values adjusted for all classes. ``one``:
-    computes the result of one class. ``predictions`` and ``targets``: [m, n] for m classes."""
+    """Return a batch of results, one per class, with p-values adjusted for all classes.
+    ``one(key, predictions, targets)``: result of a class. ``predictions``, ``targets``: [m, n]."""
     keys = jax.random.split(key, np.shape(predictions)[0])
     batch = jax.vmap(one)(keys, predictions, targets)
     adjusted = _adjusted(batch.p_value)

@@ -3,14 +3,14 @@ r"""Solve the linear program of the lower distance by an interior-point method o
 .. math:: \max \sum_i p^0_i a_i + p^1_i b_i,\quad |a_{i+1} - a_i|, |b_{i+1} - b_i| \le g_i,\quad
           (1 - u_i) a_i + u_i b_i \le 0,\quad a_i, b_i \ge -1
 
-Variables a, b are dual functions for labels 0 and 1 at positions u, whose gaps are g; p^0 and p^1
-are the masses of the labels. The last bounds exclude no optimum. The number of steps is fixed, for
+Variables a, b are dual functions for labels 0 and 1 at positions u; g are the gaps of u, and p^0,
+p^1 the masses of the labels. The bounds -1 exclude no optimum. The number of steps is fixed, for
 jit and vmap. The Newton matrix is block tridiagonal with 2 x 2 blocks. Its elimination
 
 .. math:: T_{i+1} = C_{i+1} + (E_i^{-1} + T_i^{-1})^{-1}
 
 with C_i the diagonal blocks without couplings E_i, and T_1 = C_1, only adds positive definite
-blocks, which loses no digits; determinants may, and have a minimum.
+blocks, which loses no digits. Determinants of blocks may lose digits, so they have a minimum.
 Source: Blasiok et al. (2023), eq. 21; Mehrotra (1992).
 """
 
@@ -34,15 +34,15 @@ Blocks = Float[Array, "*m 3"]  # symmetric 2 x 2 matrices: entries aa, ab, bb
 
 
 class Parts(NamedTuple):
-    """One number per inequality: ``slopes`` up (a, b) and down (a, b); ``bounds`` in this order:
-    calibration, a >= -1, b >= -1."""
+    """One number per inequality: ``slopes``, upper bounds of the changes of a, b, -a and -b;
+    ``bounds``: (1 - u) a + u b <= 0, a >= -1, b >= -1."""
 
     slopes: Float[Array, "m-1 4"]
     bounds: Float[Array, "m 3"]
 
 
 class ChainProgram(NamedTuple):
-    """Ascending positions u, largest changes ``gaps`` > 0 between them, masses of labels 0, 1."""
+    """Program: ascending ``u`` [m], ``gaps`` [m - 1] > 0, ``masses`` [m, 2] of labels 0 and 1."""
 
     u: Vector
     gaps: Vector
@@ -50,7 +50,7 @@ class ChainProgram(NamedTuple):
 
     @property
     def shares(self) -> Pairs:
-        """Return P(y = 0) and P(y = 1) of calibrated predictions u."""
+        """Return P(y = 0) and P(y = 1) of calibrated predictions u, [m, 2]."""
         return jnp.stack([1 - self.u, self.u], axis=1)
 
 
@@ -65,14 +65,14 @@ class ChainSolution(NamedTuple):
 
 
 def _rows(program: ChainProgram, z: Pairs) -> Parts:
-    """Return the left sides of all inequalities "<=" for ``z``, the functions a and b."""
+    """Return the left sides of all inequalities, written with "<=", for z = (a, b)."""
     rise = jnp.diff(z, axis=0)
     calibrated = jnp.sum(program.shares * z, axis=1, keepdims=True)
     return Parts(jnp.concatenate([rise, -rise], axis=1), jnp.concatenate([calibrated, -z], axis=1))
 
 
 def _columns(program: ChainProgram, x: Parts) -> Pairs:
-    """Apply the transpose of `_rows`."""
+    """Return the transpose of the linear map `_rows`, applied to x."""
     flow = jnp.pad(x.slopes[:, :2] - x.slopes[:, 2:], ((1, 1), (0, 0)))
     return flow[:-1] - flow[1:] + program.shares * x.bounds[:, :1] - x.bounds[:, 1:]
 
@@ -93,8 +93,8 @@ def _times(x: Blocks, z: Array) -> Array:
 
 
 def _newton(program: ChainProgram, d: Parts) -> tuple[Blocks, Array]:
-    """Return inverse pivots [m, 3] and couplings [m, 2], the last 0, of the matrix G' diag(d) G,
-    with G the linear map `_rows`."""
+    """Return the inverse pivots [m, 3] and couplings [m, 2] (last row 0) of the block elimination
+    of G' diag(d) G, with G the linear map `_rows`."""
     couplings = d.slopes[:, :2] + d.slopes[:, 2:]
     share, calibrated = program.shares, d.bounds[:, :1]
     mixed, ends = share[:, :1] * share[:, 1:] * calibrated, share**2 * calibrated + d.bounds[:, 1:]
@@ -159,8 +159,8 @@ def _longest(x: Parts, dx: Parts) -> Scalar:
 
 
 def _best(program: ChainProgram, point: PyTree, old: PyTree) -> PyTree:
-    """Return two pairs, (minus the objective, functions) and (``gap``, ``at``) as in
-    `ChainSolution`, each the better of that in ``old`` and that of ``point``."""
+    """Return two pairs, (minus the objective, (a, b)) and (``gap``, ``at``) of `ChainSolution`:
+    each is the pair in ``old`` or of ``point``, whichever has the smaller first entry."""
     z, slack, price = point
     deviation = jnp.sum(jnp.abs(program.masses - _columns(program, price)))
     offers = (
@@ -174,8 +174,8 @@ def _best(program: ChainProgram, point: PyTree, old: PyTree) -> PyTree:
 
 
 def _step(program: ChainProgram, point: PyTree, done: float) -> PyTree:
-    """Return the next point (functions, slacks, multipliers) by Mehrotra's predictor and corrector.
-    It stays the same once its complementarity is at most ``done`` or a step is not finite."""
+    """Return the next point (functions, slacks, multipliers) by Mehrotra's predictor and corrector;
+    the same point if its complementarity is at most ``done`` or the step is not finite."""
     _, slack, price = point
     count = sum(x.size for x in slack)
     mu = _dot(slack, price) / count

@@ -1,11 +1,12 @@
 r"""Compute interval calibration errors: binned ECE plus bin width, for the best or random bins.
 
-Both are upper bounds of the distance from calibration, and at most :math:`4 \sqrt{d}` for the lower
-distance d. The best bins are found exactly, and random bins of one width have the exact mean
+Each is an upper bound of the distance from calibration, and at most :math:`4 \sqrt{d}` for the
+lower distance d. The binned ECE of bins of width s with a random shift has the mean
 
-.. math:: RintCE(\epsilon) = \frac1\epsilon \int |F(t + \epsilon) - F(t)|\,dt
+.. math:: RintCE(s) = \frac1s \int |F(t + s) - F(t)|\,dt
 
-with F the cumulative residual. Source: Blasiok et al. (2023), Def. 6.1, 6.5 and 6.10, Claim 6.6.
+with F(t) the weighted sum of label - v over predictions v <= t. The integral is exact.
+Source: Blasiok et al. (2023), Def. 6.1, 6.5 and 6.10, Claim 6.6.
 """
 
 import math
@@ -40,7 +41,7 @@ def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, 
     ``rho`` [n] are the residuals at ascending predictions ``v`` [n]. Widths are compared with
     differences of predictions, so widths far below the spacing of floating-point numbers lose no
     digits; below the smallest gap the result is the ECE. Widths below the root of the smallest
-    normal number (1e-19 in float32) are raised to it. The result is differentiable in all
+    normal number (1e-19 in float32) are raised to this root. The result is differentiable in all
     arguments; derivatives cost O(n log n) per width.
 
     With F(t) the sum of rho up to t, the integrand of the mean for width w,
@@ -104,7 +105,7 @@ def _padded(v: Vector, rho: Vector) -> tuple[Array, Array]:
 
 
 def _gap(last: Array, was_shifted: Array, now: Array, shifted: Array, w: Array) -> Array:
-    """Return the distance from ``last`` to ``now``; w is subtracted from each if it is shifted."""
+    """Return now - last, after w is subtracted from now if ``shifted``, last if ``was_shifted``."""
     gap = now - last
     return jnp.where(shifted == was_shifted, gap, jnp.where(shifted, gap - w, gap + w))
 
@@ -159,7 +160,7 @@ class SurrogateCE(Result):
     Attributes:
         value: min over k of ``random`` + 2^-k, [].
         k: The minimizing k, []; -1 if the minimum is unbinned ECE, the limit for width 0.
-        random: Mean binned ECE of random bins of width 2^-k, for each k from 0, [k].
+        random: Mean binned ECE of random bins of width 2^-k, for k = 0, .., k_max, [k_max + 1].
     """
 
     value: Scalar
@@ -180,18 +181,18 @@ def surrogate_interval_ce(
     accuracy: float | int | None = 0.01,
     weights: ArrayLike | None = None,
 ) -> SurrogateCE:
-    r"""Return the surrogate interval calibration error, the minimum of RintCE(2^-k) + 2^-k.
+    r"""Return the surrogate interval calibration error, min over k >= 0 of RintCE(2^-k) + 2^-k.
 
-    RintCE is the mean binned ECE of bins of one width with a random shift. The result is
+    RintCE(s) is the mean binned ECE of bins of width s with a random shift. The error is
     continuous in the predictions (1/2-Hoelder).
 
     Args:
         predictions: Probabilities of label 1, [n].
         targets: Labels 0 or 1, or means of labels, [n].
-        accuracy: Accuracy :math:`\epsilon`, which sets the smallest width by
+        accuracy: Accuracy :math:`\epsilon`, which sets the largest k,
             :math:`k^* = \lceil \log_2(2/\epsilon) \rceil`, so the value is never below
-            :math:`2^{-k^*} > \epsilon / 4`. None uses k up to 40 and the limit, unbinned ECE: the
-            value of a whole population with few different predictions, not for a sample.
+            :math:`2^{-k^*} > \epsilon / 4`. None uses k up to 40 and also unbinned ECE, the limit
+            for width 0: for a whole population of few different predictions, not for a sample.
         weights: Weights of the observations, [n], >= 0.
 
     Returns:
@@ -309,9 +310,8 @@ def _best(data: Ordered) -> IntervalCE:
 def least_partition(
     cost: Callable[[Array], Array], m: int, dtype: DTypeLike
 ) -> tuple[Scalar, Int[Array, " m"]]:
-    """Return the least total cost of contiguous groups of m members, and each member's group index.
-
-    ``cost(j)`` [m] is the cost of a group of members i, .., j, for each i <= j. Takes O(m^2) time.
+    """Return the least total cost of splitting 0, .., m - 1 into contiguous groups, [], and the
+    group of each, [m], in O(m^2) time. Entry i <= j of ``cost(j)`` [m]: cost of the group i, .., j.
     """
     starts = jnp.arange(m)
 

@@ -1,10 +1,10 @@
-r"""Compute certified bounds of the lower distance from calibration, with fixed shapes.
+r"""Compute certified bounds of the lower distance from calibration, with fixed array shapes.
 
-The linear program of `interior_point` is solved at places, a grid joined with quantiles of the
-predictions; the mass of each prediction is split between the two places beside it. Its solutions
-are functions a, b that are linear between places. They are feasible for all u once the maximum of
-:math:`(1 - u) a(u) + u b(u)` is subtracted, so their mean is a lower bound. The masses of
-calibrated predictions at the places define a coupling, whose cost is an upper bound.
+The linear program of `interior_point` is solved at "places" u_i, a grid joined with quantiles of
+the predictions; the mass of each prediction is split between its neighbouring places. The solution
+gives functions a, b that are linear between places. Once the maximum of (1 - u) a(u) + u b(u) is
+subtracted, a and b are feasible for all u, so the mean of (1 - y) a(v) + y b(v) is a lower bound.
+Masses of calibrated predictions at the places define a coupling, whose cost is an upper bound.
 Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
 """
 
@@ -55,10 +55,10 @@ def lower_distance(
 ) -> LowerDistance:
     """Return certified bounds of the lower distance from calibration. Works under jit and vmap.
 
-    The lower distance is the least mean of |u - v| over calibrated predictions u, E[y | u] = u,
-    with any joint distribution with the data (v, y). The two bounds differ by about 1 / (2 cells^2)
-    for up to ``cells`` different predictions, by up to 1 / (8 cells) for many more that are spread
-    over [0, 1], and in float32 by up to 6e-3.
+    The lower distance is the least E|u - v| over random variables u with E[y | u] = u, in any joint
+    distribution with the predictions v and labels y. The bounds differ by about 1 / (2 cells^2) for
+    up to ``cells`` different predictions, by up to 1 / (8 cells) for many more that are spread over
+    [0, 1], and in float32 by up to 6e-3.
 
     Args:
         predictions: Probabilities of label 1, [n].
@@ -109,7 +109,7 @@ def bounds_of(data: Ordered, cells: int) -> LowerDistance:
 
 
 def places(v: Vector, w: Vector, cells: int) -> Places:
-    """Return a grid joined with quantiles of ascending v; padding above 1 replaces duplicates."""
+    """Return a grid joined with quantiles of ascending v, [2 cells + 1]; padding is above 1."""
     below = sums(w)
     levels = (jnp.arange(cells, dtype=v.dtype) + 0.5) / cells
     at = jnp.searchsorted(below, levels * below[-1])
@@ -129,7 +129,7 @@ def places(v: Vector, w: Vector, cells: int) -> Places:
 
 
 def cell(u: Places, v: Vector) -> tuple[Array, Array]:
-    """Return i and t for each ascending v: v is in [u_i, u_{i+1}], at the fraction t of the gap."""
+    """Return i and t in [0, 1], [n] each, with v = u_i + t (u_{i+1} - u_i), for ascending v."""
     i = jnp.clip(_ranks(u, v)[0] - 1, 0, u.size - 2)
     return i, (v - u[i]) / (u[i + 1] - u[i])
 
@@ -148,7 +148,7 @@ def between(f: Array, i: Array, t: Array) -> Array:
 
 
 def shared(u: Places, v: Vector, mass: Vector) -> Places:
-    """Return masses at u: each mass at v is split between the u on either side, mean unchanged."""
+    """Return masses at u, [m]: each mass at v is split between its neighbours, with mean v."""
     i, t = cell(u, v)
     return jax.ops.segment_sum(mass * (1 - t), i, u.size) + jax.ops.segment_sum(
         mass * t, i + 1, u.size

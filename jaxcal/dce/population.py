@@ -2,10 +2,10 @@ r"""Compute a confidence interval of the distance from calibration in the popula
 
 *Low end.* The lower distance is the maximum of E r(v, y) over dual functions r = (a, b)
 (`interior_point`), so the mean of any r is a lower bound. Data are randomly split into fifths. On
-each fifth but the first, r is the optimal function for the earlier fifths. Given the earlier
-fifths, the values of r are independent with mean at most the lower distance, so the sum of their
-differences from it is a supermartingale, and r is never chosen by the data on which it is
-evaluated. `upper_mean` bounds the mean. (An r optimal for all other fifths gives no martingale.)
+fifths 2 to 5, r is the optimal function for the earlier fifths. Given the earlier fifths, the
+values of r are independent with mean at most the lower distance d, so the sum of r - d is a
+supermartingale, and r is never chosen by the data on which it is evaluated. `upper_mean` bounds
+the mean. (An r that is optimal for all other fifths gives no martingale.)
 
 *High end.* With groups I_j chosen without labels (`label_free_groups`), of mean labels
 :math:`\bar y_j`, the distance is at most
@@ -50,7 +50,7 @@ class Groups(NamedTuple):
     rate: Float[Array, " k"]
 
     def of(self, v: Array) -> Array:
-        """Return the index of the run of each prediction; those above all edges are in the last."""
+        """Return the index of the run of each prediction; above all edges, that of the last run."""
         # if edges are equal, only the first of their runs has predictions
         last = jnp.searchsorted(self.edges, self.edges[-1])
         return jnp.minimum(jnp.searchsorted(self.edges, v), last)
@@ -71,8 +71,8 @@ def label_free_groups(data: Ordered) -> Groups:
     r"""Return the contiguous groups of runs with the smallest
     :math:`\sum_j p_j (\tfrac34 Var_j(v) + \tfrac2\pi s_j^2)^{1/2}`, with their mean labels.
 
-    p_j is the mass of group j and s_j^2 the variance of its mean label under calibration. Then the
-    root is about E|v - mean label|, for uniform and for constant v in a group. Cost: O(n log 128).
+    p_j is the mass of group j and s_j^2 the variance of its mean label under calibration. The root
+    is about E|v - mean label|, if v is uniform or constant in a group. Cost: O(n log 128).
 
     Predicting the mean label :math:`\bar y_j` of each group I_j would be calibrated in the
     population. So for every partition the distance from calibration is at most
@@ -111,7 +111,7 @@ def _best(run: Array, data: Ordered) -> Array:
 
 
 def moved(groups: Groups, data: Binary | Ordered) -> Scalar:
-    """Return the mean distance of predictions to the mean labels of their groups."""
+    """Return the weighted mean of |v - mean label of its group|, []."""
     return jnp.sum(data.w * jnp.abs(data.v - groups.rate[groups.of(data.v)]))
 
 
@@ -125,9 +125,9 @@ def upper_mean(
 ) -> Scalar:
     r"""Return the upper confidence bound of E x, [], for x in [-1, 1] with weights w of sum 1.
 
-    Weighted observations count as ``size`` equally weighted ones: as many as give the mean the same
-    variance, but at most 1 / sum w^2. Each x may be the value of several ``labels`` [n],
-    which share its weight equally. Cost: O(n).
+    Weighted observations count as the number of equally weighted ones whose mean has the same
+    variance, but at most 1 / sum w^2. ``labels`` [n]: numbers of labels that have the value x and
+    share its weight equally. Cost: O(n).
 
     With observations x_1, .., x_n, the largest possible value x_0, and independent standard
     exponentials G_0, G_1, .., the bound at confidence 1 - alpha is the t with
@@ -224,7 +224,7 @@ def residual_radius(data: Ordered, alpha: float | Scalar) -> Scalar:
 
 
 def lower_end(key: Key, data: Ordered, alpha: float | Scalar) -> Scalar:
-    """Return the lower confidence bound, >= 0, of the mean of dual functions of earlier folds."""
+    """Return the lower confidence bound of the lower distance, [] >= 0, see the module."""
     by_fold = _shares(key, data)
     u = places(data.v, data.w, CELLS)
 

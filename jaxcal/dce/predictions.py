@@ -205,7 +205,7 @@ class Atoms(NamedTuple):
 
 
 def squares(w: Array, labels: Array | None) -> Array:
-    """Return w^2 / ``labels``: the sum of squared weights of labels that share w; w^2 if None."""
+    """Return the sum of squared weights of ``labels`` that share w: w^2 / labels; w^2 for None."""
     return w**2 if labels is None else w**2 / jnp.where(labels > 0, labels, 1)
 
 

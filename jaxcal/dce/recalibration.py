@@ -16,15 +16,15 @@ DRAWS = 1000  # draws of random errors of the mean labels
 
 
 class Recalibration(Result):
-    """A map of predictions to the mean labels of their groups; call it on new predictions.
+    """Map predictions to the mean labels of their groups: a result to call on new predictions.
 
     Attributes:
         value: Mean absolute change of the predictions by the map, [].
         groups: Groups of predictions, chosen without labels, and their mean labels.
         before: Distance from calibration of the original predictions, with interval and verdict.
-        after: Interval of the ECE of the map on new predictions, an upper bound of their distance
-            from calibration. Only the errors of the mean labels contribute, because all predictions
-            of a group become equal.
+        after: Interval of the ECE of the mapped new predictions, with confidence 1 - ``level``.
+            This ECE bounds their distance from calibration. Only errors of the mean labels
+            contribute, because all predictions of a group become equal.
         expected: Expectation of the ECE of the map on new predictions, [].
     """
 
@@ -94,7 +94,7 @@ def recalibrate(
     label :math:`r_j` of its :math:`n_j` observations, whose population value is :math:`r^*_j`. The
     ECE of the map on new predictions is :math:`\sum_j p_j |r_j - r^*_j|`, an upper bound of their
     distance from calibration, with expectation :math:`\sum_j p_j \sqrt{2/\pi} \sqrt{r_j (1 - r_j) /
-    n_j}`. It cannot be measured on the data themselves, whose labels define the map.
+    n_j}`. This ECE cannot be measured on the given data, whose labels define the map.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -105,8 +105,8 @@ def recalibrate(
             1 - ``level``.
 
     Returns:
-        `Recalibration`, a callable. It warns if the data do not reject calibration
-        (nothing-to-repair), or if they do but the error may not decrease (uncertain-repair).
+        `Recalibration`, a callable. It warns if the test does not reject calibration
+        (nothing-to-repair), or if it rejects but the error may not decrease (uncertain-repair).
 
     Cost: that of `jaxcal.distance_from_calibration`.
 
@@ -139,10 +139,10 @@ def _apply(groups: Groups, v: Array) -> Array:
 def _error_of_map(
     key: Key, groups: Groups, data: Ordered, level: float | Scalar
 ) -> tuple[Scalar, Scalar, Scalar]:
-    r"""Return the ends of an interval of the ECE of the map in `recalibrate`, and its expectation.
+    r"""Return low and high end of an interval of the ECE in `recalibrate`, and the expected ECE.
 
     Errors of mean labels are drawn as normal. The variance of a group includes half a label 0 and
-    half a label 1 of mean weight (Jeffreys), so that it is positive if all its labels are equal.
+    half a label 1 of mean weight (Jeffreys), so that no variance is 0 if all labels are equal.
     """
     of = groups.group[groups.of(data.v)]
     weight = jnp.sum(data.w**2)  # mean weight, averaged over observations by weight

@@ -1,4 +1,4 @@
-r"""Null distributions of measures of calibration, by redrawn labels or random signs.
+r"""Draw null distributions of measures of calibration, by redrawn labels or random signs.
 
 Labels are redrawn from the predictions, y* ~ Bernoulli(v): given the predictions the test is then
 exact for every n ("redraw"). If labels are means, each residual keeps its size and gets a random
@@ -80,8 +80,8 @@ class RandomIntervals(NamedTuple):
 
 
 def suitable_null(null: object, data: Binary) -> Null:
-    """Return the requested null. None selects "redraw" for grouped data, labels 0 or 1, and under
-    jit, where `label_test` checks labels; else "signs". ValueError for "redraw" and means."""
+    """Return ``null``, or for None the default: "redraw" for grouped data, labels 0 or 1, and under
+    jit (`label_test` checks labels); else "signs". ValueError for "redraw" of means."""
     checks.choice(null, "null", (None, "redraw", "signs"))
     if null == "signs":
         return "signs"
@@ -128,7 +128,7 @@ class CalibrationTest(NamedTuple):
 def label_test(
     key: Key, data: Ordered, *, statistic: Any, equal: bool, n_draws: int, null: Null
 ) -> CalibrationTest:
-    """Test calibration; ``equal``: all weights are equal. p is NaN if means are to be redrawn."""
+    """Return the test; ``equal``: all weights are equal. p is NaN for "redraw" of mean labels."""
     drawn = drawable(data, equal=equal, null=null)
     test = resampling_test(key, drawn, statistic=statistic, n_draws=n_draws, null=null)
     p = test.p_value
@@ -147,7 +147,7 @@ def number(data: Binary | Ordered) -> int:
 
 @partial(jax.jit, static_argnames=("statistic", "null"))
 def least_p_value(data: Ordered, statistic: Any, null: Null) -> Scalar:
-    """Return the probability of the largest statistic, [], among all 2^n labels (or signs)."""
+    """Return the null probability, [], of the largest statistic among all 2^n labels (or signs)."""
     n = data.v.size
     one = (jnp.arange(2**n)[:, None] >> jnp.arange(n)[None]) % 2 == 1
     if null == "signs":
@@ -188,7 +188,7 @@ def no_verdict(result: Any) -> Sentences:
 def resampling_test(
     key: Key, data: Ordered, *, statistic: Any, n_draws: int, null: Null
 ) -> CalibrationTest:
-    """Compare a statistic with draws under calibration; the statistic itself counts as one draw."""
+    """Return the test of a statistic by draws under calibration, which include the statistic."""
     value = statistic(data.v, data.rho)
     draws = null_draws(key, data, statistic=statistic, n_draws=n_draws, null=null)
     # draws that equal the statistic up to rounding must count as equal

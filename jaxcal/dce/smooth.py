@@ -39,11 +39,11 @@ def denoise(f: Vector, g: Vector) -> Vector:
 
     .. math:: \sum_i |a_i - a_{i-1}| + \sum_i g_i |F_i - a_i|, \quad a_{-1} = 0,\ a_{n-1} = F_{n-1}.
 
-    As the widths sum to at most 2, the cost of a jump of an indicator :math:`1(a_i > \lambda)` away
-    from its value at an end and back, a is monotone from 0 to :math:`F_{n-1}`. Hence it is the L1
-    isotonic regression of F clipped at both ends. Each of log2(n) rounds of O(n) determines one bit
-    of the rank of every :math:`a_i` from a cumulative sum and its running minimum within runs of
-    equal bits.
+    If an indicator :math:`1(a_i > \lambda)` leaves its value at an end and returns, its two jumps
+    cost 2, and it saves at most the sum of the widths, 2. So a is monotone from 0 to
+    :math:`F_{n-1}`: it is the L1 isotonic regression of F clipped at both ends. Each of log2(n)
+    rounds of O(n) determines one bit of the rank of every :math:`a_i`, by a cumulative sum and its
+    running minimum within runs of equal bits.
     """
     n = f.size
     sign = jnp.where(f[-1] < 0, -1, 1).astype(f.dtype)
@@ -201,8 +201,8 @@ def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> P
 
 
 def _witness(v: Vector, g: Vector, flow: Vector, jumps: Vector) -> Vector:
-    """Return an optimal weight w at each v: 1 where a rises (``jumps`` > 0), -1 where it falls. Its
-    slope is -1 where F > a (``flow`` = F - a > 0), 1 where F < a, and in [-1, 1] where F = a.
+    """Return an optimal weight w at each v: 1 where a rises (``jumps`` > 0), -1 where a falls; the
+    slope of w is -1 where ``flow`` = F - a > 0, 1 where it is < 0, and in [-1, 1] where it is 0.
 
     The largest and the smallest w with these bounds are shortest paths along the line; the result
     is the mean of both. See `denoise` for F and a."""
@@ -233,8 +233,8 @@ class KernelCE(Result):
         value: Square root of ``squared``, [].
         squared: V-statistic of the square, []; non-negative up to rounding, biased upwards.
         unbiased: U-statistic of the square, []; may be negative, and is NaN for one observation.
-        witness: Values at each observation, [n], of the function of unit norm that attains the
-            error; 0 if the error is 0.
+        witness: Values at each observation, [n], of the function of norm 1 in the kernel's space
+            with the largest mean of function times residual; 0 if the error is 0.
     """
 
     value: Scalar
@@ -296,8 +296,8 @@ def kernel_ce(
 
     With bandwidth 1, as in the paper, the value is at most the square root of the true distance.
     With other kernels it may not be a consistent measure: a Gaussian kernel misses rapid changes
-    (Theorem 8.6). It is differentiable in all arguments (one-sided where predictions tie) and works
-    under jit and vmap.
+    (Theorem 8.6). The result is differentiable in all arguments (one-sided where predictions tie)
+    and works under jit and vmap.
 
     Args:
         predictions: Probabilities of label 1, [n].

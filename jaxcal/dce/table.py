@@ -72,7 +72,7 @@ class Table(Result):
 
     @classmethod
     def of(cls, predictions: ArrayLike, targets: ArrayLike, *, cells: int = CELLS) -> "Table":
-        """Return the table of observations.
+        """Return the table of the given observations.
 
         Args:
             predictions: Probabilities of label 1, [n]; n may be 0.
@@ -101,8 +101,8 @@ class Table(Result):
             counts: Number of observations in each group, [k].
             predictions: Sum of the predictions in each group, [k].
             targets: Sum of the labels in each group, [k].
-            cells: Number of cells. All predictions of a group must be in one cell, which is not
-                checked; a cell may hold several groups.
+            cells: Number of cells, best a power of two: ``p * cells`` is rounded for others. All
+                predictions of a group must be in one cell, which is not checked.
 
         Returns:
             `Table`.
@@ -129,7 +129,7 @@ class Table(Result):
         return _summed(count, means[0], means[1], cells)
 
     def merge(self, other: "Table") -> "Table":
-        """Return the table of the observations of both. ValueError if the cells differ."""
+        """Return the table of the observations of both tables. ValueError if the cells differ."""
         if not isinstance(other, Table):
             raise TypeError(f"other: wanted a Table, got {type(other).__name__}")
         if self.counts.size != other.counts.size:

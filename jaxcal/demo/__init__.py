@@ -1,7 +1,7 @@
 """Run the demonstration, from data to report.
 
-Two forecasters of tomorrow's temperatures in Seattle are fitted on three years and tested on the
-fourth."""
+Two forecasters of tomorrow's temperatures in Seattle are fitted on the first three years of data
+and tested on the fourth."""
 
 import csv
 import time
@@ -50,10 +50,10 @@ How to read this
 
 
 class Weather(NamedTuple):
-    """Daily weather in temporal order, without gaps; arrays of shape [n].
+    """Weather of n successive days; each field is an array [n].
 
     ``dates`` as ``datetime64[D]``; ``precipitation`` in mm; ``temp_max`` and ``temp_min`` in
-    degrees Celsius; ``wind``, the day's mean speed, in m/s.
+    degrees Celsius; ``wind``, the mean speed of the day, in m/s.
     """
 
     dates: Shaped[np.ndarray, " n"]
@@ -64,7 +64,7 @@ class Weather(NamedTuple):
 
 
 def seattle_weather() -> Weather:
-    """Read the table that ships with jaxcal: Seattle, every day of 2012 to 2015 (n = 1461)."""
+    """Return the weather of Seattle, each day of 2012 to 2015 (n = 1461), a table in jaxcal."""
     table = resources.files("jaxcal") / "data" / "seattle_weather.csv"
     days = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
     dates = np.array([day["date"].replace("/", "-") for day in days], "datetime64[D]")
@@ -85,13 +85,13 @@ class Days(NamedTuple):
     targets: Float32[np.ndarray, "n 2"]
 
     def within(self, first: str, last: str) -> "Days":
-        """Return the forecasts for ``first`` to ``last``, both included, as ISO dates."""
+        """Return the rows with ``first`` <= date <= ``last``, two ISO dates."""
         kept = (self.dates >= np.datetime64(first)) & (self.dates <= np.datetime64(last))
         return Days(*(column[kept] for column in self))
 
 
 def forecasts(weather: Weather) -> Days:
-    """Return inputs and targets of the forecasts of each day from the day before."""
+    """Return the `Days` of n - 1 forecasts: each day but the first, from the day before."""
     day_of_year = (weather.dates - weather.dates.astype("datetime64[Y]")).astype(int)
     angle = 2 * np.pi * day_of_year / 365.25
     inputs = np.stack(
@@ -110,7 +110,7 @@ def forecasts(weather: Weather) -> Days:
 
 
 class Verdict(NamedTuple):
-    """Tests of a forecaster for ``independent`` and for ``dependent`` days (with coordinates)."""
+    """Results of `kccsd_test` for one forecaster, with nulls for independent and dependent days."""
 
     name: str
     independent: TestResult
@@ -118,8 +118,8 @@ class Verdict(NamedTuple):
 
 
 def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> list[Verdict]:
-    """Fit and test two forecasters, and print a report; save the figure ``output`` and, next to it,
-    an HTML page with the check of the last forecaster. Return the tests of both.
+    """Fit and test two forecasters, print a report, and return the tests of each. Save a figure as
+    ``output`` and, with the suffix .html, a page with the check of the second forecaster.
 
     ``draws``: number of draws of each null. ``rounds``: rounds of training. Computes in float32;
     reproducible for a given seed. OSError if the figure cannot be written."""
@@ -159,7 +159,7 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
 def draw(
     results: Sequence[tuple[str, TestResult]], dates: Shaped[np.ndarray, " n"], output: Path
 ) -> None:
-    """Save a figure to ``output`` with one row of plots per result: null, days, coordinates."""
+    """Save a figure as ``output``; a row per result shows its null, daily contributions, shifts."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 3.9 * len(results)), layout="constrained")
@@ -174,7 +174,7 @@ def draw(
 
 
 def check_of(verdict: Verdict, tested: Days) -> CheckReport:
-    """Return the check report of one forecaster, from its test for dependent days."""
+    """Return a check report that holds one forecaster's test for dependent days."""
     return CheckReport.of(
         kind=f"the {verdict.name[0].lower()}{verdict.name[1:]}",
         why="its densities are known up to their constants, and kccsd_test needs no more; days "
@@ -190,7 +190,7 @@ def check_of(verdict: Verdict, tested: Days) -> CheckReport:
 
 
 def _trained(start_key: Key, train_key: Key, fitted: Days, rounds: int) -> Energy:
-    """Return an energy trained on 2012 and 2013, from the round with the smallest loss on 2014."""
+    """Return an `Energy` trained on 2012 and 2013, of the round with the smallest loss on 2014."""
     training, validation = (
         (jnp.asarray(days.inputs), jnp.asarray(days.targets))
         for days in (
@@ -206,7 +206,7 @@ def _trained(start_key: Key, train_key: Key, fitted: Days, rounds: int) -> Energ
 def _tests(
     key: Key, predictions: Predictions, tested: Days, draws: int
 ) -> tuple[TestResult, TestResult]:
-    """Return the test for independent days, and the one that allows for dependence."""
+    """Return two results of `kccsd_test`: with the nulls `Wild` and `DependentWild`."""
     independent = kccsd_test(key, predictions, tested.targets, null=Wild(draws))
     dependent = kccsd_test(
         key, predictions, tested.targets, null=DependentWild(draws), coordinates=True

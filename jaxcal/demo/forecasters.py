@@ -1,4 +1,4 @@
-"""Fit two forecasters of a target given an input: a least-squares regression, and an unnormalized
+"""Fit two forecasters of a target given an input: a Gaussian by least squares, and an unnormalized
 density by score matching."""
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from jaxcal.typing import Distribution, Key, Point, Points, Scalar
 
 
 class Regression(NamedTuple):
-    """``y = intercept + slope x + noise`` with the same noise covariance for all days."""
+    """Linear model ``y = intercept + slope x + noise`` with constant noise ``covariance``."""
 
     slope: Float[Array, "d q"]
     intercept: Point
@@ -30,7 +30,7 @@ class Regression(NamedTuple):
         return cls(slope, y_mean - slope @ x_mean, residuals.T @ residuals / (n - q - 1))
 
     def predict(self, inputs: Float[Array, "n q"]) -> Distribution:
-        """Return a numpyro distribution with one Gaussian per row of ``inputs``."""
+        """Return a numpyro distribution with batch shape [n]: a Gaussian per row of ``inputs``."""
         from numpyro.distributions import MultivariateNormal  # numpyro only where it is used
 
         return MultivariateNormal(
@@ -53,9 +53,9 @@ class Energy(eqx.Module):
 
     .. math:: E(x, y) = \tfrac12 \|u\|^2 - g(x, u), \qquad u = L^\top (t - A x - b)
 
-    with t the target y, and x, in standard units. A and b (``center``) and L (``root``) start at
-    the Gaussian regression, and g, a tanh network (``layers``), at 0. As g is bounded, the square
-    makes the density integrable; its integral has no formula and is never needed.
+    On the right t (the target y) and x are standardized. A, b (``center``) and L (``root``) start
+    at the Gaussian regression, and g, a tanh network (``layers``), at 0. As g is bounded, f can be
+    integrated; its integral has no formula and is never needed.
     """
 
     layers: tuple[Layer, ...]
@@ -66,7 +66,7 @@ class Energy(eqx.Module):
 
     @classmethod
     def create(cls, key: Key, inputs: Float[Array, "n q"], targets: Points) -> "Energy":
-        """Return the Gaussian regression with an untrained network (two hidden layers of 32)."""
+        """Return the untrained energy, equal to a Gaussian regression; two hidden layers of 32."""
         input_units, target_units = Units.of(inputs), Units.of(targets)
         linear = Regression.fit(input_units.points(inputs), target_units.points(targets))
         q, d = inputs.shape[1], targets.shape[1]
@@ -86,30 +86,30 @@ class Energy(eqx.Module):
         )
 
     def __call__(self, x: Float[Array, " q"], y: Point) -> Scalar:
-        """Return ``-E(x, y)`` for one day; y in degrees Celsius."""
+        """Return ``-E(x, y)`` for one input x and target y in the units of the data."""
         return self.standard(self.input_units.points(x), self.target_units.points(y))
 
     def standard(self, x: Float[Array, " q"], t: Point) -> Scalar:
-        """Return ``-E(x, t)`` with both in standard units."""
+        """Return ``-E``, for input x and target t in standard units."""
         first, second, last = self.layers
         u = jnp.tril(self.root).T @ (t - self.center(x))
         hidden = jnp.tanh(second(jnp.tanh(first(jnp.concatenate([x, u])))))
         return last(hidden)[0] - jnp.sum(u**2) / 2
 
     def predict(self, inputs: Float[Array, "n q"]) -> Unnormalized:
-        """Return one density per row of ``inputs``; all share the network."""
+        """Return n unnormalized densities, one per row of ``inputs``; all share the network."""
         return Unnormalized(log_density, (self, inputs), in_axes=(None, 0))
 
 
 def log_density(params: tuple[Energy, Float[Array, " q"]], y: Point) -> Scalar:
-    """Return ``-E(x, y)``, from the parameters of one prediction and one target."""
+    """Return ``-E(x, y)``, for ``params`` = (energy, x) of one prediction and one target y."""
     energy, x = params
     return energy(x, y)
 
 
 class Trained(NamedTuple):
-    """The network after ``best_round``, the round with the smallest loss on the validation days,
-    and the losses after each round, [r], on training and validation days."""
+    """Result of `train`: the energy after ``best_round``, the round (from 0) with the smallest
+    validation loss; and, per round [r], the last training loss and the validation loss."""
 
     energy: Energy
     best_round: Int[Array, ""]
@@ -120,9 +120,9 @@ class Trained(NamedTuple):
 def score_matching_loss(energy: Energy, xs: Float[Array, "n q"], ts: Points) -> Scalar:
     r"""Return the mean of :math:`\tfrac12 \|s(t)\|^2 + \mathrm{tr}\,\nabla s(t)`, with score s.
 
-    Its minimizer over densities is the distribution of the data; the normalizing constant has no
-    effect on it. Inputs [n, q] and targets [n, d] are in standard units. The trace is exact: d
-    products with the Hessian.
+    The density that minimizes its expectation is that of the data; normalizing constants do not
+    matter. Inputs xs and targets ts are in standard units. The trace is exact, from d products with
+    the Hessian.
     Source: Hyvarinen (2005), eq. 4, given an input.
     """
 
@@ -151,8 +151,8 @@ def train(
 
     ``training`` and ``validation`` are (inputs, targets) in the units of the data. The parameters
     with the smallest validation loss after a round are kept, to avoid overfitting. ``rate`` is the
-    learning rate, ``resolution`` the step in which targets were recorded: each iteration adds new
-    noise, uniform over it, as spikes on recorded values could lower the loss without bound.
+    learning rate. Targets were recorded in multiples of ``resolution``; each step adds new uniform
+    noise of that width, since spikes at recorded values could lower the loss without bound.
     """
     import optax  # only where it is used
 

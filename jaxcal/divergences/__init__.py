@@ -1,6 +1,6 @@
-"""Divergences between predictions; a kernel on predictions is a radial kernel of a divergence.
+"""Compute divergences of predictions; a kernel on predictions is a radial kernel of a divergence.
 
-A divergence computes features once per prediction, and squared values from features. `Fisher` and
+A divergence computes features of each prediction, and squared distances from features. `Fisher` and
 `KernelFisher` use scores, which need no normalizing constant; the others use moments, draws, class
 probabilities, or vectors from the user.
 """

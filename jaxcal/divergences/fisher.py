@@ -1,4 +1,4 @@
-"""Fisher divergences from scores at nodes: GFD, and KGFD with its ground kernels."""
+"""Compute Fisher divergences (GFD, and KGFD with a ground kernel) from scores at nodes."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ class Fisher(_Euclidean, eqx.Module):
 
     :math:`\frac1m \sum_k \|s_p(z_k) - s_q(z_k)\|^2` estimates :math:`\int \|s_p - s_q\|^2 d\nu`
     from scores s of p and q at m draws z of the base measure nu, without normalizing constants.
-    Like every distance of scores, it hardly depends on mixing proportions of well-separated modes.
+    Like every distance of scores, GFD hardly depends on mixing proportions of well-separated modes.
 
     Args:
         zero_outside: Whether scores that are not finite, as at nodes of density 0, count as 0;
@@ -76,8 +76,8 @@ def kernel_fisher(
 ) -> Float[Array, "n md"]:
     """Return ``K^1/2 s / m``, [n, m d], of scores s at m nodes: the features of `KernelFisher`.
 
-    K is the Gram matrix of the ground kernel at the nodes, ``ground``: one number per pair of nodes
-    for all coordinates, or one matrix [d, d]. Squared distances include pairs of a node with
+    K is ``ground``, the Gram matrix of the ground kernel at the nodes: [m, m], or for a
+    matrix-valued kernel [m, m, d, d]. Squared distances of features include pairs of a node with
     itself, so they have a bias of O(1/m) and are never negative (the paper calls them unbiased).
     Cost O(m^3 + n m^2 d), for matrix-valued K O(m^3 d^3 + n m^2 d^2).
     """
@@ -92,9 +92,9 @@ def kernel_fisher(
 class KernelFisher(_Euclidean, eqx.Module):
     r"""Kernelized Fisher divergence (KGFD), from scores at nodes and a ground kernel.
 
-    :math:`\frac1{m^2} \sum_{kl} (s_p - s_q)(z_k)^\top K(z_k, z_l) (s_p - s_q)(z_l)`, with s, z of
-    `Fisher`: the difference of scores is smoothed by K; the value is at most GFD times the maximum
-    of K. Like GFD, it hardly depends on the mixing proportions of well-separated modes.
+    KGFD is :math:`\frac1{m^2} \sum_{kl} (s_p - s_q)(z_k)^\top K(z_k, z_l) (s_p - s_q)(z_l)`, with
+    scores s at nodes z as in `Fisher`. The kernel K smooths the scores; KGFD is at most GFD times
+    the maximum of K. Like GFD, it hardly depends on mixing proportions of well-separated modes.
 
     Args:
         ground: Kernel K of two points, scalar or matrix-valued [d, d] (`GradientKernel`, or a
@@ -145,7 +145,7 @@ class KernelFisher(_Euclidean, eqx.Module):
 class GradientKernel(eqx.Module):
     r"""The matrix-valued kernel :math:`\nabla_x \nabla_y^\top k(x, y)`, [d, d], of a scalar k.
 
-    As the ground kernel of `KernelFisher` it makes :math:`\sqrt{KGFD}` the speed at which
+    With this ground kernel in `KernelFisher`, :math:`\sqrt{KGFD}` is the initial speed at which
     Langevin flows of p and q, started at the base measure, move apart in MMD with kernel k.
 
     Args:

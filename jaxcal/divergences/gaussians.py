@@ -1,6 +1,6 @@
-"""Closed-form distances of Gaussian predictions: Fisher, kernelized Fisher, Wasserstein.
+"""Compute distances of Gaussian predictions in closed form: Fisher, KGFD, Wasserstein.
 
-They accept numpyro's ``Normal``, ``Normal(...).to_event(1)`` and ``MultivariateNormal`` with batch
+These accept numpyro's ``Normal``, ``Normal(...).to_event(1)`` and ``MultivariateNormal`` with batch
 shape [n]; `Wasserstein` also accepts Laplace predictions. TypeError for others.
 """
 
@@ -91,13 +91,13 @@ def gaussian_fisher(
 class GaussianFisher(_Euclidean, eqx.Module):
     r"""Generalized Fisher divergence (GFD) of Gaussian predictions in closed form, without nodes.
 
-    :math:`tr(\Delta\Lambda\, S\, \Delta\Lambda) + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2`
-    with :math:`\Delta` for differences between two predictions of means :math:`\mu` and precisions
-    :math:`\Lambda`, and base measure N(m, S), by default standard normal in the units of the test.
+    GFD is :math:`tr(\Delta\Lambda\, S\, \Delta\Lambda) + \|\Delta(\Lambda\mu) - \Delta\Lambda\,
+    m\|^2`, with :math:`\Delta` for the difference between two predictions of mean :math:`\mu` and
+    precision :math:`\Lambda`, and base measure N(m, S), standard normal in test units by default.
 
     Args:
         mean: Mean m of the base measure in the units of the targets, [] or [d].
-        cov: Its covariance S in these units: a variance [], variances [d] or a matrix [d, d].
+        cov: Covariance S of the base measure, likewise: [], variances [d] or a matrix [d, d].
 
     Cost: O(n d), for full covariances O(n d^3).
 
@@ -137,8 +137,8 @@ def gaussian_kernel_fisher(
                     + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2]:
 
     V is the cross-covariance of two nodes weighted by the kernel. The features are ``c^1/2`` times
-    those of `gaussian_fisher` with V in place of S, in units of the score, at the same cost. For
-    S = b^2 I and a single g, :math:`V = b^4 / (g^2 + 2 b^2)\, I`.
+    those of `gaussian_fisher` with V in place of S, and D is the distance of two of them. For S =
+    b^2 I and a single g, :math:`V = b^4 / (g^2 + 2 b^2)\, I`.
     Source: the double integral of Glaser et al. (2023), Section 4.2, over Gaussians.
     """
     g = lengths**2
@@ -158,8 +158,8 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
 
     For base measure N(0, b^2 I), ground length g and Gaussians N(mu, sigma^2 I) the squared
     distance is :math:`(\frac{g^2}{g^2 + 2 b^2})^{d/2} [\frac{d b^4}{g^2 + 2 b^2} (\sigma_p^{-2} -
-    \sigma_q^{-2})^2 + \|\mu_p\sigma_p^{-2} - \mu_q\sigma_q^{-2}\|^2]`. If all covariances are equal
-    it is a constant times GFD: with the median heuristic, kernels on the two are then the same.
+    \sigma_q^{-2})^2 + \|\mu_p\sigma_p^{-2} - \mu_q\sigma_q^{-2}\|^2]`. If all covariances are
+    equal, KGFD is a constant times GFD, so with the median heuristic both give the same kernel.
 
     Args:
         mean: Mean of the base measure, as in `GaussianFisher`.
@@ -225,9 +225,9 @@ class Wasserstein(_Euclidean, eqx.Module):
 
     Its square is :math:`\|\mu - \mu'\|^2 + \|\Sigma^{1/2} - \Sigma'^{1/2}\|_F^2` for means mu and
     covariances Sigma: exact if covariances commute (scalar, diagonal, isotropic), an upper bound of
-    the squared W2 otherwise, and always Euclidean, so kernels on it are positive definite. It is
-    :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2` for Laplace predictions with independent
-    coordinates of locations mu and scales beta. All are in the units of the test.
+    W2^2 otherwise. For Laplace predictions with independent coordinates, locations mu and scales
+    beta, the square is :math:`\|\mu - \mu'\|^2 + 2 \|\beta - \beta'\|^2`. The distance is always
+    Euclidean, so kernels on it are positive definite. Units are those of the test.
 
     Cost: O(n d), for full covariances O(n d^3).
 

@@ -1,4 +1,4 @@
-"""Maximum mean discrepancy between predictions, from averages of a kernel on the targets."""
+"""Compute the maximum mean discrepancy of predictions from averages of a kernel on targets."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
 
 
 class Embedded(eqx.Module):
-    """``features`` of the kernel means of n predictions, their ``squared_norms`` [n], and the
+    """Kernel means of n predictions: their ``features``, their ``squared_norms`` [n], and the
     ``formulas`` of `KernelMeans`, with arrays repeated n times so that all leaves have n rows."""
 
     features: PyTree
@@ -32,7 +32,7 @@ class MMD(eqx.Module):
 
     Its square is :math:`E k(Z_p, Z_p') + E k(Z_q, Z_q') - 2 E k(Z_p, Z_q)`, with ground kernel k
     and independent Z, Z' from predictions p and q, by `jaxcal.kernel_means`. With draws, pairs of a
-    draw with itself are included: this gives the MMD of two samples, with a bias of O(1 / draws).
+    draw with itself are included: the MMD of two samples, whose square has a bias of O(1 / draws).
     Kernels on the MMD are positive definite. The squared MMD is clipped at 0 and has a rounding
     error of about eps, so an MMD below eps^1/2 is noise.
 

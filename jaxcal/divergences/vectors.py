@@ -1,4 +1,4 @@
-"""Distances of vectors and of class probabilities, and the kernel on a divergence.
+"""Compute distances of vectors and of class probabilities, and kernel matrices of divergences.
 
 A prediction over classes is a row of probabilities, numpyro's ``Categorical`` (by probabilities or
 logits) or ``Bernoulli`` with classes (0, 1). For other embeddings use `jaxcal.divergences.Vectors`.
@@ -40,8 +40,8 @@ class NodeScores(NamedTuple):
 
 @runtime_checkable
 class VectorDivergence(Divergence, Protocol):
-    """A divergence that has feature ``vectors`` [n, q]. If it sets ``euclidean = True``, it is the
-    Euclidean distance of these vectors."""
+    """A divergence whose method ``vectors`` returns one vector per prediction, [n, q]. Attribute
+    ``euclidean = True`` states that the divergence is the Euclidean distance of these vectors."""
 
     def vectors(self, features: Features, /) -> Array: ...
 
@@ -75,20 +75,20 @@ class _Euclidean:
 
 
 def centred(vectors: Array) -> Array:
-    """Return the vectors minus a central one: a common offset would make distances inaccurate."""
+    """Return the vectors minus their median, as a common offset makes distances inaccurate."""
     return vectors - _median(vectors)
 
 
 def _median(vectors: Array) -> Array:
-    """Return the median of some vectors, [1, q]; 0 for columns where it is not finite. Unlike a
-    mean it stays near most vectors if a few are very large, as scores of narrow predictions are."""
+    """Return the median of at most 511 of the vectors, [1, q]; 0 in columns where it is not finite.
+    Unlike a mean it stays if a few vectors are very large, as scores of narrow predictions are."""
     some = jax.lax.stop_gradient(vectors[:: max(vectors.shape[0] // SOME, 1)])
     middle = in_order(some.T)[:, (some.shape[0] - 1) // 2]
     return jnp.where(jnp.isfinite(middle), middle, 0)[None]
 
 
 def is_euclidean(divergence: DivergenceLike) -> TypeGuard[VectorDivergence]:
-    """Return whether ``euclidean`` is set: the divergence is a distance of its feature vectors."""
+    """Return whether the attribute ``euclidean`` is True, see `VectorDivergence`."""
     return getattr(divergence, "euclidean", False)
 
 
@@ -103,8 +103,8 @@ def _vectors(value: ArrayLike) -> Array:
 class Vectors(_Euclidean, eqx.Module):
     """Euclidean distance of vectors from the user, one per prediction.
 
-    With the inputs x of the model as vectors, a test is one of conditional goodness of fit; with an
-    embedding of the predictions, it is one of calibration.
+    With the inputs x of the model as vectors, a test tests conditional goodness of fit; with an
+    embedding of the predictions, it tests calibration.
 
     Args:
         values: Vectors, [n, q].
@@ -219,8 +219,8 @@ def absolute_gaps(rows: Float[Array, "r m"], cols: Float[Array, "c m"]) -> Float
 class TotalVariation(eqx.Module):
     r"""Total variation distance :math:`\frac12 \sum_k |p_k - q_k|` of class probabilities.
 
-    `jaxcal.kernels.Laplace` on it is :math:`\exp(-TV / l)`, which is positive definite;
-    ``Gaussian`` on it need not be.
+    On this distance `jaxcal.kernels.Laplace` is :math:`\exp(-TV / l)`, a positive definite kernel;
+    ``Gaussian`` need not be positive definite.
 
     Cost: O(m) per pair for m classes, without a matrix product; memory for r rows and c columns
     O(r c + m (r + c)).
@@ -264,9 +264,9 @@ class TotalVariation(eqx.Module):
 class Euclidean(_Euclidean, eqx.Module):
     r"""Euclidean distance :math:`\|p - q\|_2` of class probabilities.
 
-    Kernels of `jaxcal.kernels` on it are positive definite. Up to 16 classes are subtracted one by
-    one, so equal predictions have distance exactly 0; for more classes one matrix product is used,
-    with errors of about eps^1/2 in small distances.
+    Kernels of `jaxcal.kernels` on this distance are positive definite. Up to 16 classes are
+    subtracted one by one, so equal predictions have distance exactly 0; for more classes one matrix
+    product is used, with errors of about eps^1/2 in small distances.
 
     Cost: O(m) per pair for m classes.
 

@@ -1,4 +1,4 @@
-"""Sums over vectors and over tiles of pairs: the only loops over pairs in the package.
+"""The engine computes sums over pairs of observations, from tiles of pairs or from vectors.
 
 This file compiles programs, sets how ``vmap`` runs large ones, and distributes rows over devices.
 """
@@ -25,7 +25,7 @@ with eval_context():  # this module may be imported while a program is traced
 
 @functools.cache
 def optional(option: str) -> bool:
-    """Return whether this XLA accepts the compiler option with the value False."""
+    """Return whether the installed XLA accepts a compiler option, by name, with the value False."""
     try:
         jax.jit(lambda: 0, compiler_options={option: False})()
     except jax.errors.JaxRuntimeError:  # it does not know the option
@@ -39,11 +39,11 @@ def few_targets(key: Any, predictions: Any, targets: Any, *_: Any, **__: Any) ->
 
 
 class LightJit:
-    """A `jax.jit` that compiles in two thirds of the time: without fusion emitters, if XLA can.
+    """Compile a function as `jax.jit` does, in two thirds of the time, without fusion emitters.
 
-    Only for calls outside of jit, vmap and derivatives for whose arguments ``light`` is true:
-    programs without loops over pairs, or with few pairs, run as fast. All other calls use
-    ``program``, the function as `jax.jit` compiles it.
+    ``light(*args, **kwargs)`` returns whether a call runs as fast without them: programs without
+    loops over pairs, or with few pairs, do. Other calls, calls inside of jit, vmap or a derivative,
+    and all calls if XLA needs the emitters use ``program``, the function compiled by `jax.jit`.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class LightJit:
 
 
 def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """Return the function with a ``vmap`` that, on a CPU, loops over the batch.
+    """Return the function with a ``vmap`` that, on a CPU, computes one batch element after another.
 
-    One loop over blocks of pairs fits into the cache; a thousand in parallel do not. On other
-    devices, and for derivatives, ``vmap`` is unchanged; use ``jax.lax.map`` to loop over these.
-    Derivatives of every order and mode are supported. Arguments that are not arrays are static;
-    arrays that the function closes over are treated as arguments.
+    The blocks of one element fit into the cache; those of a thousand in parallel do not. On other
+    devices the function is returned unchanged. A ``vmap`` of its derivatives runs in parallel; use
+    ``jax.lax.map`` to loop. Derivatives of every order and mode are supported. Arguments that are
+    not arrays are static; arrays that the function closes over are treated as arguments.
     """
     if jax.default_backend() != "cpu":
         return function
@@ -103,8 +103,8 @@ def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
 
 def over_rows(function: Callable[..., PyTree], *, mesh: Mesh | None, reduce: bool) -> PyTree:
-    """Return ``function``, of (shared, rows), with rows distributed over the devices of a mesh, if
-    any. Results are summed over devices if ``reduce``, and otherwise concatenated along rows."""
+    """Return ``function(shared, rows)`` with rows distributed over the devices of ``mesh``; None
+    leaves it unchanged. With ``reduce`` results are summed over devices, else concatenated."""
     if mesh is None:
         return function
     axes = tuple(mesh.axis_names)

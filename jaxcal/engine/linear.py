@@ -1,9 +1,9 @@
-r"""Sums over pairs where h is an inner product of vectors z_i: n p numbers instead of n^2.
+r"""Sum h_ij = <z_i, z_j> over pairs of n observations, from the n vectors z_i [p] alone.
 
-:math:`\sum_{i \neq j} w_i w_j \langle z_i, z_j \rangle = |Z^\top w|^2 - \sum_i w_i^2 |z_i|^2`. The
-nonzero eigenvalues of H, the [n, n] matrix of h, are those of :math:`Z^\top Z`; Z has rows z_i [p],
-which are computed block by block and never stored. With b weight columns the cost is n p b
-multiplications, n p^2 / 2 more for squares or eigenvalues, and O(rows p + p^2) memory.
+:math:`\sum_{i \neq j} w_i w_j h_{ij} = |Z^\top w|^2 - \sum_i w_i^2 |z_i|^2` for weights w, where Z
+[n, p] has rows z_i, which are computed block by block and not stored. The nonzero eigenvalues of
+[h_ij] are those of :math:`Z^\top Z`. With b weight columns the cost is n p b multiplications,
+n p^2 / 2 more for squares or eigenvalues, and memory for one block of Z and a [p, p] matrix.
 """
 
 from collections.abc import Callable
@@ -32,15 +32,15 @@ def linear_sums(
     rows: int = ROWS,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
-    """Return all sums over pairs of observations, from sums over their vectors.
+    """Return sums of h_ij over pairs of observations, computed from one vector per observation.
 
     Args:
-        pairwise: The statistic, with ``vectors(features)`` of shape [channels, p, n].
+        pairwise: The statistic h, the inner product of ``vectors(features)``, [channels, p, n].
         features: Pytree with leading axis n >= 2.
         weights: [n, b], one column per draw of the null; b may be 0.
         squares: Whether to compute sums of squares of h.
-        eigenvalues: Whether to compute the p largest eigenvalues of the matrix of h without its
-            diagonal; exact if the diagonal is constant.
+        eigenvalues: Whether to compute the p largest eigenvalues of [h_ij] with diagonal 0; exact
+            if all h_ii are equal.
         rows: Observations per block.
         mesh: Devices that share the observations; results differ between meshes by rounding only.
 
@@ -76,19 +76,19 @@ def along(parts: Parts, columns: Float[Array, "n b"]) -> Float[Array, "p b"]:
 
 
 def triangle(parts: Parts) -> Triangle:
-    """Return the blocks of ``z @ z.T`` on and right of the diagonal, one list per part of z."""
+    """Return the blocks of ``z @ z.T`` on and above the diagonal: one list per row of blocks."""
     return [[part @ other.T for other in parts[k:]] for k, part in enumerate(parts)]
 
 
 def square(blocks: Triangle) -> Float[Array, "p p"]:
-    """Return the symmetric matrix from the blocks of its `triangle`."""
+    """Return ``z @ z.T`` from the blocks that `triangle` returns."""
     k = range(len(blocks))
     return jnp.block([[blocks[i][j - i] if i <= j else blocks[j][i - j].T for j in k] for i in k])
 
 
 def filled(features: PyTree, columns: Float[Array, "n b"], missing: int) -> PyTree:
-    """Return features and columns with ``missing`` more rows. Those of features are copies of the
-    first observation, which add no NaN; those of columns are 0."""
+    """Return features and columns padded by ``missing`` rows: features by copies of the first
+    observation, so that padding cannot be NaN, and columns by zeros."""
 
     def repeated(leaf: Array) -> Array:
         return jnp.concatenate([leaf, jnp.broadcast_to(leaf[:1], (missing, *leaf.shape[1:]))])

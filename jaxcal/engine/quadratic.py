@@ -1,10 +1,10 @@
-r"""The engine: one walk over blocks of H accumulates every sum over pairs that a test needs.
+r"""Compute every sum of a statistic h_ij over pairs of n observations in one pass over tiles.
 
-H, the [n, n] matrix of h, is never stored; blocks above its diagonal are computed once and count
-twice. For b weight columns and tiles of side t the walk costs n^2 b flops (plus the blocks) and
-O(t^2 + n b) memory; up to one tile it is a single fused program. All columns of `HadamardSigns`
-together cost n^2 additions. ``vmap`` over data sets or models is one program, which on a CPU
-processes them one at a time, in cache.
+A tile is a block of the matrix H = [h_ij], which is never stored; blocks above the diagonal are
+computed once and count twice. For b weight columns and tiles of side t, one pass costs n^2 b flops
+(plus evaluations of h) and O(t^2 + n b) memory; if n <= t it is a single fused program. All columns
+of `HadamardSigns` together cost n^2 additions. A ``vmap`` over data sets or models is one program;
+on a CPU it computes them one after another, so that each stays in the cache.
 """
 
 from functools import partial
@@ -27,14 +27,14 @@ LANES = 8  # matrix products are fastest for multiples of this many columns
 
 
 class QuadraticSums(NamedTuple):
-    """Sums over pairs of n observations, for each channel c of h (h is the sum of its channels).
+    """Sums of h_ij over pairs of n observations, for each of c channels; h is their sum.
 
     ``total`` [c]: sum of h_ij over i != j. ``diagonal`` [c, n]: h_ii. ``row_sums`` [c, n]: sum of
     h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j, for the columns w of signs
-    and then of weights. If requested: ``squares`` [c], sum of h_ij^2 over i != j;
+    and then of weights. None unless requested: ``squares`` [c], sum of h_ij^2 over i != j;
     ``all_squares`` [], the same for the sum of the channels; ``eigenvalues`` [r, k], approximate
-    largest eigenvalues of the matrix of h with diagonal 0, for the sum of the channels and then for
-    each channel if there are several; some may be negative.
+    largest eigenvalues of [h_ij] with diagonal 0, some of them possibly negative. Row 0 is for the
+    sum of the channels; with c > 1, rows 1, .., c are for the channels (r = 1 or r = c + 1).
     """
 
     total: Float[Array, " c"]
@@ -48,7 +48,7 @@ class QuadraticSums(NamedTuple):
 
 class _Columns(NamedTuple):
     """Columns that multiply a tile of h: ones and weights, the sketch, the signs of observations,
-    and the sign patterns of their groups. Rows of padding are zero."""
+    and the sign patterns of their groups. Padded rows are zero."""
 
     weights: Float[Array, "r k"]
     sketch: Float[Array, "r q"]
@@ -91,16 +91,16 @@ def quadratic_sums(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
-    """Return all sums over pairs from one pass over blocks of H.
+    """Return sums of h_ij over all pairs of n observations, from one pass over tiles of pairs.
 
     Args:
-        pairwise: The statistic.
+        pairwise: The statistic h.
         features: Pytree with leading axis n >= 2.
         weights: [n, b], one column per bootstrap draw; b may be 0.
-        signs: More columns, whose forms share additions and come before those of ``weights``.
+        signs: Columns of random signs, or None; in ``forms`` they come before ``weights``.
         squares: Whether to compute sums of squares of h.
-        sketch: [n, q] normal draws from which the q largest eigenvalues of H are estimated, or
-            None.
+        sketch: [n, q] normal draws, from which the q largest eigenvalues of [h_ij] with diagonal 0
+            are estimated, or None.
         tile: Observations per side of a tile.
         mesh: Devices that share the tiles; results differ between meshes by rounding only.
 
@@ -123,7 +123,7 @@ def quadratic_sums(
 
 
 def means(sums: QuadraticSums) -> Estimate:
-    """Return the mean of h over pairs of different observations, and its mean over all pairs."""
+    """Return the mean of h_ij over i != j (``unbiased``) and over all i and j (``biased``)."""
     n, total = sums.diagonal.shape[1], jnp.sum(sums.total)
     return Estimate(total / ordered_pairs(n), (total + jnp.sum(sums.diagonal)) / float(n**2))
 
@@ -181,7 +181,7 @@ def _sums(
 def _arranged(
     features: Features, columns: _Columns, signs: HadamardSigns, side: int
 ) -> tuple[Features, _Columns, Array]:
-    """Return features and columns in the order of the signs, and the row of each observation."""
+    """Return features and columns, with signs, in the rows of `Places`, and its ``rows`` [n]."""
     places = signs.arranged(side)
     dtype = columns.weights.dtype
     real = places.signs != 0
@@ -198,7 +198,7 @@ def _arranged(
 
 
 def count(features: Features) -> int:
-    """Return the number of observations; ValueError if the leaves disagree."""
+    """Return the length of the leading axis of all leaves; ValueError if lengths differ."""
     counts = {leaf.shape[0] for leaf in jax.tree.leaves(features)}
     if len(counts) != 1:
         raise ValueError(f"features: leading axes must agree, got {sorted(counts)}")
@@ -211,14 +211,14 @@ def ordered_pairs(n: int) -> float:
 
 
 def _with_ones(weights: Array, dtype: jnp.dtype) -> Array:
-    """Return a column of ones (the statistic itself), the weights, and more ones up to `LANES`."""
+    """Return a column of ones, the weights, and ones up to a multiple of `LANES` columns."""
     more = -(weights.shape[1] + 1) % LANES
     ones = jnp.ones((weights.shape[0], 1 + more), dtype)
     return jnp.concatenate([ones[:, :1], weights.astype(dtype), ones[:, 1:]], axis=1)
 
 
 def _side(n: int, tile: int, devices: int, group: int) -> int:
-    """Return the number of rows of a tile, a multiple of ``group``, for about a tile per device."""
+    """Return the rows of a tile, a multiple of ``group``, small enough for one tile per device."""
     if devices == 1 and n <= tile:
         side = n
     else:
@@ -228,7 +228,7 @@ def _side(n: int, tile: int, devices: int, group: int) -> int:
 
 
 def _tile(pairwise, rows, cols, columns_i, columns_j, offset, group, squares) -> _Tile:
-    """Return the sums of one tile; ``offset``: number of its first row minus its first column."""
+    """Return the sums of one tile; ``offset``: index of its first row minus its first column."""
     h = pairwise.block(rows, cols)
     side = jnp.arange(h.shape[-1])
     h = jnp.where((side[: h.shape[-2], None] + offset == side[None])[None], 0, h)
@@ -249,8 +249,8 @@ def _tile(pairwise, rows, cols, columns_i, columns_j, offset, group, squares) ->
 def _shares(
     h: Float[Array, "c r s"], columns_i: _Columns, columns_j: _Columns, group: int
 ) -> Float[Array, "c m p"]:
-    """Return, for each offset g < m, sums of h over pairs of member a of a group and member
-    a xor g of a group, weighted by signs and by each of p patterns; see `HadamardSigns`."""
+    """Return [c, m, p]: for offset g and pattern k, the sum of h_ij s_i s_j patterns_ik patterns_jk
+    over all pairs of i, member a of a group, and j, member a xor g of a group (`HadamardSigns`)."""
     if columns_i.signs.shape[1] == 0:
         return jnp.zeros((h.shape[0], group, 0), h.dtype)
     parts = fold(h * (columns_i.signs * columns_j.signs.T)[None], group)
@@ -260,8 +260,8 @@ def _shares(
 
 
 def _walk(pairwise, first, second, factor, features, columns, *, n, side, group, squares):
-    """Return forms, row sums, squares and sketch products over the tiles (``first``, ``second``).
-    ``factor``: 1 for tiles on the diagonal, 2 above it, 0 for padding."""
+    """Return forms, row sums, squares and sketch products, summed over tiles (``first[k]``,
+    ``second[k]``) of H. ``factor[k]``: 1 on the diagonal, 2 above it, 0 for padding."""
     tiles = -(-n // side)
 
     def cut(leaf, rows, filling):
@@ -311,7 +311,7 @@ def _add_at(sums: Array, start: Array, values: Array) -> Array:
 
 
 def _spread(walk, mesh: Mesh | None, tiles: int):
-    """Return a function that runs ``walk`` over tiles on and above the diagonal, on all devices."""
+    """Return ``f(features, columns)``, which runs ``walk`` over the tiles i <= j on all devices."""
     i, j = np.triu_indices(tiles)
     factor = np.where(i == j, 1, 2)
 
@@ -341,12 +341,12 @@ def _spread(walk, mesh: Mesh | None, tiles: int):
 
 
 class BlockSums(NamedTuple):
-    """Sums over pairs within m consecutive blocks, for each channel c.
+    """Sums of h_ij over pairs within m consecutive blocks of equal size, for each of c channels.
 
     ``means`` [c, m]: mean of h_ij over i != j in each block. ``diagonal`` [c, n]: h_ii.
     ``row_sums`` [c, n]: sums of h_ij over j != i in the block of i, 0 for the last n mod size rows.
     ``squares`` [c]: sum of h_ij^2 over i != j in all blocks; ``all_squares`` []: the same for the
-    sum of the channels."""
+    sum of the channels; both None unless requested."""
 
     means: Float[Array, "c m"]
     diagonal: Float[Array, "c n"]
@@ -358,7 +358,7 @@ class BlockSums(NamedTuple):
 def block_sums(
     pairwise: Pairwise, features: Features, size: int, *, squares: bool = False
 ) -> BlockSums:
-    """Return sums over the pairs within consecutive blocks of ``size``: O(n size) evaluations of h.
+    """Return `BlockSums` of blocks of ``size`` observations, by O(n size) evaluations of h.
 
     Pairs of the last n mod size observations are ignored. ValueError unless 2 <= size <= n."""
     n = count(features)

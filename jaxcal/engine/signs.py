@@ -1,14 +1,14 @@
-r"""Draw random signs for a wild bootstrap: independent, or in columns whose forms share additions.
+r"""Draw random signs for a wild bootstrap: independent, or with quadratic forms of lower cost.
 
-Columns :math:`w_j = s \circ h_j` with random signs s and columns h_j of a Hadamard matrix have
-quadratic forms of a matrix H that one transform computes together. The entries of h_j multiply as
-their row numbers add bit by bit, :math:`h_j(a) h_j(a') = h_j(a \oplus a')`, so that
+The quadratic forms :math:`w_j^\top H w_j` of columns :math:`w_j = s \circ h_j`, with random signs s
+and columns h_j of a Hadamard matrix, follow from one transform. With the bitwise exclusive or
+:math:`\oplus` of row numbers, :math:`h_j(a) h_j(a') = h_j(a \oplus a')`, so that
 
 .. math:: w_j^\top H w_j = \sum_g h_j(g) \sum_a s_a s_{a \oplus g} H_{a, a \oplus g}:
 
 n^2 additions for n draws, instead of n^2 multiplications per independent column. Signs within a
-column are independent. Two columns are uncorrelated, and so are their forms, up to the share of
-pairs of observations that lie in one group; the groups are random.
+column are independent. Two columns are uncorrelated. The correlation of their forms is of the order
+of the fraction of pairs of observations that lie in one group (`HadamardSigns`).
 """
 
 from typing import NamedTuple
@@ -37,8 +37,8 @@ def _of_words(words: UInt32[Array, " w"], n: int, b: int, dtype: DTypeLike) -> F
 
 
 class Places(NamedTuple):
-    """Arrangement of the observations in t rows: tiles of whole groups. A tile lists the first
-    members of all its groups, then their second members, and so on. Padding has sign 0."""
+    """Order of n observations in t rows, in tiles of whole groups. A tile lists the first members
+    of all its groups, then their second members, and so on. Padded rows have sign 0."""
 
     observations: Int[Array, " t"]  # observation in each row
     signs: Float[Array, " t"]
@@ -47,7 +47,7 @@ class Places(NamedTuple):
 
 
 class HadamardSigns(eqx.Module):
-    r"""b columns of n signs in groups of m observations that share a Hadamard matrix.
+    r"""b columns of random signs of n observations, in groups of m that share a Hadamard matrix.
 
     Observation ``order[k]`` is number a = k mod m of group k div m. Its sign in column j q + r is
     ``signs[k]`` times entry (a, j) of the Hadamard matrix of Sylvester (1867) times
@@ -69,7 +69,7 @@ class HadamardSigns(eqx.Module):
 
     @classmethod
     def draw(cls, key: Key, n: int, b: int, dtype: DTypeLike) -> "HadamardSigns":
-        """Draw order, signs and patterns for n observations and b columns."""
+        """Return random signs of n observations in b columns; groups have m = 32 if n >= 384."""
         keys = jax.random.split(key, 3)
         group = LARGEST_GROUP
         while group > 1 and n < LEAST_GROUPS * group:
@@ -102,7 +102,7 @@ class HadamardSigns(eqx.Module):
         return each.reshape(k, -1)[:, : self.count]
 
     def arranged(self, side: int) -> Places:
-        """Return the arrangement in tiles of ``side`` rows, a multiple of the group size."""
+        """Return the `Places` in tiles of ``side`` rows, a multiple of the group size."""
         n, m = self.signs.shape[0], self.group
         tiles = -(-n // side)
         slots = np.arange(tiles * side).reshape(tiles, side // m, m).swapaxes(1, 2).reshape(-1)
@@ -116,14 +116,14 @@ class HadamardSigns(eqx.Module):
         )
 
     def of_shares(self, shares: Float[Array, "c m q"]) -> Float[Array, "c b"]:
-        """Return the forms of all columns from the sums that `jaxcal.engine.quadratic` computes for
-        the q patterns and each offset g < m between members of groups."""
+        """Return the quadratic forms of all columns, from the sums for offsets g < m and q patterns
+        that `jaxcal.engine.quadratic` computes (``_shares`` there)."""
         forms = jnp.einsum("jg,cgq->cjq", hadamard(self.group, shares.dtype), shares)
         return forms.reshape(shares.shape[0], -1)[:, : self.count]
 
 
 def hadamard(m: int, dtype: DTypeLike) -> Float[Array, "m m"]:
-    """Return Sylvester's Hadamard matrix: (-1)^k for k common 1 bits of i and j; m a power of 2."""
+    """Return Sylvester's Hadamard matrix, m = 2^l: (-1)^k for k bits that are 1 in both i and j."""
     matrix = np.ones((1, 1))
     while len(matrix) < m:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])

@@ -1,4 +1,4 @@
-"""Calibration test from sums of moments times features; it names and locates errors in O(n)."""
+"""Test calibration in O(n) by sums of moments times features, which name and locate errors."""
 
 from jaxcal.entries.calibration import calibration_test
 

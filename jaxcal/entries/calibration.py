@@ -1,4 +1,4 @@
-"""Calibration test from log densities, in linear time; attributes errors to coordinates."""
+"""Test calibration from log densities in linear time, and attribute errors to coordinates."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -59,25 +59,25 @@ def calibration_test(
 ) -> TestResult:
     r"""Test that predictions are calibrated, and attribute errors to coordinates and features.
 
-    Uses log densities up to their constants only. Points are drawn near each prediction and
-    weighted so that under calibration ranks of the target among them are uniform, like ranks among
-    exact draws (`jaxcal.entries.landed`). Moments of ranks and scores, times features (1, the
-    centre and log scale of the prediction, inputs), then have mean 0. Their sums are compared with
-    sums under random signs. The statistic is evidence averaged over named alternatives: shift,
-    spread, correlation, tails, skewness, trends of shift and spread, and "varying": errors along a
-    function of all features, learned from other observations (`jaxcal.entries.evidence`).
+    Log densities may lack their constants. Points are drawn near each prediction and weighted so
+    that under calibration ranks of the target among them are uniform (`jaxcal.entries.landed`).
+    Then moments, functions of ranks and of scores (gradients of log densities), have mean 0, also
+    times features: 1, centre and log scale of the prediction, inputs. Sums of these products are
+    compared with sums under random signs. The statistic is the log of evidence averaged over
+    alternatives: shift, spread, correlation, tails, skewness, trends of shift and spread, and
+    "varying": errors along an unknown function of all features (`jaxcal.entries.evidence`).
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: n log densities: an `Unnormalized`, or a numpyro distribution with batch shape
-            [n], which is sampled if possible. Or 4 or more `Draws` (or `McmcDraws`) of each
-            prediction: targets are ranked among one half; the other half estimates the centre and
-            scale. The density of draws is taken to be normal with these moments.
+            [n], which is sampled if possible. Or `Draws` (or `McmcDraws`), at least 4 of each
+            prediction: targets are ranked among one half of them; the other half estimates centre
+            and scale, and log densities are those of normal distributions with these.
         targets: Observed targets, shape [n], [n, d] or [n, ...].
         inputs: Inputs of the predictions, or other numbers on which errors may depend, [n] or
-            [n, q], or a data frame, whose column names are used. Categories are columns of 0 and 1.
+            [n, q], or a data frame, whose column names are used. Encode categories as 0 and 1.
             If there are more than 10 columns, the 10 leading principal components are tested
-            together, and each column by itself if there are at most 200.
+            together and, if there are at most 200 columns, each column by itself.
         names: Names of the d coordinates of a target; by default 0, 1, ...
         statistics: A JAX function of one target (and its inputs, if passed) that returns one or
             several numbers, whose ranks are tested too: SBC of quantities that you choose (Modrak
@@ -97,8 +97,8 @@ def calibration_test(
         have such a target with probability 1e-6. Scores are unused if a density has a boundary.
 
     Cost per observation, for predictions that are not sampled: about 190 log densities, 6 gradients
-    and 5 d Hessian-vector products, and k b multiplications for k entries (d = 2: 41) and b draws
-    of the null. Linear in n.
+    and 5 d Hessian-vector products, and k b multiplications for k products of a moment and a
+    feature (d = 2: 41) and b draws of the null. Linear in n.
 
     Source: Tjelmeland (2004) for weighted candidates; Talts et al. (2018) for ranks; Stein (1972)
     for scores; White (1982) and Hansen (1982) for moments times features; Dawid (1984) for learned
@@ -147,8 +147,8 @@ def calibration_test(
 def table_names(
     names: Sequence[str] | None, ys: Array, inputs: ArrayLike | None, columns: Points | None
 ) -> Names:
-    """Return the checked names of the coordinates of a target, by default 0, 1, .., and of the
-    columns of a table."""
+    """Return two tuples: validated names of the d coordinates of a target, by default 0, 1, ..; and
+    names of the columns of the table: "everywhere", "centre", "scale", then those of inputs."""
     called = checks.names(names, ys[0].size, "coordinate") or tuple(map(str, range(ys[0].size)))
     along = () if columns is None else input_names(inputs, columns.shape[1])[:MOST]
     return called, ("everywhere", "centre", "scale", *along)
@@ -171,7 +171,7 @@ def _returns_numbers(statistics: Statistics, ys: Array, inputs: Points | None) -
 def observed(
     predictions: Predictions, ys: Array, inputs: ArrayLike | None
 ) -> tuple[Predictions, Points | None]:
-    """Return checked log densities and inputs; ValueError or TypeError names a wrong argument."""
+    """Return validated log densities, and inputs [n, q] or None; errors name the wrong argument."""
     return densities(predictions, ys), _checked(inputs, ys)
 
 
@@ -196,15 +196,15 @@ def _unjudged(
     level: Scalar,
     statistics: Statistics | None,
 ) -> TestResult:
-    """Return the result without a verdict; only limits in its table depend on ``level``."""
+    """Return the result without a verdict; ``level`` affects only the limits in its table."""
     return one_at_a_time(partial(_one, statistics))(key, predictions, targets, inputs, null, level)
 
 
 class Fit(NamedTuple):
-    """Ranks and scores of n targets, and notes. Masks [n]: ``kept`` observations enter the sums;
-    ``impossible`` ones (density 0, or far in the tail) lead to rejection; ``lost`` ones have a
-    density or score that is not finite. ``ends``: whether a density has a boundary; ``flat``:
-    whether all densities are constant on their points."""
+    """Ranks (``seen``) and scores of n targets, and notes. Masks [n]: ``kept`` observations enter
+    the sums; ``impossible`` ones (density 0, or far in the tail) lead to rejection; ``lost`` ones
+    have a density or score that is not finite. ``ends``: whether a density has a boundary;
+    ``flat``: whether all densities are constant on the points among which targets are ranked."""
 
     seen: Seen
     scores: Points | None
@@ -225,7 +225,7 @@ class Fit(NamedTuple):
         statistics: Statistics | None = None,
         inputs: Float[Array, "n q"] | None = None,
     ) -> "Fit":
-        """Return the fit to observations; ``fixed``: ``units`` and ``ends`` from another fit."""
+        """Fit n observations. ``fixed``: (units, ``ends``) of an earlier sample, to be used."""
         n = len(targets)
         raw = targets.reshape(n, -1)
         finite = jnp.all(jnp.isfinite(raw), axis=1)
@@ -360,7 +360,7 @@ def _steps(fit: Fit, frame: Frame, alternatives: tuple[str, ...]) -> tuple[str, 
 
 
 def about_data(predictions: Predictions, targets: Array, inputs: Points | None) -> dict[str, Array]:
-    """Return the notes that do not need points near the predictions."""
+    """Return notes by code on NaN, constant, far or repeated values in targets, inputs, draws."""
     raw = targets.reshape(len(targets), -1)
     drawn = isinstance(predictions, Draws)
     described = predictions.samples if drawn else ()
@@ -391,8 +391,8 @@ def _table(
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:
-    """Return the statistic and its b draws, ``statistic`` [1 + b], as `Sums` for a null.
-    ``contributions`` [n]: what the statistic loses without each observation, to first order."""
+    """Return `Sums` that a null can judge. ``statistic`` [1 + b]: observed value, then b draws.
+    ``contributions`` [n]: decrease of the statistic without each observation, to first order."""
     n = len(contributions)
     row = (contributions * ordered_pairs(n))[None]
     forms = statistic[None, 1:] * ordered_pairs(n)

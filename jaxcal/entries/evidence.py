@@ -1,25 +1,25 @@
-r"""Statistic of the calibration test: evidence averaged over alternatives; learned entries.
+r"""Compute the statistic of the calibration test: evidence averaged over alternatives.
 
-An entry is the sum over observations of a moment times a feature, with mean 0 under calibration.
-Divided by the roots of their sums of squares, entries z have deviation 1 and correlations R under
-random signs. If the entries of a block are shifted by :math:`N(0, \tau^2 I)`, the log evidence is
+An entry is a sum :math:`\sum_i t_i \varphi_i` over observations of a moment t times a feature,
+with mean 0 under calibration. Divided by :math:`(\sum_i t_i^2 \varphi_i^2)^{1/2}`, entries z have
+deviation 1 and correlations R under random signs. Entries are in blocks, and blocks in groups (the
+alternatives). If all entries of a block are shifted by :math:`N(0, \tau^2 I)`, the log evidence is
 
 .. math:: \tfrac12 z^\top (R^{-1} - (R + \tau^2 I)^{-1}) z - \tfrac12 \log |I + \tau^2 R^{-1}|,
 
 and if only one entry is shifted, the same with R = 1. The statistic is the log of the evidence
-averaged over these two cases, over blocks and over groups. R and the roots do not change under
-signs. Therefore they, :math:`\tau` and the weights of groups affect power only, not the level.
+averaged over these two cases, over blocks and over groups. The divisors, R, :math:`\tau` and the
+weights of groups do not depend on the signs, so they affect power only, not the level.
 
 Source: Good (1992), The Bayes/non-Bayes compromise, for averaged evidence as a statistic.
 
-The learned entry detects errors along an unknown function of the features. Observations are divided
-at random into parts. From the first k parts a ridge regression on random waves of features learns
-the mean :math:`\hat t_{kq}` of each moment :math:`t_q`; the entry of an observation in the next
-part is :math:`\sum_q \hat t_{kq}(p) t_q`. Its mean given earlier parts is 0: sums are a martingale
-under calibration, and positive if the learned errors recur.
+A learned entry detects errors along an unknown function of the features. Observations are divided
+at random into parts. In the first k parts, a ridge regression on cosines and sines of features
+learns :math:`\hat t_{kq}(p)`, the mean of moment :math:`t_q` given prediction p. Observations of
+the next part add :math:`\sum_q \hat t_{kq}(p) t_q`. Under calibration these terms have mean 0 given
+earlier parts, so that sums are a martingale; sums are positive if the learned errors recur.
 
-Source: Dawid (1984), Statistical theory: the prequential approach, for judging each part by earlier
-ones; Rahimi and Recht (2007) for random waves.
+Source: Dawid (1984) for judging each part by earlier ones; Rahimi and Recht (2007) for cosines.
 """
 
 import math
@@ -42,15 +42,15 @@ NARROW = 32  # most entries of a narrow block
 
 
 class Entries(NamedTuple):
-    """Entries of all groups: one column of ``values`` [n, k] each, with sum of squares 1 (or 0).
-    The first c belong to blocks and have ``correlations`` [c, c]; the others are `Group.alone`."""
+    """Terms ``values`` [n, k] of n observations in k entries; each column has sum of squares 1 (or
+    0). The first c are in blocks, with ``correlations`` [c, c]; the others in `Group.alone`."""
 
     values: Float[Array, "n k"]
     correlations: Float[Array, "c c"]
 
     @classmethod
     def of(cls, groups: list[Group], kept: Bool[Array, " n"]) -> "Entries":
-        """Return the entries, first all blocks; rows are 0 for observations that are not kept."""
+        """Return the scaled columns of all groups; rows of observations not ``kept`` are 0."""
         values, in_blocks = side_by_side(groups, kept)
         sizes = jnp.sqrt(jnp.sum(values**2, axis=0, keepdims=True))
         values = values / jnp.where(sizes > 0, sizes, 1)
@@ -58,7 +58,7 @@ class Entries(NamedTuple):
         return cls(values, of_blocks.T @ of_blocks)
 
     def sums(self, signs: Float[Array, "n b"] | HadamardSigns) -> Float[Array, "k b1"]:
-        """Return sums of the entries: without signs, then with each column of signs."""
+        """Return column sums of ``values``, [k, 1 + b]: unsigned, then for b columns of signs."""
         if isinstance(signs, HadamardSigns):
             drawn = signs.sums(self.values)
         else:
@@ -67,7 +67,7 @@ class Entries(NamedTuple):
 
 
 def side_by_side(groups: list[Group], kept: Bool[Array, " n"]) -> tuple[Float[Array, "n k"], int]:
-    """Return entries of all groups (0 unless ``kept``), and the number of those in blocks."""
+    """Return columns of all groups, blocks first (rows 0 unless ``kept``); the number in blocks."""
     blocks = [block for group in groups for block in group.blocks]
     alone = [group.alone for group in groups if group.alone is not None]
     values = jnp.where(kept[:, None], jnp.concatenate(blocks + alone, axis=1), 0)
@@ -77,9 +77,9 @@ def side_by_side(groups: list[Group], kept: Bool[Array, " n"]) -> tuple[Float[Ar
 def log_evidence(
     z: Float[Array, "k b"], r: Float[Array, "c c"], groups: list[Group]
 ) -> Float[Array, "g b"]:
-    """Return the log of weight times evidence of each group, for b columns of sums of variance 1.
+    """Return the log of (prior weight times evidence) for g groups and b columns of entries.
 
-    ``z`` [k, b]: sums; ``r`` [c, c]: correlations of the first c of them, which belong to blocks.
+    ``z`` [k, b]: entries of variance 1; ``r`` [c, c]: correlations of the first c, those of blocks.
     Cost: k^3 + k^2 b for the largest block, of k entries.
     """
     sizes = [block.shape[1] for group in groups for block in group.blocks]
@@ -104,23 +104,23 @@ def log_evidence(
 
 
 def _runs(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return row numbers of m consecutive runs with these counts, padded to the longest, and a mask
-    of the entries that are not padding, both [m, w]."""
+    """Return row numbers of m consecutive runs of ``counts`` rows, padded with 0 to the longest (w
+    rows), and a mask that is False for padding, both [m, w]."""
     offsets = np.arange(max(counts))[None]
     real = offsets < np.asarray(counts)[:, None]
     return np.where(real, np.cumsum([0, *counts[:-1]])[:, None] + offsets, 0), real
 
 
 def _means(logs: Float[Array, "k b"], counts: list[int]) -> Float[Array, "m b"]:
-    """Return the log of the mean of exp(logs) over each of m runs of ``counts`` rows."""
+    """Return log(mean(exp(logs))) over each of m consecutive runs of ``counts`` rows."""
     at, real = _runs(counts)
     filled = jnp.where(real[:, :, None], logs[at], -jnp.inf)
     return jax.nn.logsumexp(filled, axis=1) - jnp.log(jnp.asarray(counts, logs.dtype))[:, None]
 
 
 def _whole(z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]) -> Float[Array, "m b"]:
-    """Return the log evidence of m blocks whose entries may all be shifted. Blocks of at most
-    `NARROW` entries are padded to the widest of these, others to the widest: two programs suffice.
+    """Return the log evidence that all entries of a block are shifted, for each of m blocks. Those
+    of at most `NARROW` entries are padded to the widest of these, others to the widest of all.
     """
     used, (at, real) = jnp.diagonal(r) > 0, _runs(sizes)
     narrow = np.asarray(sizes) <= NARROW
@@ -137,7 +137,7 @@ def _shifted(
     z: Float[Array, "m w b"], there: Bool[Array, "m w"], r: Float[Array, "c c"], at: np.ndarray
 ) -> Float[Array, "m b"]:
     """Return `_whole` for m blocks padded to w entries. ``at`` [m, w]: rows of r of the entries;
-    ``there``: which entries are not padding."""
+    ``there``: False for padding and for entries that are always 0."""
     pairs, eye = there[:, :, None] & there[:, None], jnp.eye(at.shape[1], dtype=r.dtype)[None]
     inside = jnp.where(pairs, (1 - RIDGE) * r[at[:, :, None], at[:, None]] + RIDGE * eye, eye)
     both = jnp.stack([inside, inside + TAU2 * eye])
@@ -158,7 +158,7 @@ LENGTHS = 0.75  # length of a wave, in deviations of a feature
 def varying(
     key: Key, frame: Frame, seen: Seen, inputs: Points | None, kept: Bool[Array, " n"]
 ) -> Group:
-    """Return the alternative that shift or spread depends in any way on predictions and inputs.
+    """Return the alternative "varying": shift or spread is an unknown function of the features.
     Cost per observation: 4 (PARTS - 1) WAVES^2 multiplications."""
     features = jnp.concatenate(frame.features(seen, inputs), axis=1)
     (n, q), keys = features.shape, jax.random.split(key)
@@ -173,8 +173,8 @@ def varying(
 def learned(
     features: Float[Array, "n r"], moments: Float[Array, "n q"], part: Int[Array, " n"]
 ) -> Float[Array, "n 1"]:
-    """Return an entry per observation, learned from all parts before its own; a constant error
-    does not enter it. It is 0 in part 0. Observations of part `PARTS` are left out: 0 too."""
+    """Return each observation's term of the learned entry (see the module). The regression has an
+    intercept, which the term omits. 0 in part 0, and in part `PARTS`, which is left out."""
     centered = features - jnp.mean(features, axis=0, keepdims=True)
     regressors = jnp.concatenate([jnp.ones_like(centered[:, :1]), centered], axis=1)
     ridge = jnp.diag(jnp.full(regressors.shape[1], PENALTY, features.dtype).at[0].set(1))

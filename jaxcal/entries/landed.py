@@ -1,8 +1,8 @@
-r"""Weighted points near each prediction, among which the target has uniform ranks.
+r"""Draw weighted points near each prediction, among which the target has uniform ranks.
 
-Take the target, a draw of p under calibration, and m points from a density q, with weights
-:math:`w_c \propto p(z_c) / q(z_c)` for all m + 1 points. Given the set of points but not which of
-them is the target, point c is the target with probability :math:`w_c`. So the weighted, randomized
+Take the target, a draw of p under calibration, and m draws of a density q, with weights
+:math:`w_c \propto p(z_c) / q(z_c)` for all m + 1 points :math:`z_c`. If only the set of points
+is known, point c is the target with probability :math:`w_c`. So the weighted, randomized
 rank of **any** statistic of the target is exactly uniform given its prediction, for every m and
 every q with q > 0 where p > 0. If q = p, all weights are equal. p is needed up to a constant only.
 
@@ -40,11 +40,11 @@ class Landed(NamedTuple):
     """The target and m points of each of n predictions, in standardized units.
 
     ``points`` [n, m + 1, d], the target first; ``logs`` [n, m + 1], log densities up to a constant
-    per prediction; ``weights`` [n, m + 1], rows sum to 1. The others do not depend on targets:
+    per prediction; ``weights`` [n, m + 1], rows sum to 1. Other fields do not depend on targets:
     ``centers`` [n, d]; ``scales`` [n, d, d], where ``scales @ scales.T`` approximates covariances
-    near a mode; ``claims``, centre and deviation of the prediction for features, both [n, d];
-    ``endless`` [n], whether the density falls more slowly than 1 / distance along one coordinate
-    (i mod d for prediction i), so that its integral is infinite.
+    near a mode; ``claims``: (centre, standard deviation) of predictions, both [n, d], from which
+    features are computed; ``endless`` [n]: whether the density falls more slowly than 1 / distance
+    along coordinate i mod d of prediction i, so that its integral is infinite; False for draws.
     """
 
     points: Float[Array, "n k d"]
@@ -59,12 +59,12 @@ class Landed(NamedTuple):
 def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Landed:
     r"""Return points near each prediction: draws if it can be sampled, else weighted points.
 
-    Weighted points come from a mixture of three normal densities: around a mode, with its
-    curvature; around all targets; and with the moments of weighted points from these two, which
-    covers all modes.
+    Weighted points come from a mixture of three normal densities: at a mode, with the curvature
+    there; with mean and covariance of all targets; and with mean and covariance of weighted points
+    from these two densities, so that further modes are covered.
 
-    ``targets`` [n, *event] are ``ys`` in the units of the data. Densities are evaluated at these,
-    as a change of units and back does not preserve integers.
+    ``ys`` [n, d]: targets in standardized units; ``targets`` [n, *event]: in the units of the data.
+    Densities are evaluated at ``targets``, as a change of units and back may alter integers.
 
     Cost per prediction: m + 51 log densities and a `jaxcal.whitening.Landing`; m + 1 for draws.
     """
@@ -83,8 +83,8 @@ def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> L
 def _drawn(
     predictions: Standardized, draws: Float[Array, "n k *event"], ys: Points, targets: Array
 ) -> Landed:
-    """Return `Landed` with half of the draws as points. Known moments, or else those of the other
-    half, give centres and scales; `Draws` get normal log densities with these moments."""
+    """Return `Landed` with half of the draws as points. Centres and scales are known moments or, if
+    there are none, those of the other half. For `Draws`, log densities are normal with these."""
     (n, d), k = ys.shape, draws.shape[1]
     originals = jnp.concatenate([targets[:, None], draws[:, : k // 2]], axis=1)
     points = predictions.units.points(originals.reshape(n, -1, d))
@@ -110,8 +110,8 @@ def _drawn(
 def _log_normal(
     centers: Points, scales: Float[Array, "n d d"], points: Float[Array, "n k d"], few: int
 ) -> Float[Array, "n k"]:
-    """Return log densities of normal distributions up to constants. Their covariances are estimated
-    from ``few`` draws, and so are first shrunk towards their diagonals."""
+    """Return log densities of normal distributions at k points, up to constants. Covariances
+    ``scales @ scales.T``, estimated from ``few`` draws, are first shrunk towards diagonals."""
     covariances, d = scales @ jnp.swapaxes(scales, 1, 2), centers.shape[1]
     share = jnp.where(jnp.eye(d, dtype=bool), 1, few / (d + few)).astype(scales.dtype)
     covariances = covariances * share[None]
@@ -135,7 +135,7 @@ def _climbed(key: Key, predictions: Standardized, ys: Points, targets: Array) ->
 
 
 def _far(centers: Points, deviations: Points) -> Float[Array, "n 2 d"]:
-    """Return two points per prediction, far out on both sides along coordinate i mod d."""
+    """Return points `FAR` deviations to either side of centre i, along coordinate i mod d."""
     n, d = centers.shape
     along = jnp.arange(n)[:, None] % d == jnp.arange(d)[None]
     steps = FAR * jnp.where(along, at_least(deviations, 1), 0)
@@ -151,7 +151,7 @@ Chance = tuple[Float[Array, "r m 1"], Float[Array, "r m d"]]
 def _chances(
     keys: PointKeys, d: int, rows: int, counts: tuple[int, ...], dtype: DTypeLike
 ) -> tuple[Float[Array, "nodes d"], list[Chance]]:
-    """Return standard normal nodes, and for each m of ``counts`` the `Chance` of m points."""
+    """Return standard normal nodes, and random numbers `Chance` for m points, m in ``counts``."""
     shapes = [(N_NODES, d)]
     for m in counts:
         shapes += [(rows, m, 1), (rows, m, d)]
@@ -163,8 +163,8 @@ def _chances(
 
 
 class _Near(NamedTuple):
-    """Regions where n predictions have their mass: ``centers`` and ``scales`` of modes; weighted
-    mean ``middle`` and covariance ``spread`` of first points, with their ``weights``."""
+    """Estimates of where n predictions have mass: ``centers`` and ``scales`` at modes; mean
+    ``middle`` and covariance ``spread`` of `N_FIRST` points with importance ``weights``."""
 
     centers: Points
     scales: Float[Array, "n d d"]
@@ -185,7 +185,7 @@ class _Near(NamedTuple):
         """Return `_Near` of predictions of ``shape`` (n, d), and random numbers for later points.
 
         ``later``: sizes of the sets of later points. ``keys``: for nodes, for first points, then
-        one per later set. ``rows``: n sets of random numbers, or 1 that all predictions share.
+        one per later set. ``rows``: n, or 1 if all predictions use the same random numbers.
         """
         nodes, (chance, *others) = _chances(keys, shape[1], rows, (N_FIRST, *later), dtype)
         summits = Landing().summits(predictions, nodes, shape[0])
@@ -198,8 +198,8 @@ class _Near(NamedTuple):
 
     @property
     def three(self) -> list[Part]:
-        """Return normal densities around the mode, all targets, and the first points. The
-        covariance of the last is bounded from below, as few points may carry all the weight."""
+        """Return the normal densities of the mixture in `landed`: at the mode, at all targets, and
+        at the first points. The last covariance is enlarged, as few points may have weight."""
         two = _about(self.centers, self.scales)
         d = self.centers.shape[1]
         wider = self.spread + self.scales @ jnp.swapaxes(self.scales, 1, 2) / 5
@@ -208,8 +208,8 @@ class _Near(NamedTuple):
 
     @property
     def claims(self) -> tuple[Points, Points]:
-        """Return centres and deviations [n, d]: of the modes, which have no noise, or of the first
-        points if enough points have weight and the two differ, as with several modes."""
+        """Return centres and deviations, both [n, d]: at modes, which have no sampling noise, or of
+        first points where these differ clearly from the mode and enough points have weight."""
         deviations = jnp.linalg.norm(self.scales, axis=2)
         enough = 1 / jnp.sum(self.weights**2, axis=1) > ENOUGH
         widths = jnp.sqrt(at_least(jnp.diagonal(self.spread, axis1=1, axis2=2), 0))
@@ -239,7 +239,7 @@ def located(
 ) -> tuple[Points, Float[Array, "n d d"], Bool[Array, " n"]]:
     """Return centres [n, d], scales [n, d, d], and whether enough points had weight, [n].
 
-    They come from known moments, else from weighted points that are drawn in rounds. Equal
+    These are known moments (flags are then True), or moments of points drawn in rounds. Equal
     predictions get equal values. Cost per prediction without known moments: `ROUNDS` max(2, d)
     `N_POINTS` + `N_FIRST` log densities and a `jaxcal.whitening.Landing`.
     """
@@ -270,7 +270,7 @@ def _tempered(
     predictions: Standardized, parts: list[Part], points: Float[Array, "n m d"]
 ) -> tuple[Points, Float[Array, "n d d"], Bool[Array, " n"]]:
     """Return mean and covariance of weighted points, and whether the weights were used unchanged.
-    Weights are raised to the largest power of 1, 1/2, .. with enough effective points."""
+    Weights are raised to the largest power among 1, 1/2, 1/4, .. that leaves enough points."""
     logs = _logs(predictions, _originals(predictions, points), points.dtype)
     logs = logs - _log_mixture(parts, points)
     powers = 2.0 ** -jnp.arange(8, dtype=logs.dtype)
@@ -308,8 +308,8 @@ def _log_mixture(parts: list[Part], points: Float[Array, "n k d"]) -> Float[Arra
 
 
 def _usable(centers: Points, scales: Array) -> tuple[Points, Array]:
-    """Return centres and scales; if not finite or singular 0 and I, which are those of all targets
-    in standardized units."""
+    """Return centres and scales; 0 and I, the values for all targets in standardized units, where
+    they are not finite or a row of the scale is 0."""
     eye = jnp.eye(scales.shape[1], dtype=scales.dtype)[None]
     smallest = jnp.min(jnp.linalg.norm(scales, axis=2), axis=1)
     usable = jnp.all(jnp.isfinite(centers), axis=1) & (smallest > 0) & jnp.isfinite(smallest)
@@ -330,8 +330,8 @@ def _logs(
     at_target: bool = False,
 ) -> Float[Array, "n k"]:
     """Return log densities of each prediction at its k points ``originals``, in the units of the
-    data. NaN becomes -infinity, as it may be a logarithm outside the support. With ``at_target``,
-    NaN of a user's density at the first point becomes infinity: the observation is unusable."""
+    data. NaN becomes -infinity, as it may be a logarithm outside the support; with ``at_target``,
+    NaN of a user's density at point 0 becomes +infinity, which marks an unusable observation."""
 
     def of_one(log_density: Any, y: Array, zs: Array) -> Array:
         return jax.lax.map(log_density, zs)

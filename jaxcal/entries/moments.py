@@ -1,9 +1,9 @@
-r"""Entries: moments with mean zero given the prediction, times features of the prediction.
+r"""Compute entries: moments with mean 0 given the prediction, times features of the prediction.
 
 For any feature :math:`\varphi` of a prediction or its input, and any moment with
 :math:`E[t(p, Y) \mid p] = 0`, :math:`E[\varphi(p) t(p, Y)] = 0`. :math:`\varphi = 1` detects an
-error common to all predictions. The other features (the centre and log scale that a prediction
-claims, inputs) detect errors that change along them.
+error common to all predictions. The other features (centre and log scale of the prediction,
+inputs) detect errors that change along them.
 """
 
 from typing import NamedTuple
@@ -23,9 +23,9 @@ MOST_ALONE = 512  # most products of a moment with single columns
 
 
 class Group(NamedTuple):
-    """A named alternative: the shifted entries are all k of one of the ``blocks`` [n, k], or one
-    entry of a block, or one of the entries ``alone`` [n, k] (None without). ``weight``: prior
-    weight. ``positive``: whether the shift is positive, for a group of one entry."""
+    """A named alternative: all k entries of one of the ``blocks`` [n, k] are shifted, or one entry
+    of a block, or one entry of ``alone`` [n, k] (None if there are none). ``weight``: prior
+    weight. ``positive``: whether the shift is known to be positive (only for one entry)."""
 
     name: str
     weight: float
@@ -35,7 +35,7 @@ class Group(NamedTuple):
 
 
 def features_of(seen: Seen) -> tuple[Points, Points]:
-    """Return the claimed centre and log scale of each coordinate, standardized, [n, d] each."""
+    """Return centre and log scale of each prediction, standardized over them, [n, d] each."""
     centers, deviations = seen.claims
     return standardized(centers), standardized(jnp.log(deviations))
 
@@ -73,11 +73,11 @@ def standardized(columns: Float[Array, "n q"]) -> Float[Array, "n q"]:
 
 
 class Few(NamedTuple):
-    """Map from columns to standardized columns; if more than `MOST`, to principal components.
+    """Map columns to standardized columns or, if more than `MOST`, to principal components.
 
     More than `SKETCHED` columns, such as pixels, are first reduced to `SKETCHED` random
-    combinations. ``columns`` and ``components``: scalings of both; ``vectors`` [min(columns,
-    `SKETCHED`), `MOST`]: principal axes. The last two are None for at most `MOST` columns."""
+    combinations. ``columns``, ``components``: scalings of columns and of principal components;
+    ``vectors``: principal axes. The last two are None for at most `MOST` columns."""
 
     columns: Scaling
     vectors: Float[Array, "r q"] | None
@@ -94,7 +94,7 @@ class Few(NamedTuple):
         return cls(scaling, vectors, Scaling.of(mixed @ vectors))
 
     def __call__(self, columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
-        """Map columns of the fitted or of other observations."""
+        """Return the features of these columns, from the fitted or from other observations."""
         scaled = self.columns(columns)
         if self.vectors is None or self.components is None:
             return scaled
@@ -110,7 +110,7 @@ def _sketched(columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
 
 
 class Frame(NamedTuple):
-    """Maps of claimed centres, log scales and inputs to features."""
+    """Fitted maps from centres, log scales and inputs of predictions to features."""
 
     center: Few
     scale: Few
@@ -132,7 +132,7 @@ class Frame(NamedTuple):
         return jnp.sum(jnp.isinf(few.columns.scale))
 
     def features(self, seen: Seen, inputs: Float[Array, "n q"] | None) -> list[Float[Array, "n r"]]:
-        """Return the features from claimed centres, from log scales, and from inputs if any."""
+        """Return a list of features: from centres of predictions, log scales, and inputs if any."""
         centers, deviations = seen.claims
         claimed = [self.center(centers), self.scale(jnp.log(deviations))]
         if inputs is None or self.inputs is None:
@@ -140,7 +140,7 @@ class Frame(NamedTuple):
         return [*claimed, self.inputs(inputs)]
 
     def along(self, seen: Seen, inputs: Float[Array, "n q"] | None) -> Float[Array, "f n d"]:
-        """Return the feature of each table column but the first, for each coordinate, [f, n, d]."""
+        """Return the feature of each column of the table after "everywhere", per coordinate."""
         centers, deviations = seen.claims
         each = [self.center.columns(centers), self.scale.columns(jnp.log(deviations))]
         if inputs is not None and self.inputs is not None:
@@ -150,7 +150,7 @@ class Frame(NamedTuple):
 
 
 def cosines(ranks: Float[Array, "n q"], order: int) -> Float[Array, "n q"]:
-    """Return cosines of uniform ranks: mean 0, variance 1, and symmetric for odd orders."""
+    """Return sqrt(2) cos(pi order u) of ranks u: mean 0 and variance 1 if u is uniform."""
     return 2**0.5 * jnp.cos(jnp.pi * order * ranks)
 
 
@@ -222,8 +222,8 @@ def whole(ranks: Ranked) -> Float[Array, "n 1"]:
 def _alone(
     moments: Float[Array, "n q"], columns: Float[Array, "n r"] | None
 ) -> Float[Array, "n k"] | None:
-    """Return moments (their sum, above `MOST_ALONE` products) times each column: principal
-    components may lack an input that varies little. None unless `MOST` < r <= `SKETCHED`."""
+    """Return moments times each column, as principal components may miss one input. Above
+    `MOST_ALONE` products, moments are summed first. None unless `MOST` < r <= `SKETCHED`."""
     if columns is None or not MOST < columns.shape[1] <= SKETCHED:
         return None
     if moments.shape[1] * columns.shape[1] > MOST_ALONE:

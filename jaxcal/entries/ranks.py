@@ -1,4 +1,4 @@
-"""Ranks of targets among points near their predictions, and summaries of these points."""
+"""Rank targets among points near their predictions, and summarize these points."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -23,14 +23,14 @@ class Ranked(NamedTuple):
     """Ranks of n targets among their points, uniform given the prediction under calibration: of the
     log ``density``, of ``coordinates``, and of ``products`` of pairs of coordinates minus means.
 
-    ``at_most``: upper end of the randomized rank ``density``. ``resolved``: ``coordinates``, but
-    redrawn uniformly below the least and above the greatest rank that the points resolve. If one
+    ``at_most``: largest value that the random rank ``density`` could take. ``resolved``: ranks of
+    coordinates, redrawn uniformly if nearer to 0 or 1 than the points resolve. If one
     coordinate of a prediction is wrong, the target has almost no weight, and its ranks in the other
     coordinates are 0 or 1 too often; ``resolved`` ranks avoid this, but say less about tails.
-    ``statistics``: ranks of functions of the target. ``halves``: ranks of coordinates among either
-    half of the points. ``grain``: sum of squared weights, 1 / effective number of points.
-    ``expected``: given the points, the expected product of the normal scores of each of the q pairs
-    of coordinates, first of ``coordinates``, then of ``resolved``.
+    ``statistics``: ranks of the user's functions. ``halves``: ranks of coordinates among the first
+    and the second half of the points. ``grain``: sum of squared weights, 1 / effective number.
+    ``expected``: expected product, under the prediction, of the normal scores of each of the q
+    pairs of coordinates, first for ``coordinates``, then for ``resolved``.
     """
 
     density: Float[Array, " n"]
@@ -49,7 +49,7 @@ class Ranked(NamedTuple):
 
     @property
     def shown(self) -> Float[Array, "n r"]:
-        """Return ``result.ranks``: ranks of log density, of each coordinate, and of statistics."""
+        """Return ``result.ranks`` [n, 1 + d + s]: of log density, coordinates, and statistics."""
         each = [self.density[:, None], self.coordinates, self.statistics]
         return jnp.concatenate(each, axis=1)
 
@@ -88,7 +88,7 @@ class Seen(NamedTuple):
 
     @classmethod
     def of(cls, key: Key, near: Landed, values: Float[Array, "n k s"] | None = None) -> "Seen":
-        """Summarize the points; ``values``: user's statistics of the target and each point."""
+        """Summarize points ``near``; ``values``: user's statistics of the target and each point."""
         weights, largest = near.weights, jnp.max(near.logs, axis=1)
         weighted = jnp.max(weights, axis=1) > jnp.min(weights, axis=1)
         return cls(
@@ -117,8 +117,8 @@ def seen(
     """Return summaries of the points near each prediction; ``ys`` and ``targets`` as in `landed`.
     With an `Unnormalized`, observations are processed in blocks, which bounds memory.
 
-    With one key per row, the draws of an observation do not depend on other rows; distributions
-    draw for all rows at once, with the first key.
+    With one key per row, points of an observation do not depend on other rows, except for
+    distributions and `Draws`, which use the first key for all rows.
     """
 
     def of_block(
@@ -164,8 +164,8 @@ def _in_blocks(
     ys: Points,
     *arrays: Array | None,
 ) -> PyTree:
-    """Apply a function to blocks of rows, each with one key or the keys of its rows. Rows that the
-    last block shares with the previous one are dropped."""
+    """Apply a function to blocks of `BLOCK` rows, and join the results. A block gets one key or the
+    keys of its rows. The last block overlaps the previous one; repeated rows are dropped."""
     n, densities = len(ys), predictions.predictions
     if n <= BLOCK or not isinstance(densities, Unnormalized):
         return function(key, predictions, ys, *arrays)
@@ -196,7 +196,7 @@ def values_of(
     targets: Float[Array, "n *event"],
     inputs: Float[Array, "n q"] | None,
 ) -> Float[Array, "n k s"]:
-    """Return statistics of the points, the target first; NaN counts as -infinity."""
+    """Return s statistics of each of k points, the target first; NaN counts as -infinity."""
     points = points.reshape(*points.shape[:2], *targets.shape[1:]).at[:, 0].set(targets)
 
     def of_row(members: Array, x: Array | None) -> Array:
@@ -255,10 +255,10 @@ def _halves(key: Key, near: Landed) -> Float[Array, "n 2 d"]:
 def expected_products(
     w: Float[Array, "n k"], points: Float[Array, "n k d"], edges: Float[Array, "n e 1"]
 ) -> Float[Array, "n e d d"]:
-    """Return weighted means over points of products of normal scores of two coordinates, for each
-    of e ``edges``. The rank of a point is uniform over an interval as long as its weight ``w``. If
-    it is nearer to 0 or 1 than the edge is, it is drawn again, uniformly between that end and the
-    edge. The diagonal is not 1."""
+    """Return sum_c w_c s_ci s_cj over points c, for coordinates i, j, and e ``edges``; s_ci: mean
+    normal score of the rank of point c in coordinate i. This rank is uniform over an interval as
+    long as the weight ``w``; ranks nearer to 0 or 1 than the edge are redrawn uniformly between
+    that end and the edge. The diagonal is not 1, as s_ci is a mean."""
     each = jnp.swapaxes(points, 1, 2)
 
     def add(shares: tuple[Array, Array], point: tuple[Array, Array]) -> tuple[Any, None]:
@@ -286,6 +286,6 @@ def expected_products(
 
 
 def normal(ranks: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return normal scores, finite and odd about rank 1/2: standard normal for uniform ranks."""
+    """Return normal scores of ranks, finite at 0 and 1; standard normal for uniform ranks."""
     edge = float(jnp.finfo(ranks.dtype).eps)
     return ndtri(jnp.clip(ranks, edge, 1 - edge))

@@ -1,4 +1,4 @@
-"""Calibration test of a stream: sums over batches of observations, which are added up."""
+"""Test calibration of a stream by sums over batches of observations, which are added up."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ class EntriesFit(eqx.Module):
     Sums, by name: ``entries`` [k, 1 + b], without and with each column of signs; ``squares`` [k]
     and, of the c entries in blocks, ``products`` [c, c]; ``cubes`` and ``powers``: `table_sums` of
     normal, then of resolved scores; ``coarse`` and ``signs``: `coarse_sums`, `sign_sums`; and the
-    numbers of observations named in `COUNTS`, of which "chance" is a sum of shares.
+    numbers of observations named in `COUNTS`; "chance" is the sum of `Seen.chance`.
     """
 
     key: Key
@@ -83,9 +83,9 @@ class EntriesFit(eqx.Module):
         rows: np.ndarray,
         done: int,
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return sums over a batch, and minima: "rank", the least `Ranked.at_most` in it, and
-        "coarse-logs", minus that note. ``rows``: row numbers in the stream, which determine random
-        keys. The first ``done`` rows are left out."""
+        """Return sums over a batch, and minima: "rank", the smallest `Ranked.at_most`, and
+        "coarse-logs", minus the note of this code. ``rows``: row numbers in the stream, which
+        determine random keys. The first ``done`` rows are left out."""
         high, low = (np.asarray(part, np.uint32) for part in np.divmod(rows, 2**32))
         return _sums(self, predictions, ys, inputs, (high, low), jnp.asarray(done))
 
@@ -99,7 +99,7 @@ class EntriesFit(eqx.Module):
             return jax.tree.map(np.asarray, table)
 
     def noted(self, sums: dict[str, np.ndarray], n: int, least: dict[str, float]) -> dict[str, Any]:
-        """Return notes on all n observations, and on the data of the fit, from sums and minima."""
+        """Return notes on n observations from sums and minima (`of_batch`), and of the fit."""
         counted = {code: np.asarray(int(sums[name])) for name, code in CODES.items()}
         return (
             self.notes
@@ -116,7 +116,7 @@ class EntriesFit(eqx.Module):
         )
 
     def judged(self, sums: dict[str, np.ndarray], n: int, least_rank: float) -> "Judged":
-        """Return the result from sums over n observations and the least rank among them."""
+        """Return the result from sums over n observations and their smallest `Ranked.at_most`."""
         with jax.enable_x64(True):
             arrays = (jnp.asarray(sums[name]) for name in ("entries", "products", "squares"))
             statistic, each = _judged(*arrays, layout=self.layout)
@@ -228,7 +228,7 @@ def _sums(
 
 @partial(jax.jit, static_argnames="layout")
 def _judged(entries: Array, products: Array, squares: Array, *, layout: Layout) -> Any:
-    """Return statistics, observed, then of b draws: of the test [1 + b], of groups [g, 1 + b]."""
+    """Return statistics of the test [1 + b] and of groups [g, 1 + b]: observed, then b draws."""
     sizes = jnp.sqrt(squares)
     safe = jnp.where(sizes > 0, sizes, 1)
     of_blocks = safe[: len(products)]

@@ -1,17 +1,16 @@
-r"""Shift and spread of each coordinate, on average and along features; correlations and tails.
+r"""Estimate shifts and spreads, on average and along features, and correlations and tails.
 
 Under calibration the normal score :math:`\nu = \Phi^{-1}(r)` of the rank of a coordinate is
-standard normal given the prediction, whatever its shape; for a Gaussian prediction it is the error
-in claimed deviations. Means of :math:`\nu` and :math:`\nu^2`, and their slopes along a feature,
-therefore measure errors in units of the prediction, with tests that are exact up to the normality
-of means.
+standard normal given the prediction, whatever its shape; for a Gaussian prediction it is target
+minus mean, in predicted deviations. Means of :math:`\nu` and :math:`\nu^2` and their slopes along
+a feature measure errors in units of the prediction. Tests are exact if these means are normal.
 
 For correlations and tails, trends along features are removed from the normal scores and the
 residuals :math:`z` scaled to mean 0 and variance 1 over all predictions, so that they do not depend
 on a shift or a spread. The mean of :math:`\rho (z_j^2 + z_k^2) / 2 - z_j z_k`, with :math:`\rho`
-the expected product of the scores under the prediction, is the claimed minus the actual correlation
+the expected product of the scores under the prediction, is predicted minus actual correlation
 (White, 1982). The mean of :math:`|z|`, relative to its value :math:`\sqrt{2 / \pi}` for normal
-scores, is below 1 if actual tails are heavier than claimed (Geary, 1935).
+scores, is below 1 if actual tails are heavier than predicted (Geary, 1935).
 """
 
 import math
@@ -43,14 +42,14 @@ def table(
     columns: tuple[str, ...],
     expected: Float[Array, "n 2 q"],
 ) -> Table:
-    """Return a table: rows for shift, then spread, of each coordinate; columns for the average and
-    each of f standardized features, whose values may differ between coordinates. The rows that
-    follow, for the correlation of each of q pairs (``expected``: `Ranked.expected`) and the tails
-    of each coordinate, have the average only.
+    """Return a table: rows for shift, then spread, of each coordinate; columns for the average
+    and each of f standardized features, whose values may differ between coordinates. Last rows
+    are correlations of q pairs (``expected``: `Ranked.expected`), then tails of each coordinate;
+    these are averages, NaN in other columns.
 
-    Limits and p-values use Student's t and the larger of two errors: the usual one, and one robust
-    to a spread that varies along the feature. P-values are the larger of those from ``normal`` and
-    from ``resolved`` scores; errors of other coordinates hardly affect ``resolved`` ones.
+    Limits and p-values use Student's t and the larger of two standard errors: the usual one, and
+    one robust to a spread that varies along the feature. P-values are the larger of those from
+    ``normal`` and from ``resolved`` scores; errors of other coordinates hardly affect the latter.
     """
     scores = jnp.stack([normal, resolved])
     of_rows = jax.vmap(lambda normal: _of_rows(normal, features, kept))
@@ -98,8 +97,8 @@ def _shapes(
 def _of_rows(
     normal: Float[Array, "n d"], features: Float[Array, "f n d"], kept: Bool[Array, " n"]
 ) -> tuple[Float[Array, "r c"], Float[Array, "r c"], Float[Array, "n d"]]:
-    """Return effects (average shifts and spreads, and their slopes along features), their standard
-    errors, and the residuals of scores given the features, with mean 0 and variance 1."""
+    """Return effects [2 d, 1 + f] (rows: shifts, spreads; columns: average, slopes along features),
+    their standard errors, and residuals [n, d] of scores given features, of mean 0, variance 1."""
     weight = kept[:, None].astype(normal.dtype)
     count = jnp.sum(weight)
     mean = jnp.sum(weight * normal, axis=0) / count
@@ -149,7 +148,7 @@ def with_limits(
 ) -> Table:
     """Return a table from effects and their standard errors for ``count`` observations; the leading
     axis is for normal and for resolved scores. Effects and limits are those of normal scores,
-    p-values the larger of both. Last rows come from ``shapes``, if any: NaN but for column 0."""
+    p-values the larger of both. ``shapes`` adds last rows, with values in column 0, else NaN."""
     degrees = count - 2
     (_, r, c), limited = effects.shape, [part.reshape(2, -1) for part in (effects, errors)]
     tested = limited
@@ -180,8 +179,9 @@ def row_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache
 def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return three arrays for Gaussian targets of many widths: the log of actual over claimed
-    deviation; the log deviation of normal scores of ranks among m draws; their correlation."""
+    """Return three arrays for Gaussian targets of many widths: the log of actual over predicted
+    deviation; the log deviation of normal scores of ranks among m draws; the correlation of
+    targets and scores."""
     from scipy.special import gammaln, log_ndtr, ndtri
 
     z, weights = np.polynomial.hermite_e.hermegauss(64)
@@ -201,8 +201,8 @@ def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def unblurred(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
-    """Return spreads of targets from ``spreads`` of the normal scores of their ranks among m draws,
-    which few draws make smaller if large. A spread is log(claimed / actual deviation)."""
+    """Return spreads of targets, log(predicted / actual deviation), from ``spreads`` of normal
+    scores of their ranks among m draws, in which large spreads look smaller."""
     factors, blurs = (jnp.asarray(part, spreads.dtype) for part in blur(m)[:2])
     return -jnp.interp(-spreads, blurs, factors)
 
@@ -216,14 +216,14 @@ def agreement(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]
 
 def rises(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
     """Return the change of the mean normal score of ranks among m draws if all targets move by one
-    claimed deviation; ``spreads`` are those of the scores."""
+    predicted deviation; ``spreads`` are those of the scores."""
     return agreement(spreads, m) * jnp.exp(unblurred(spreads, m) - spreads)
 
 
 def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:
     """Return the table corrected for ranks among m draws, whose normal scores make effects look
     smaller; unchanged unless points have ``even`` (equal) weights, as draws do. Corrected
-    correlations may be too small by the share `SMALL` / m, so their limits are moved from 0."""
+    correlations may be too small by the share `SMALL` / m, so their limits are widened."""
     factors, blurs, _ = blur(m)
     dtype, count = table.effect.dtype, len(table.rows)
     d = sum(name.startswith("shift of") for name in table.rows)
@@ -252,9 +252,8 @@ def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:
 def table_sums(
     normal: Float[Array, "n d"], features: Float[Array, "f n d"], kept: Bool[Array, " n"]
 ) -> tuple[Float[Array, "d s s s"], Float[Array, "d f 5 5"]]:
-    """Return the sums that `summed_table` needs: sums of all products of three factors among 1, the
-    normal score and the features; and of powers 0 to 4 of each feature times powers of the
-    score."""
+    """Return sums over observations for `summed_table`: of all products of three factors among 1,
+    the normal score and f features (s = 2 + f); and of feature^i score^j, i and j from 0 to 4."""
     numbers = jnp.concatenate([jnp.ones_like(normal)[None], normal[None], features])
     u = jnp.where(kept[None, :, None], numbers, 0).transpose(2, 1, 0)
     d, n, s = u.shape

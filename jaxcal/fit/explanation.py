@@ -1,4 +1,4 @@
-"""The fitted pipeline of a test in words: its six steps, with shapes, choices and equations."""
+"""Print how a test was fitted, in six steps with shapes, choices and equations."""
 
 import inspect
 import re
@@ -65,7 +65,7 @@ def explain(result: TestResult) -> None:
 def steps(
     spec: Specification, fitted: Fitted, featured: Featured, predictions: Any, targets: Array
 ) -> tuple[str, ...]:
-    """Return the text of each of the `STEPS` of a fit, in their order."""
+    """Return six texts, one on each of the `STEPS` of a fit, in their order."""
     classes, n = isinstance(predictions, Classes), targets.shape[0]
     d = targets.size // n
     nodes = fitted.frame.nodes if isinstance(fitted.frame, Frame) else None
@@ -94,7 +94,7 @@ def steps(
 
 
 def _residual(spec: Specification) -> str:
-    """Return the formula of the factor of h_ij that depends on the targets."""
+    """Return the formula, as text, of the factor of h_ij that depends on the targets."""
     match spec.residual:
         case SteinResidual():
             factor = "[l s_i's_j + s_i'grad_j l + s_j'grad_i l + tr grad_i grad_j' l]"
@@ -109,7 +109,7 @@ def _residual(spec: Specification) -> str:
 
 
 def _named(choice: Any) -> str:
-    """Return the class of a choice and the first formula of its documentation."""
+    """Return, as text, the class of an option and the first formula in its docstring."""
     match choice:
         case Sum(left=left, right=right):
             return f"{_named(left)} + {_named(right)}"

@@ -1,4 +1,4 @@
-"""A test fitted to data, which computes features of any predictions and targets."""
+"""A test fitted to data; it computes features of the same or of other observations."""
 
 from typing import Any
 
@@ -29,9 +29,9 @@ from jaxcal.typing import (
 class Embedding(eqx.Module):
     """A distance between predictions, fitted to data, with the normalization of its vectors.
 
-    Vectors are centered at ``offset`` and divided by ``size``, a power of two, so that their
-    squares neither lose digits nor overflow; both are None where not needed. ``units`` are those of
-    vectors that users pass (`Vectors`), None for other distances.
+    Vectors of predictions are centered at ``offset`` and divided by ``size``, a power of two, so
+    that their squares neither lose digits nor overflow; None: this step is omitted. ``units``:
+    those of the vectors that users pass in a `Vectors`; None for other distances.
     """
 
     divergence: DivergenceLike
@@ -52,8 +52,8 @@ class Embedding(eqx.Module):
     ) -> tuple["Embedding", Features]:
         """Return the distance fitted to these predictions, and their features.
 
-        ``standardize``: whether to rescale vectors of `Vectors`. ``unitless``: whether all
-        bandwidths of the kernel are unset, so that features may be divided by a common number.
+        ``standardize``: whether to rescale the vectors of a `Vectors`. ``unitless``: whether all
+        bandwidths of the kernel are unset, so that features may be divided by ``size``.
         """
         units = None
         if isinstance(divergence, Vectors):
@@ -94,7 +94,7 @@ class Embedding(eqx.Module):
 
 
 def _size(vectors: Array, offset: Array) -> Array:
-    """Return 1, or the power of two that keeps squares of centered vectors in range."""
+    """Return 1, or the power of two that keeps the squares of vectors / size in range."""
     vectors, offset = jax.lax.stop_gradient((vectors, offset))
     # computed from the extremes of each column, so that no centered copy is stored
     above = jnp.max(vectors, axis=0, keepdims=True) - offset
@@ -109,8 +109,8 @@ class Fitted(eqx.Module):
     """A test statistic whose units, nodes and bandwidths have been set from data.
 
     ``pairwise`` is the statistic with its bandwidths; `features` computes its inputs from the
-    observations of the fit or from others. ``bandwidths`` holds, by name, those that the median
-    heuristic chose; ``notes`` describe the data of the fit (`jaxcal.results.notes`).
+    observations of the fit or from others. ``bandwidths``: values by name ("target", "prediction")
+    if the median heuristic chose them. ``notes`` on the data of the fit: `jaxcal.results.notes`.
     """
 
     frame: Frame | ClassFrame
@@ -133,17 +133,17 @@ class Fitted(eqx.Module):
         """Return features of n predictions and targets, in the units and at the nodes of the fit.
 
         ``keys`` [2]: one for random draws of the residuals, one for those of the distance.
-        ``vectors`` [n, q]: what the distance compares if the test was fitted with `Vectors`.
+        ``vectors`` [n, q]: vectors of the predictions, if the test was fitted with `Vectors`.
         """
         self.check(predictions, targets, vectors)
         return self.of_view(keys, self.view(predictions, targets), vectors)
 
     def view(self, predictions: Any, targets: Array) -> View:
-        """Return predictions and targets in the units of the fit, with scores where needed."""
+        """Return predictions and targets in the units of the fit, with scores if used."""
         return self.frame.view(predictions, targets, scores=self.residual.needs_scores)
 
     def of_view(self, keys: Array, view: View, vectors: ArrayLike | None) -> Featured:
-        """Return `features` from a `view`."""
+        """Return the features of the observations in a ``view``, as `features` does."""
         embedding, kernel = self.embedding, self.prediction_kernel
         for_divergence, for_residual = self.residual.divided(view, embedding.divergence, kernel)
         if vectors is None and embedding.units is not None and isinstance(kernel, Constant):
@@ -152,8 +152,8 @@ class Fitted(eqx.Module):
         return self.residual.features(keys[0], view, for_residual, self.target_kernel, described)
 
     def check(self, predictions: PredictionsLike, targets: Array, vectors: Any) -> None:
-        """Raise ValueError if targets or vectors have other widths than those of the fit, or scores
-        were taken at other nodes. Under jit only the number of nodes is compared."""
+        """Raise ValueError if the dimension of targets or vectors differs from the fit, or `Scores`
+        are at other nodes than the fit. Under jit only the number of nodes is compared."""
         frame, units = self.frame, self.embedding.units
         if units is not None and vectors is not None:
             checks.width(jnp.asarray(vectors), units.scale, "inputs")

@@ -1,4 +1,4 @@
-"""Options of the Stein tests: parsed and validated into a `Specification`."""
+"""Validate options of tests and return them as a `Specification`."""
 
 import dataclasses
 import math
@@ -102,7 +102,7 @@ def stein_specification(
 
 
 def vector_kernel(kernel: KernelLike, ys: Array) -> KernelLike:
-    """Return the target kernel, or raise an error if it does not fit vectors like the targets."""
+    """Return the target kernel; an error if it cannot compare vectors of the targets' length."""
     kernel = points.as_kernel(kernel, "target_kernel")
     of_vectors(kernel, "target_kernel")
     for lengths in points.lengths(kernel):
@@ -139,7 +139,7 @@ def checked_base_measure(value: Any, ys: Array) -> BaseMeasure | None:
 
 
 def with_random_features(spec: Specification, features: PyTree) -> Specification:
-    """Return the specification with random features; TypeError unless `RandomFeatures`."""
+    """Return ``spec`` with random features; TypeError unless ``features`` is `RandomFeatures`."""
     if not isinstance(features, RandomFeatures):
         raise TypeError(
             f"features: wanted jaxcal.RandomFeatures(key, 100) or None, got {checks.say(features)}"

@@ -1,7 +1,7 @@
-r"""Data sets that are calibrated by construction: targets redrawn from their predictions.
+r"""Draw data sets that are calibrated by construction, with targets from their predictions.
 
-Provided that predictions were made without their targets, a statistic has the same distribution on
-observed and on redrawn targets under calibration, for every n.
+If predictions do not depend on their targets and are calibrated, a statistic has the same
+distribution on observed and on redrawn targets, for every n.
 """
 
 from typing import Any
@@ -29,9 +29,9 @@ LOOKS = 32  # redrawn data sets from which rare targets are estimated
 def redraw(key: Key, predictions: Any, targets: Array) -> tuple[PredictionsLike, Array]:
     """Return predictions and targets drawn from them, in the shape and type of ``targets``.
 
-    Of m `jaxcal.Draws` of a prediction, the target is exchanged with one, or stays, each with
+    For `jaxcal.Draws` the target is swapped with one of the m draws, or stays, each with
     probability 1 / (m + 1), as under calibration it is one more independent draw. Other predictions
-    are returned unchanged. TypeError if they cannot be sampled.
+    are returned unchanged; TypeError for predictions that cannot be sampled.
     """
     n = targets.shape[0]
     if isinstance(predictions, Classes):
@@ -80,9 +80,9 @@ def refitted(
     targets: Array,
     kept: Bool[Array, " n"] | None = None,
 ) -> tuple[Fitted, Featured]:
-    """Redraw targets, and return the test refitted to them, with its features.
+    """Redraw targets by ``key``, and return the test refitted to them, with its features.
 
-    ``fitted``: the first fit and its features, by ``keys``. ``kept``: observations not redrawn.
+    ``fitted``: first fit and its features, by ``keys``, used again. ``kept``: rows not redrawn.
     """
     again, ys = redraw(key, predictions, targets)
     if kept is not None:
@@ -104,15 +104,15 @@ def refitted(
 def as_forms(
     pairwise: Pairwise, features: Features, keys: Array
 ) -> tuple[Weighted, WeightedFeatures, Float[Array, "n bk"]] | None:
-    r"""Write sums over pairs, for redrawn classes, as quadratic forms of the prediction kernel.
+    r"""Return sums over pairs, for redrawn classes, as quadratic forms of the prediction kernel.
 
     With a root R of the Gram matrix of the m classes, the product of two residuals is
-    :math:`\langle R (e_{y_i} - p_i), R (e_{y_j} - p_j) \rangle`, e one-hot. Entries of e - p sum
-    to 0, so k = m - 1 coordinates suffice, and a data set is k columns of weights.
+    :math:`\langle r_i, r_j \rangle`, :math:`r_i = R (e_{y_i} - p_i)`, e one-hot. Entries of e - p
+    sum to 0, so r has k = m - 1 coordinates, and a data set is k columns of weights.
 
     Returns:
-        The kernel as a statistic, its features, and k columns for the observed classes and for
-        each of b keys, [n, (1 + b) k]; None without classes or for a `MatrixKernel`.
+        The kernel as a statistic, its features, and the k columns of r for the observed classes and
+        then for each of b keys, [n, (1 + b) k]; None without classes or for a `MatrixKernel`.
     """
     statistic = kernel_residual(pairwise)
     observed = features.residual if statistic is not None else None
@@ -138,15 +138,15 @@ def as_forms(
 def rare_targets(
     key: Key, fitted: tuple[Fitted, Featured], predictions: Any, targets: Array
 ) -> Bool[Array, ""] | None:
-    r"""Return whether the statistic depends on fewer than `RARE` expected rare targets.
+    r"""Return whether the statistic depends mainly on fewer than `RARE` expected rare targets.
 
     Random signs use :math:`V = \sum_i |\xi_i|^2` as the variance of the sum of the residuals
-    :math:`\xi_i`. If few large values dominate V, the sum is far on the opposite side exactly when
-    V is small. For events of probabilities :math:`q_i` near 0 the relative variance of V under the
-    predictions is :math:`1 / \sum_i q_i`, the inverse of the expected number of events; hence the
-    bound 1 / `RARE` for all cases. V comes from class probabilities, or from `LOOKS` redrawn data
-    sets. None for normal and Laplace distributions, which have no rare values; for draws, of which
-    there are too few; for distributions without a sampler; and for tests without kernel means.
+    :math:`\xi_i`. If rare large :math:`\xi_i` dominate V, V is small when none of them occurs, and
+    the sum is then far from 0. True if Var V / (E V)^2 > 1 / `RARE` under the predictions: for
+    events of small probabilities :math:`q_i` this ratio is :math:`1 / \sum_i q_i`, the inverse of
+    their expected number. Moments of V come from class probabilities or `LOOKS` redrawn data sets.
+    None for normals and Laplaces (no rare values), `Draws` (too few), tests without kernel means,
+    and distributions without a sampler.
     """
     prepared, featured = fitted
     if isinstance(predictions, Draws) or isinstance(
@@ -167,8 +167,8 @@ def rare_targets(
 
 
 def _of_classes(p: Float[Array, "n m"], matrix: Array | None) -> tuple[Array, Array]:
-    """Return mean and variance of V (`rare_targets`). ``matrix``: Gram matrices [m, m] or
-    [n, m, m]; None for the identity."""
+    """Return mean and variance [] of V (see `rare_targets`). ``matrix``: Gram matrix of the classes
+    [m, m], or one per prediction [n, m, m]; None for the identity."""
     gram = jnp.eye(p.shape[1], dtype=p.dtype) if matrix is None else matrix.astype(p.dtype)
     gram = gram.reshape(-1, *gram.shape[-2:])
     average = (p[:, None] @ gram)[:, 0]
@@ -186,7 +186,7 @@ def _of_looks(
     predictions: Any,
     targets: Array,
 ) -> tuple[Array, Array]:
-    """Return the mean of V (`rare_targets`) in closed form, its variance from redrawn targets."""
+    """Return the mean of V (`rare_targets`), exactly, and its variance from redrawn targets."""
     frame, means = prepared.frame, statistic.means
     observed = featured.features.residual
     assert isinstance(frame, Frame)
@@ -208,7 +208,7 @@ def _of_looks(
 
 
 def kernel_residual(pairwise: Pairwise) -> KernelResidual | None:
-    """Return the kernel residual of a test over all pairs with kernel means; else None."""
+    """Return the `KernelResidual` of a test over all pairs; None for tests without one."""
     if isinstance(pairwise, Weighted) and isinstance(pairwise.statistic, KernelResidual):
         return pairwise.statistic
     return None

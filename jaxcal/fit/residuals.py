@@ -1,8 +1,8 @@
-r"""Data in the units of a test, and residuals, which multiply a kernel on predictions.
+r"""Compute data in the units of a test, and residuals, which multiply a kernel on predictions.
 
-Residuals have mean 0 under calibration. :math:`h_{ij} = k(p_i, p_j) \langle \xi_i, \xi_j \rangle`
-with :math:`\xi` the Stein feature of a score, or :math:`l(y, \cdot) - E\,l(Z, \cdot)`, Z a draw of
-the prediction, for a prediction with kernel means.
+The statistic is :math:`h_{ij} = k(p_i, p_j) \langle \xi_i, \xi_j \rangle`. Residuals :math:`\xi`
+have mean 0 under calibration: the Stein feature of a score (`SteinResidual`), or
+:math:`l(y, \cdot) - E\,l(Z, \cdot)`, Z a draw of the prediction (`MeanResidual`).
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -47,10 +47,10 @@ class View(NamedTuple):
     """n predictions and their targets in the units of the test.
 
     ``ys``: targets [n, d] relative to the frame's origin, or classes [n]; ``scores`` [n, d] and
-    ``at_nodes``: scores at ``ys`` and at nodes. ``predictions`` are in the units of the test;
-    ``about_origin`` are also relative to the origin, so that a common offset loses no digits, and
-    in units of each prediction if ``whitening`` maps ``ys`` and ``scores`` to these. ``targets``
-    are raw.
+    ``at_nodes``: scores at ``ys`` and at nodes. ``predictions``: in the units of the test.
+    ``about_origin``: the same relative to the origin, so that a common offset loses no digits;
+    with ``whitening``, which maps ``ys`` and ``scores`` to units of each prediction, in those
+    units. ``targets``: in the units of the data.
     """
 
     ys: Array
@@ -81,8 +81,8 @@ class View(NamedTuple):
 
 
 class Frame(eqx.Module):
-    """Coordinates of a test: its ``units``, the centre ``origin`` [d] of raw targets, ``nodes``
-    [m, d] in these units and ``whitener`` (both may be None)."""
+    """Coordinates of a test: its ``units``; ``origin`` [d], the mean of the targets in units of the
+    data; ``nodes`` [m, d] in ``units``, or None; ``whitener``, or None."""
 
     units: Units
     origin: Point
@@ -94,8 +94,8 @@ class Frame(eqx.Module):
         return Standardized(predictions, self.units, event)
 
     def view(self, predictions: Any, targets: Array, *, scores: bool) -> View:
-        """Return the `View` of n predictions and targets. ``scores``: whether it needs scores; a
-        frame with m nodes always takes them, with n (m + 1) gradients."""
+        """Return the `View` of n predictions and targets. ``scores``: whether to compute scores;
+        with m nodes they are computed in any case, by n (m + 1) gradients."""
         n, event = targets.shape[0], targets.shape[1:]
         ys = targets.reshape(n, -1)
         about = Units(self.origin, self.units.scale)
@@ -116,7 +116,7 @@ class Frame(eqx.Module):
         return self._whitened(view._replace(scores=values, at_nodes=at_nodes))
 
     def _whitened(self, view: View) -> View:
-        """Add the whitening to a view, with centres relative to the origin, like the targets."""
+        """Return the view with its whitening; centres are relative to the origin, as ``ys`` are."""
         if self.whitener is None:
             return view
         at_nodes = view.at_nodes
@@ -136,7 +136,8 @@ class Frame(eqx.Module):
 
 
 class ClassFrame(eqx.Module):
-    """Frame for predictions of ``classes`` classes, which have no units, origin or nodes."""
+    """Replaces a `Frame` for predictions of classes, which have no units, origin or nodes.
+    ``classes``: number of classes."""
 
     classes: int = eqx.field(static=True)
 
@@ -162,15 +163,15 @@ def noted(view: View, scores: PyTree, described: PyTree) -> dict[str, Array]:
 
 
 class Claimed(NamedTuple):
-    """Targets [n, d] in the units of the test, and the moments that predictions claim."""
+    """Targets ``ys`` [n, d] in the units of the test, and moments of predictions, ``claims``."""
 
     ys: Points
     claims: Claims
 
 
 class Featured(NamedTuple):
-    """Features of n observations for the pairwise statistic, and `jaxcal.results.notes`. ``means``:
-    formulas of kernel means, without features; None for other residuals."""
+    """Features of n observations for the pairwise statistic, and notes (`jaxcal.results.notes`).
+    ``means``: formulas of kernel means, without their features; None for other residuals."""
 
     features: PyTree
     notes: dict[str, Array]
@@ -182,9 +183,9 @@ class Featured(NamedTuple):
 
 @runtime_checkable
 class Residual(Protocol):
-    """Protocol of residuals, by which targets are compared with predictions. ``needs_scores``,
-    ``needs_nodes``: whether scores at targets, at nodes are used. ``components``: whether each
-    target coordinate is a channel. ``node_key``: key of drawn nodes."""
+    """Protocol of residuals, which compare targets with predictions. ``needs_scores``: whether
+    scores at targets are used; ``needs_nodes``: at nodes, whose key is ``node_key``.
+    ``components``: whether each target coordinate is a channel."""
 
     @property
     def needs_scores(self) -> bool: ...
@@ -199,7 +200,7 @@ class Residual(Protocol):
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike, /
     ) -> tuple[PyTree, PyTree]:
-        """Return the predictions used by the distance, and those used by the residuals."""
+        """Return the predictions (half of the draws, ..) for the distance and for residuals."""
         ...
 
     def features(
@@ -213,13 +214,13 @@ class Residual(Protocol):
     ) -> Featured: ...
 
     def statistic(self, featured: Featured, target_kernel: KernelLike, /) -> Pairwise:
-        """Return the function that computes the inner product of two residuals."""
+        """Return the statistic whose blocks are inner products of residuals."""
         ...
 
 
 def errors(featured: Featured, predictions: Any, targets: Array) -> Float[Array, "n q"]:
-    """Return series with conditional mean 0 under calibration: scores, moments, classes minus
-    probabilities, targets minus means or, without finite means, kernel residuals at landmarks."""
+    """Return series with mean 0 under calibration: scores; moments; one-hot classes minus p;
+    targets minus means or, if means are not finite, kernel residuals at `LANDMARKS` targets."""
     if featured.means is None:
         return series_of(featured.features)
     observed = featured.features.residual
@@ -243,7 +244,7 @@ def errors(featured: Featured, predictions: Any, targets: Array) -> Float[Array,
 
 
 class SteinResidual(eqx.Module):
-    """Residuals from scores, without integrals: KCCSD, KCSD and KSD."""
+    """Stein features of scores, without integrals: the residuals of KCCSD, KCSD and KSD."""
 
     precondition: Precondition = eqx.field(default=None, static=True)
     components: bool = eqx.field(default=False, static=True)
@@ -312,14 +313,14 @@ class SteinResidual(eqx.Module):
 
 
 def _abrupt(key: Key, view: View) -> Bool[Array, ""]:
-    """Return whether a density is cut off at a nonzero value; False without log densities."""
+    """Return whether a density jumps from a positive value to 0; False without log densities."""
     if view.targets is None or not climbable(view.predictions):
         return jnp.zeros((), bool)
     return edges(key, view.predictions.predictions, view.targets).abrupt
 
 
 class MeanResidual(eqx.Module):
-    """Residuals from kernel means, in closed form or from draws: SKCE and UCME.
+    """Kernels at targets minus kernel means: the residuals of SKCE and UCME.
 
     ``n_draws``, ``n_counts``: as in `kernel_means`; ``n_counts`` is set outside of jit."""
 
@@ -337,8 +338,8 @@ class MeanResidual(eqx.Module):
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike
     ) -> tuple[PyTree, PyTree]:
-        """Return one half of `Draws` for the distance, the other for residuals: the same draws in
-        both would bias the statistic. All else, and draws that only residuals use, is undivided."""
+        """Return half of the `Draws` for the distance, half for residuals: draws used by both would
+        bias the statistic. Other predictions, and draws that only residuals use, come twice."""
         standardized, about = view.predictions, view.about_origin
         draws = standardized.predictions if isinstance(standardized, Standardized) else None
         alone = isinstance(divergence, Vectors) or isinstance(kernel, Constant)

@@ -1,8 +1,8 @@
-"""The choices that define a test, and their fit to data.
+"""Specify a test by its options, and fit them to data.
 
-Data are first divided by the spread of the targets, so results do not depend on their unit;
-the median heuristic then chooses bandwidths in these units. With random features the statistic is
-of finite rank, in linear time instead of all pairs.
+Targets are first divided by their standard deviation, so results do not depend on their unit; the
+median heuristic then chooses bandwidths in these units. With random features the statistic is
+computed in linear time, without all pairs.
 """
 
 from collections.abc import Callable
@@ -43,10 +43,10 @@ from jaxcal.whitening.contract import Whitener
 
 
 class RandomFeatures(eqx.Module):
-    """Option ``features`` of the tests: random features of the joint kernel, for linear time.
+    """Option ``features`` of the tests: approximate the kernels in a time linear in n.
 
     The product of the kernels on predictions and targets is replaced by ``n_features`` cosines and
-    sines of random frequencies, and the matrix H of all pairs by a product n x p times p x n:
+    sines of random frequencies, and the matrix of all pairs h(i, j) by Z Z^T, Z of shape [n, p]:
     p = n_features d for a Stein test with targets [d], p = n_features for `skce_test`. The level
     holds for every number of features; power approaches that of all pairs as the number grows
     (measured in `experiments/linear`).
@@ -132,7 +132,7 @@ class RandomFeatures(eqx.Module):
 def _vectors(
     divergence: DivergenceLike, kernel: KernelLike
 ) -> tuple[Callable[[Features], Array], KernelLike]:
-    """Return the map from features of predictions to vectors, and the kernel on these vectors."""
+    """Return a function from features of predictions to vectors [n, q], and a kernel on these."""
     if is_euclidean(divergence):
         return divergence.vectors, kernel
     if isinstance(divergence, TotalVariation) and isinstance(kernel, Laplace):
@@ -149,8 +149,8 @@ Keys = _Key[Array, "2"]  # a key for nodes and residuals, a key for features of 
 
 
 class Specification(eqx.Module):
-    """The choices of a test of a mean over pairs; `fit` sets unset nodes and bandwidths. Only
-    static fields change the compiled program."""
+    """Options of a test whose statistic is a mean over pairs; `fit` sets nodes and bandwidths.
+    A new value of a static field compiles the program again."""
 
     divergence: DivergenceLike
     prediction_kernel: KernelLike
@@ -167,8 +167,8 @@ class Specification(eqx.Module):
     def fit(self, keys: Keys, predictions: Any, targets: Array) -> tuple[Fitted, Featured]:
         """Return the test fitted to data, and the features of these data.
 
-        Sets units, nodes, scores, features, bandwidths and statistic. Derivatives of results
-        include the derivatives of all of these.
+        The steps are `units`, `nodes`, `scores`, `features`, `bandwidth` and `statistic`. JAX
+        differentiates results through all of them.
         """
         check_rows(self.divergence, targets.shape[0])
         frame = nodes(self, keys[0], units(self, predictions, targets), predictions, targets)
@@ -201,7 +201,7 @@ class Specification(eqx.Module):
 
 
 def units(spec: Specification, predictions: Any, targets: Array) -> Frame | ClassFrame:
-    """Return a frame with the units of the test, from the targets, and without nodes."""
+    """Return a frame without nodes, with the units of the test from the targets."""
     if isinstance(predictions, Classes):
         return ClassFrame(predictions.probabilities.shape[1])
     ys = targets.reshape(targets.shape[0], -1)
@@ -213,7 +213,7 @@ def units(spec: Specification, predictions: Any, targets: Array) -> Frame | Clas
 def nodes(
     spec: Specification, key: Key, frame: Frame | ClassFrame, predictions: Any, targets: Array
 ) -> Frame | ClassFrame:
-    """Return the frame, with nodes [m, d] in its units if the test needs scores at nodes."""
+    """Return the frame; if the test needs scores at nodes, with nodes [m, d] in its units."""
     if isinstance(frame, ClassFrame):
         return frame
     standardized = frame.standardized(predictions, targets.shape[1:])
@@ -237,7 +237,7 @@ def nodes(
 def scores(
     spec: Specification, frame: Frame | ClassFrame, predictions: Any, targets: Array
 ) -> View:
-    """Return predictions and targets in the units of the test, with scores where needed."""
+    """Return predictions and targets in the units of the test, with scores if the test uses any."""
     view = frame.view(predictions, targets, scores=spec.residual.needs_scores)
     if spec.divergence.needs_nodes and view.at_nodes is None:
         raise ValueError(
@@ -249,8 +249,8 @@ def scores(
 
 
 class Chosen(NamedTuple):
-    """A kernel with its bandwidth. ``bandwidths``, by name, that the median heuristic chose; {} if
-    the user set them. ``identical`` []: whether all compared points are identical."""
+    """A kernel with its bandwidth. ``bandwidths``: by name, what the median heuristic chose, or {}
+    if it chose none. ``identical`` []: whether all compared points are identical."""
 
     kernel: KernelLike
     bandwidths: dict[str, Scalar]
@@ -264,8 +264,8 @@ def bandwidth(
     features: Features,
     size: Array | None = None,
 ) -> Chosen:
-    """Set unset bandwidths of a kernel by the median heuristic. In the report the bandwidth has the
-    name ``name`` and is multiplied by ``size``, the unit of the features."""
+    """Return the kernel with unset bandwidths set by the median heuristic. Reports show the
+    bandwidth times ``size`` (the unit of the features), under the name ``name``."""
     value, identical = median_heuristic(divergence, features)
     used = {name: value if size is None else value * size} if points.needs_bandwidth(kernel) else {}
     return Chosen(points.with_bandwidth(kernel, value), used, identical)
@@ -298,8 +298,8 @@ def target_bandwidth(
 def features(
     spec: Specification, key: Key, view: View, target_kernel: KernelLike
 ) -> tuple[Embedding, Features, PyTree]:
-    """Return the distance fitted to the predictions, their features for it, and the predictions
-    that residuals use."""
+    """Return the distance fitted to the predictions, the features of the predictions that it
+    compares, and the predictions that residuals use (`Residual.divided`)."""
     divergence: Any = spec.divergence
     if hasattr(divergence, "with_target_kernel"):
         divergence = divergence.with_target_kernel(target_kernel)
@@ -322,7 +322,7 @@ def statistic(
     prediction_kernel: KernelLike,
     divergence: DivergenceLike,
 ) -> Weighted | FiniteRank:
-    """Return the pairwise statistic h, over all pairs or in random features."""
+    """Return the pairwise statistic h, exact or, if ``spec`` asks, by random features."""
     of_targets = spec.residual.statistic(featured, target_kernel)
     pairwise = Weighted(prediction_kernel, divergence, of_targets)
     if spec.random_features is None:
@@ -331,9 +331,9 @@ def statistic(
 
 
 def range_over_iqr(ys: Points) -> Scalar:
-    """Return the largest ratio of range to interquartile range over the coordinates, [].
+    """Return the ratio of range to interquartile range, [], the largest over coordinates.
 
-    Where the middle half of the targets is constant, the middle 3/4, 7/8, .. is used instead."""
+    If the middle half of a coordinate is constant, its middle 3/4, 7/8, .. is used instead."""
     n = ys.shape[0]
     ordered = in_order(jax.lax.stop_gradient(ys).T)
     outside = np.unique(n // 2 ** np.arange(2, n.bit_length() + 1))

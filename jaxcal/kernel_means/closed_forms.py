@@ -1,4 +1,4 @@
-r"""Kernel means in closed form: Gaussian kernel and normals, Laplacian kernel and Laplaces.
+r"""Compute kernel means in closed form: Gaussian kernels over normals, `L1Laplace` over Laplaces.
 
 :math:`\kappa_1(p, y) = E k(Z, y)` and :math:`\kappa_2(p, q) = E k(Z, Z')` for Z ~ p, Z' ~ q. For
 normals N(mu, Sigma), with :math:`k = \exp(-\frac12 \sum_i (x_i - y_i)^2 / l_i^2)`, G = diag(l^2):
@@ -10,8 +10,8 @@ and :math:`\kappa_2` the same with :math:`\mu - \mu'` and :math:`\Sigma + \Sigma
 of two independent normals is normal. Source: Widmann, Lindsten and Zachariah (2021), App. D.1,
 with gamma = 1 / (2 l^2).
 
-Laplace predictions, without loss of digits: a coordinate of the kernel is :math:`e^{-\gamma z}` at
-distance z; a prediction of scale beta has rate :math:`\alpha = 1/\beta`. The Fourier transforms of
+For Laplace predictions, one coordinate of the kernel is :math:`e^{-\gamma z}` at distance z, and a
+prediction of scale beta has rate :math:`\alpha = 1/\beta`. The Fourier transforms of
 convolutions are products of :math:`1 / (r^2 + t^2)` over the rates r: divided differences, in r
 squared, of the transform of :math:`G(r) = e^{-rz} / (2r)`. With G[..] these differences of G,
 
@@ -51,8 +51,8 @@ SMALL = 4  # largest dimension of matrices for which loops over them are unrolle
 
 
 class DiagonalNormals(NamedTuple):
-    """Normals with independent coordinates: one contiguous array [n] per coordinate or, for many
-    coordinates, one array [n, d] over which a loop runs.
+    """n normals with independent coordinates: a tuple of d arrays [n], one per coordinate, or, for
+    d > 16 (`UNROLLED`), one array [n, d], over whose coordinates a loop runs.
     """
 
     means: tuple[Float[Array, " n"], ...] | Points
@@ -60,8 +60,8 @@ class DiagonalNormals(NamedTuple):
 
 
 class FullNormals(NamedTuple):
-    """Normals with full covariances. ``precision``: flattened inverses of diag(l^2) + ``cov`` for
-    lengths l; ``log_peak``: log of the average kernel at ``mean``."""
+    """n normals with full covariances. ``precision``: inverse of diag(l^2) + ``cov``, flattened,
+    with lengths l of the kernel; ``log_peak``: log of E k(Z, y) at y = ``mean``."""
 
     mean: Points
     cov: Float[Array, "n d d"]
@@ -70,7 +70,7 @@ class FullNormals(NamedTuple):
 
 
 class Diagonal(eqx.Module):
-    """Formulas for independent coordinates, O(d) per pair; ``first`` is one product if d > 16."""
+    """Kernel means over `DiagonalNormals`, O(d) per pair; ``first`` is one product if d > 16."""
 
     squares: Point  # l^2 of each coordinate
 
@@ -120,15 +120,15 @@ def _together(side: tuple[Array, ...] | Array) -> Array:
 
 
 def _coordinate(square, mean, cov, other_mean, other_cov):
-    """Return, for all pairs and one coordinate, the squared difference of means over the width, and
-    the width over ``square``. The width is ``square``, l^2 of the kernel, plus both variances."""
+    """Return (mu - mu')^2 / v and v / l^2 of one coordinate for all pairs of normals, [r, c] each,
+    where v = l^2 + cov + cov' and ``square`` is l^2 of the kernel."""
     width = (square + cov)[:, None] + other_cov[None]
     shift = mean[:, None] - other_mean[None]
     return shift * (shift / width), width / square
 
 
 class Full(eqx.Module):
-    """Formulas for any covariances: ``first`` takes O(d^2) per pair, ``second`` O(d^3)."""
+    """Kernel means over `FullNormals`: ``first`` costs O(d^2) per pair, ``second`` O(d^3)."""
 
     squares: Point
 
@@ -185,7 +185,7 @@ def _half(terms: Array) -> Array:
 
 @pair(Gaussian, Normals)
 def gaussian_over_normals(kernel: Gaussian, distribution: Normals) -> Averages:
-    """Return kernel means in closed form; any covariances, one bandwidth or one per coordinate."""
+    """Return features and formulas for any covariances, and one bandwidth or one per coordinate."""
     d = distribution.mean.shape[-1]
     lengths = kernel.bandwidth
     assert lengths is not None
@@ -210,7 +210,7 @@ def gaussian_over_normals(kernel: Gaussian, distribution: Normals) -> Averages:
 
 @pair(Product, Normals)
 def product_over_normals(kernel: Product, distribution: Normals) -> Averages:
-    """Return kernel means of a product of two Gaussian kernels, which is a Gaussian kernel."""
+    """Return features and formulas for two Gaussian factors; raise `NoClosedForm` for others."""
     left, right = kernel.left, kernel.right
     if not (isinstance(left, Gaussian) and isinstance(right, Gaussian)):
         raise NoClosedForm("of products of kernels, those of two Gaussian ones have a closed form")
@@ -253,7 +253,7 @@ def _ordered(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
-    r"""Return ``E exp(-gamma |Z - y|)`` for Laplace Z of rate alpha, with z = abs(loc - y).
+    r"""Return ``E exp(-gamma |Z - y|)`` for Laplace Z of rate alpha and location y + z or y - z.
 
     With r <= R the two rates alpha and gamma in ascending order and E_1 the function `e1`, it is
     :math:`\frac{\alpha}{\alpha + \gamma} e^{-rz} (1 + r z E_1((R - r) z))`.
@@ -263,11 +263,11 @@ def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
 
 
 def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
-    r"""Return ``E exp(-gamma |Z - Z'|)``, Laplace Z, Z' of rates alpha, beta, at distance z >= 0.
+    r"""Return ``E exp(-gamma |Z - Z'|)``, Z, Z' Laplace of rates alpha, beta, locations z apart.
 
-    With all rates :math:`r_0 \le r_1 \le r_2`, G[..] as in the docstring of this module, and f[..]
-    divided differences of G in r, not r^2, :math:`G[r_0^2, r_1^2, r_2^2] = (f[r_0, r_1, r_2] -
-    f[r_0, r_1] / (r_0 + r_1)) / ((r_1 + r_2)(r_0 + r_2))`.
+    With the three rates in order, :math:`r_0 \le r_1 \le r_2`, G[..] as in the docstring of this
+    module, and f[..] divided differences of G in r, not r^2, :math:`G[r_0^2, r_1^2, r_2^2] =
+    (f[r_0, r_1, r_2] - f[r_0, r_1] / (r_0 + r_1)) / ((r_1 + r_2)(r_0 + r_2))`.
     """
     least, most = _ordered(alpha, beta)
     rest, high = _ordered(most, gamma)
@@ -282,8 +282,8 @@ def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
 
 
 class Products(eqx.Module):
-    """Laplace kernel means as products over coordinates, with about four exponentials for each;
-    ``gamma`` [d]: reciprocal lengths of the kernel."""
+    """Kernel means of `L1Laplace` over Laplaces: products over coordinates, with about four
+    exponentials for each. ``gamma`` [d]: reciprocal lengths of the kernel."""
 
     gamma: Point
 
@@ -316,7 +316,7 @@ class Products(eqx.Module):
 
 
 def _product(coordinate: Callable[..., Array], by_coordinate: tuple[Array, ...]) -> Array:
-    """Return the product of ``coordinate(..)`` over the leading axis, one entry at a time."""
+    """Return the product over k of ``coordinate`` of the k-th entries of the arrays, in a loop."""
     total = coordinate(*(part[0] for part in by_coordinate))
     if by_coordinate[0].shape[0] == 1:
         return total
@@ -330,7 +330,7 @@ def _product(coordinate: Callable[..., Array], by_coordinate: tuple[Array, ...])
 
 @pair(L1Laplace, Laplaces)
 def l1_laplace_over_laplaces(kernel: L1Laplace, distribution: Laplaces) -> Averages:
-    """Return kernel means in closed form for any scales; one bandwidth or one per coordinate."""
+    """Return features and formulas for any scales, and one bandwidth or one per coordinate."""
     d = distribution.loc.shape[-1]
     assert kernel.bandwidth is not None
     if kernel.bandwidth.shape not in ((), (1,), (d,)):
@@ -345,7 +345,7 @@ def l1_laplace_over_laplaces(kernel: L1Laplace, distribution: Laplaces) -> Avera
 
 @pair(Laplace, Laplaces)
 def laplace_over_laplaces(kernel: Laplace, distribution: Laplaces) -> Averages:
-    """Return kernel means in one dimension, where `Laplace` is `L1Laplace`."""
+    """Return features and formulas of `L1Laplace` if d = 1; raise `NoClosedForm` if d > 1."""
     if distribution.loc.shape[-1] != 1:
         raise NoClosedForm(
             "the radial Laplace kernel has no closed form over Laplace predictions of several "

@@ -25,7 +25,7 @@ from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike, Scalar
 
 @runtime_checkable
 class Formulas(Protocol):
-    """Protocol of formulas from features to averages, for the methods of `KernelMeans`."""
+    """Protocol of objects that compute averages from features, as in `KernelMeans`."""
 
     def first(self, rows: PyTree, ys: Array, /) -> Array: ...
 
@@ -81,7 +81,7 @@ def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
 
 
 def find(kernel: object, distribution: PyTree) -> Maker | None:
-    """Return the function that averages this kernel over this distribution, or None."""
+    """Return the function that `pair` registered for these classes or their bases, or None."""
     _LOOKED_UP.add((type(kernel), type(distribution)))
     for above in type(kernel).__mro__:
         for under in type(distribution).__mro__:
@@ -91,7 +91,7 @@ def find(kernel: object, distribution: PyTree) -> Maker | None:
 
 
 def make(kernel: KernelLike, distribution: PyTree) -> Averages:
-    """Return features and formulas for a kernel; `NoClosedForm` if none is registered."""
+    """Return features and formulas of a kernel; raise `NoClosedForm` if none are registered."""
     maker = find(kernel, distribution)
     if maker is None:
         raise NoClosedForm(
@@ -102,7 +102,7 @@ def make(kernel: KernelLike, distribution: PyTree) -> Averages:
 
 
 def own_by_second(formulas: PyTree, features: Features) -> Float[Array, " n"]:
-    """Return ``formulas.second`` of each prediction with itself, computed as n single pairs."""
+    """Return ``formulas.second`` of each prediction with itself, at the cost of n pairs."""
 
     def one(single: Features) -> Array:
         alone = jax.tree.map(lambda leaf: leaf[None], single)
@@ -174,7 +174,7 @@ class KernelMeans(eqx.Module):
 
 
 def stated_rules(formulas: PyTree) -> list[Any]:
-    """Return every part of the formulas that has a ``route``; closed forms have none."""
+    """Return the formulas and all formulas in them that have a ``route``; closed forms do not."""
     if not isinstance(formulas, eqx.Module):
         return []
     inner = [rule for part in vars(formulas).values() for rule in stated_rules(part)]
@@ -182,7 +182,7 @@ def stated_rules(formulas: PyTree) -> list[Any]:
 
 
 def gram(kernel: Any, ys: Array, others: Array) -> Float[Array, "r c"]:
-    """Return ``[k(y, other)]`` by the kernel's ``gram``, a product if radial, or pair by pair."""
+    """Return ``[k(y, other)]`` by ``kernel.gram``, a matrix product if radial, or pair by pair."""
     if hasattr(kernel, "gram"):
         return kernel.gram(ys, others)
     radial = points.profile(kernel)
@@ -277,7 +277,7 @@ def kernel_means(
 
 
 def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None:
-    """Return the `Lattice` of predictions that are counts; None if they are not, or too many."""
+    """Return predictions of counts as a `Lattice`; None for others, or for too many counts."""
     standardized = isinstance(predictions, Standardized)
     original = predictions.predictions if standardized else predictions
     size = sampling.lattice_size(original) if n_counts is None else n_counts

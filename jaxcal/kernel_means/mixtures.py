@@ -4,8 +4,8 @@ For mixtures :math:`\kappa_1(\sum_a w_a p_a, y) = \sum_a w_a \kappa_1(p_a, y)` a
 :math:`\kappa_2 = \sum_{ab} w_a w'_b \kappa_2(p_a, p'_b)`.
 Source: Widmann, Lindsten and Zachariah (2021), App. D.3.
 
-IMQ, rational quadratic, Matern 5/2 and Laplace kernels are Gaussian kernels of random precision
-(Schoenberg): with u the squared distance in bandwidths and S ~ Gamma(shape, 1),
+IMQ, rational quadratic, Matern 5/2 and Laplace kernels are averages of Gaussian kernels over their
+precision (Schoenberg): with u the squared distance in bandwidths and S ~ Gamma(shape, 1),
 
 .. math:: (1 + u)^{-\beta} = E e^{-S u}, \qquad
           (1 + u / 2\alpha)^{-\alpha} = E e^{-S u / 2 \alpha}, \qquad
@@ -42,14 +42,14 @@ GRADING = 0.1  # the constant c in the rule above
 
 
 class Weighted(NamedTuple):
-    """Features of n mixtures: ``weights`` [n, k]; ``parts``, of components, leaves [n, k, ...]."""
+    """Features of n mixtures of k components: ``weights``, and ``parts`` of leaves [n, k, ...]."""
 
     weights: Float[Array, "n k"]
     parts: PyTree
 
 
 class OfMixtures(eqx.Module):
-    """Kernel means of mixtures, one component at a time; in ``second`` one pair of components."""
+    """Kernel means of mixtures, summed over components (``second``: pairs of them) in a loop."""
 
     inner: Formulas
 
@@ -91,7 +91,7 @@ def _by_component(features: Weighted) -> tuple[PyTree, Array]:
 
 @pair(object, Mixtures)
 def over_mixtures(kernel: KernelLike, distribution: Mixtures) -> Averages:
-    """Return kernel means of any kernel with a closed form over the components."""
+    """Return features and formulas of any kernel with a closed form over the components."""
     n, k = distribution.weights.shape
     flat = jax.tree.map(lambda leaf: leaf.reshape(n * k, *leaf.shape[2:]), distribution.parts)
     features, inner = make(kernel, flat)
@@ -133,14 +133,14 @@ class OfMultiple(eqx.Module):
 
 @pair(Sum, object)
 def of_sum(kernel: Sum, distribution: Distribution) -> Averages:
-    """Return kernel means of a sum of two kernels that both have a closed form."""
+    """Return features and formulas of a sum of two kernels that both have a closed form."""
     (left, one), (right, other) = make(kernel.left, distribution), make(kernel.right, distribution)
     return (left, right), OfSum(one, other)
 
 
 @pair(Scaled, object)
 def of_multiple(kernel: Scaled, distribution: Distribution) -> Averages:
-    """Return kernel means of a multiple of a kernel that has a closed form."""
+    """Return features and formulas of a multiple of a kernel that has a closed form."""
     features, inner = make(kernel.kernel, distribution)
     return features, OfMultiple(kernel.scale, inner)
 
@@ -161,7 +161,7 @@ def below(low: float, high: float, size: int) -> Grid:
 
 
 def log_node(x: np.ndarray) -> np.ndarray:
-    """Return log s at x, as in the docstring of this module."""
+    """Return log s = x - c softplus(-x)^2 with c = `GRADING`, elementwise."""
     return x - GRADING * np.logaddexp(0, -x) ** 2
 
 
@@ -182,7 +182,7 @@ def gamma_rule(shape: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gaussians_of(kernel: KernelLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return squared lengths (in squared bandwidths) and weights of Gaussians that add up to k."""
+    """Return squared lengths (in squared bandwidths) and weights of q Gaussians that sum to k."""
     match kernel:
         case IMQ(beta=beta):
             s, weights = gamma_rule(beta)
@@ -200,7 +200,7 @@ def gaussians_of(kernel: KernelLike) -> tuple[np.ndarray, np.ndarray]:
 
 
 class ScaleMixture(eqx.Module):
-    """Kernel means of a weighted sum of Gaussian kernels, computed one node at a time."""
+    """Kernel means of a weighted sum of q Gaussian kernels, computed one kernel at a time."""
 
     route: ClassVar[str] = f"a mixture of Gaussian kernels, error below {ERROR:g}"
     error: ClassVar[float] = ERROR
@@ -240,7 +240,7 @@ class ScaleMixture(eqx.Module):
 @pair(Matern52, Normals)
 @pair(Laplace, Normals)
 def scale_mixture_over_normals(kernel: Any, distribution: Normals) -> Averages:
-    """Return kernel means as a weighted sum of those of Gaussian kernels, each in closed form."""
+    """Return features and formulas of a weighted sum of Gaussian kernels, each in closed form."""
     squares, weights = gaussians_of(kernel)
     dtype = distribution.mean.dtype
     lengths = jnp.sqrt(jnp.asarray(squares, dtype))

@@ -1,9 +1,9 @@
-r"""Finite sums: kernels averaged over draws, random quantiles, nodes, counts or classes.
+r"""Average kernels by finite sums over draws, random quantiles, nodes, counts or classes.
 
-With kappa as in `KernelMeans` and m draws z, :math:`\kappa_1 = \frac1m \sum_a k(z_a, y)` and
-:math:`\kappa_2 = \frac1{m m'} \sum_{ab} k(z_a, z'_b)`. For a prediction with itself the sum is over
-different draws, or over pairs from different halves if each half is stratified
-(`jaxcal.read.sampling`), so that every average is unbiased. Nodes have weights in place of 1/m.
+For m draws z of p and m' draws z' of q, :math:`\kappa_1(p, y) = \frac1m \sum_a k(z_a, y)` and
+:math:`\kappa_2(p, q) = \frac1{m m'} \sum_{ab} k(z_a, z'_b)`. For a prediction with itself the sum
+is over different draws or, if each half is stratified (`jaxcal.read.sampling`), over pairs from
+different halves, so that every average is unbiased. For nodes, their weights replace 1/m.
 
 All predictions share the points 0, 1, .. of counts: with their Gram matrix K and probabilities p,
 q, :math:`\kappa_1(p, y) = p^\top k(y)` and :math:`\kappa_2(p, q) = p^\top K q`. The absolute error
@@ -75,7 +75,7 @@ def _about(kernel: KernelLike, draws: Array, others: Array) -> Array:
 
 
 class FromQuantiles(eqx.Module):
-    """Kernel means as in `FromDraws`, for points of which each half is stratified."""
+    """Kernel means as in `FromDraws`, for `Stratified` points; ``own`` pairs their two halves."""
 
     route: ClassVar[str] = "64 random quantiles of each prediction"
     kernel: KernelLike
@@ -124,7 +124,7 @@ class FromNodes(eqx.Module):
 @pair(Scaled, Particles)
 @pair(object, Particles)
 def over_draws(kernel: KernelLike, distribution: Particles) -> Averages:
-    """Return kernel means of any kernel from at least two draws of each prediction."""
+    """Return features and formulas of any kernel; ValueError for fewer than 2 draws of each."""
     if distribution.points.shape[1] < 2:
         raise ValueError(
             f"predictions: averages over two independent draws need at least 2 draws of each "
@@ -137,7 +137,7 @@ def over_draws(kernel: KernelLike, distribution: Particles) -> Averages:
 @pair(Scaled, Nodes)
 @pair(object, Nodes)
 def over_nodes(kernel: KernelLike, distribution: Nodes) -> Averages:
-    """Return kernel means of any kernel by the quadrature rule of the nodes."""
+    """Return features and formulas of any kernel, for the quadrature rule of the nodes."""
     return distribution, FromNodes(kernel)
 
 
@@ -145,12 +145,12 @@ def over_nodes(kernel: KernelLike, distribution: Nodes) -> Averages:
 @pair(Scaled, Stratified)
 @pair(object, Stratified)
 def over_quantiles(kernel: KernelLike, distribution: Stratified) -> Averages:
-    """Return kernel means of any kernel from random quantiles."""
+    """Return features and formulas of any kernel, for random quantiles."""
     return distribution, FromQuantiles(kernel, _standard_error(kernel, distribution))
 
 
 class Smoothed(NamedTuple):
-    """Features of counts: probabilities ``weights``, and their products with K of the module."""
+    """Features of n predictions of m counts: probabilities, and ``averages`` = ``weights`` @ K."""
 
     weights: Float[Array, "n m"]
     averages: Float[Array, "n m"]
@@ -179,15 +179,15 @@ class OverCounts(eqx.Module):
 @pair(Scaled, Lattice)
 @pair(object, Lattice)
 def over_counts(kernel: KernelLike, distribution: Lattice) -> Averages:
-    """Return kernel means of any kernel over counts."""
+    """Return features and formulas of any kernel over counts."""
     points, weights = distribution
     averages = weights @ gram(kernel, points, points)
     return Smoothed(weights, averages), OverCounts(kernel, points)
 
 
 def _standard_error(kernel: KernelLike, distribution: Stratified) -> Scalar:
-    """Return an estimate of the standard error of ``first``: half the root mean square difference,
-    over points and predictions, between the averages over the two halves of the points."""
+    """Return an estimate of the standard error of ``first``, []: sqrt(mean((A(z) - B(z))^2)) / 2
+    over all points z, with A and B the averages of k(., z) over the two halves of the points."""
 
     def squared(points: Array) -> Array:
         between = gram(kernel, points, points)
@@ -198,7 +198,7 @@ def _standard_error(kernel: KernelLike, distribution: Stratified) -> Scalar:
 
 
 class ClassMeans(eqx.Module):
-    """Kernel means of classes, from products with their Gram matrix; None stands for identity."""
+    """Kernel means of classes, with Gram matrix ``matrix``; None stands for the identity."""
 
     matrix: Float[Array, "m m"] | None
 
@@ -215,8 +215,8 @@ class ClassMeans(eqx.Module):
         return jnp.sum(self._times(features.probabilities) * features.probabilities, axis=-1)
 
     def residual(self, rows: Classes, ys: Array, cols: Classes, others: Array) -> Array:
-        """Return h_Y (see the module), [r, c]: in its rows predictions with classes ``ys``, in its
-        columns those with ``others``."""
+        """Return h_Y (see the module), [r, c], of predictions ``rows`` with classes ``ys`` [r] and
+        predictions ``cols`` with classes ``others`` [c]."""
         return self._times(_residuals(rows, ys)) @ _residuals(cols, others).T
 
     def own_residual(self, features: Classes, ys: Array) -> Array:
@@ -226,12 +226,12 @@ class ClassMeans(eqx.Module):
 
 
 class MatrixMeans(eqx.Module):
-    r"""h_Y (see the module) as :math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`; O(m^2) per pair."""
+    r"""Formulas of h_Y (see the module), :math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`, in O(m^2)."""
 
     kernel: MatrixKernel
 
     def residual(self, rows: Classes, ys: Array, cols: Classes, others: Array) -> Array:
-        """Return h_Y of r and c observations, [r, c], with c matrices in memory at a time."""
+        """Return h_Y of r with c observations, [r, c], one row at a time: c matrices in memory."""
         p, q = rows.probabilities, cols.probabilities
         at_cols = (q, _residuals(cols, others))
 
@@ -263,19 +263,19 @@ def _residuals(distribution: Classes, ys: Array) -> Array:
 
 @pair(Delta, Classes)
 def delta_over_classes(kernel: Delta, distribution: Classes) -> Averages:
-    """Return kernel means of `Delta`."""
+    """Return features and formulas of `Delta`."""
     return distribution, ClassMeans(None)
 
 
 @pair(MatrixKernel, Classes)
 def matrix_over_classes(kernel: MatrixKernel, distribution: Classes) -> Averages:
-    """Return the formulas of `MatrixMeans` for a kernel on predictions and classes jointly."""
+    """Return features and formulas of a kernel of a prediction and a class jointly."""
     return distribution, MatrixMeans(kernel)
 
 
 @pair(ClassGram, Classes)
 def gram_over_classes(kernel: ClassGram, distribution: Classes) -> Averages:
-    """Return kernel means of a similarity matrix of classes."""
+    """Return features and formulas of a similarity matrix of classes; ValueError for other m."""
     if kernel.matrix.shape[0] != (m := distribution.probabilities.shape[-1]):
         raise ValueError(
             f"target_kernel: a Gram matrix of {kernel.matrix.shape[0]} classes for probabilities "

@@ -1,4 +1,4 @@
-r"""Characteristic functions of predictions: the means of cos(w . Z) and sin(w . Z).
+r"""Characteristic functions of predictions p: means of cos(w . Z) and sin(w . Z) for Z ~ p.
 
 A wave is averaged like a kernel of a point and a frequency: in closed form over normals and Laplace
 distributions, by linearity over mixtures, else from draws, nodes or counts. In closed form,
@@ -20,7 +20,7 @@ from jaxcal.typing import Scalar
 
 
 class Wave(Kernel):
-    """``cos(w . z)`` or ``sin(w . z)`` of a point z and a frequency w; not positive definite."""
+    """Wave cos(x . y), or sin(x . y), of a point x and a frequency y; not positive definite."""
 
     smooth: ClassVar[bool | None] = True
     sine: bool = eqx.field(default=False, static=True)
@@ -38,7 +38,7 @@ class Wave(Kernel):
 
 
 class _Formulas(eqx.Module):
-    """Base of formulas of waves. Only ``first`` is defined: means [r, c] at c frequencies."""
+    """Base of formulas of waves: ``first`` returns means at frequencies, other methods raise."""
 
     wave: Wave
 
@@ -50,7 +50,7 @@ class _Formulas(eqx.Module):
 
 
 class OverNormals(_Formulas):
-    """Means over normals: O(d) per pair for independent coordinates, else O(d^2)."""
+    """Means of a wave over normals: O(d) per pair for independent coordinates, else O(d^2)."""
 
     def first(self, rows: Normals, ws: Array) -> Float[Array, "r c"]:
         check_dimension(ws, rows.mean.shape[-1])
@@ -62,7 +62,7 @@ class OverNormals(_Formulas):
 
 
 class OverLaplaces(_Formulas):
-    """Means over Laplace distributions: one matrix product, and a logarithm per coordinate."""
+    """Means of a wave over Laplace distributions: a matrix product, a logarithm per coordinate."""
 
     def first(self, rows: Laplaces, ws: Array) -> Float[Array, "r c"]:
         check_dimension(ws, rows.loc.shape[-1])
@@ -71,7 +71,7 @@ class OverLaplaces(_Formulas):
 
 
 class OverDraws(_Formulas):
-    """Means over all draws of a prediction, for all predictions at once."""
+    """Means of a wave over the draws of each prediction, for all predictions at once."""
 
     route: str = eqx.field(static=True, default=FromDraws.route)
 
@@ -82,19 +82,19 @@ class OverDraws(_Formulas):
 
 @pair(Wave, Normals)
 def wave_over_normals(kernel: Wave, distribution: Normals) -> Averages:
-    """Return means in closed form for any covariances."""
+    """Return features and formulas of a wave in closed form, for any covariances."""
     return distribution, OverNormals(kernel)
 
 
 @pair(Wave, Laplaces)
 def wave_over_laplaces(kernel: Wave, distribution: Laplaces) -> Averages:
-    """Return means in closed form for any scales."""
+    """Return features and formulas of a wave in closed form, for any scales."""
     return distribution, OverLaplaces(kernel)
 
 
 @pair(Wave, Particles)
 @pair(Wave, Stratified)
 def wave_over_draws(kernel: Wave, distribution: Particles) -> Averages:
-    """Return means over all draws, or over all random quantiles (`Stratified`)."""
+    """Return features and formulas of a wave, for draws or random quantiles (`Stratified`)."""
     stratified = isinstance(distribution, Stratified)
     return distribution, OverDraws(kernel, (FromQuantiles if stratified else FromDraws).route)

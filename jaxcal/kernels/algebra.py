@@ -1,8 +1,8 @@
-"""Base classes of kernels: sums, products, a bandwidth, a radial profile.
+"""Base classes of kernels, and their sums, products and multiples.
 
-Attributes, not classes, declare what a kernel can do: a kernel with ``bandwidth`` gets the median
-heuristic, and one that also has ``shape(u)`` uses matrix products. If ``smooth`` is declared, it is
-not checked.
+Attributes, not base classes, declare what a kernel can do: a test sets a ``bandwidth`` of None, and
+Gram matrices of kernels with ``bandwidth`` and ``shape(u)`` are computed by matrix products. If
+``smooth`` is declared, it is not checked.
 """
 
 from abc import abstractmethod
@@ -23,7 +23,8 @@ Bandwidth = Float[Array, ""] | Float[Array, " d"] | None
 
 
 def check_bandwidth(value: Any) -> Any:
-    """Return a positive, finite scalar or vector, or None; values of tracers are unchecked."""
+    """Return the value as an array [] or [d], or None; ValueError if a length is not positive and
+    finite. Values that JAX traces are not checked."""
     if value is None:
         return value
     # so that 1 and 1.0 share a compiled program
@@ -104,8 +105,8 @@ class Radial(Kernel):
 
 
 class Profile(Kernel):
-    """Radial kernel from the ``shape`` and ``bandwidth`` of a user's object that is no pytree; two
-    such kernels are equal if their ``function`` is the same object."""
+    """Radial kernel ``function(u)``, the ``shape`` of a user's object that is no pytree. Programs
+    are compiled again for another ``function``."""
 
     function: ArrayFunction = eqx.field(static=True)
     bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
@@ -143,9 +144,9 @@ def _radial(kernel: "Radial | Profile", x: Array, y: Array) -> Scalar:
 
 
 def of_type(number: Array, points: Array) -> Array:
-    """Return a length or scale cast to the dtype of the points, which float64 would promote.
+    """Return a length or scale in the dtype of the points, so that it does not promote them.
 
-    ValueError if there are several lengths, and not one per coordinate.
+    ValueError if there are several lengths and their number is not that of the coordinates.
     """
     if jnp.size(number) != 1 and jnp.shape(number) != jnp.shape(points)[-1:]:
         raise ValueError(
@@ -173,7 +174,7 @@ class Constant(Kernel):
 
 
 class Function(Kernel):
-    """A function of two points as a kernel, compared by identity: a new lambda compiles again."""
+    """Kernel from a function of two points, compared by identity: a new lambda compiles again."""
 
     function: ArrayFunction = eqx.field(static=True)
     name: str = eqx.field(default="kernel", static=True)  # the argument, for error messages
@@ -205,7 +206,7 @@ def as_kernel(value: Any, name: str = "kernel") -> Any:
 
 
 class Sum(Kernel):
-    """``k1(x, y) + k2(x, y)``."""
+    """Sum of two kernels, ``left(x, y) + right(x, y)``."""
 
     left: KernelLike = eqx.field(converter=as_kernel)
     right: KernelLike = eqx.field(converter=as_kernel)
@@ -215,7 +216,7 @@ class Sum(Kernel):
 
 
 class Product(Kernel):
-    """``k1(x, y) k2(x, y)``."""
+    """Product of two kernels, ``left(x, y) right(x, y)``."""
 
     left: KernelLike = eqx.field(converter=as_kernel)
     right: KernelLike = eqx.field(converter=as_kernel)
@@ -225,7 +226,7 @@ class Product(Kernel):
 
 
 class Scaled(Kernel):
-    """``scale k(x, y)``, scale > 0."""
+    """Multiple of a kernel, ``scale kernel(x, y)`` with scale > 0."""
 
     scale: Scalar = eqx.field(converter=check_bandwidth)
     kernel: KernelLike = eqx.field(converter=as_kernel)
@@ -236,10 +237,9 @@ class Scaled(Kernel):
 
 
 def profile(kernel: KernelLike) -> Callable[[Array], Array] | None:
-    """Return the kernel as a function of the squared Euclidean distance, or None.
+    """Return f such that k(x, y) = f(|x - y|^2), or None if no such f is known.
 
-    Not None: radial kernels with one length, constants, and their sums, products and multiples.
-    """
+    f is known for radial kernels with a scalar bandwidth, constants, and combinations of these."""
     match kernel:
         case Constant():
             return jnp.ones_like
@@ -266,26 +266,26 @@ def _children(kernel: KernelLike) -> list[KernelLike]:
 
 
 def smoothness(kernel: KernelLike) -> bool | None:
-    """Return whether the kernel is twice differentiable at x = y; None if that is undeclared."""
+    """Return whether the kernel is twice differentiable at x = y; None if that is not declared."""
     parts = _children(kernel)
     answers = [smoothness(part) for part in parts] or [getattr(kernel, "smooth", None)]
     return False if False in answers else None if None in answers else True
 
 
 def lengths(kernel: KernelLike) -> list[Array]:
-    """Return the bandwidths inside the kernel that have one length per dimension."""
+    """Return all bandwidths in the kernel, or in its parts, that have one length per dimension."""
     bandwidth = getattr(kernel, "bandwidth", None)
     inner = [length for child in _children(kernel) for length in lengths(child)]
     return inner if bandwidth is None or jnp.ndim(bandwidth) == 0 else [bandwidth]
 
 
 def needs_bandwidth(kernel: KernelLike) -> bool:
-    """Return whether some bandwidth in the kernel is unset."""
+    """Return whether the bandwidth of the kernel, or of any kernel in it, is unset (None)."""
     return _is_unset(kernel) or any(map(needs_bandwidth, _children(kernel)))
 
 
 def all_unset(kernel: KernelLike) -> bool:
-    """Return whether all parts have an unset bandwidth: a heuristic then makes them unitless."""
+    """Return whether the kernel, or every kernel in a sum or product, has an unset bandwidth."""
     if children := _children(kernel):
         return all(map(all_unset, children))
     return _is_unset(kernel)

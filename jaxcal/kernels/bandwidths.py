@@ -4,9 +4,9 @@
 one of points that defines a distance of predictions, such as MMD or kernelized Fisher divergence;
 ``second_order_heuristic`` scales it by the distances between draws of the predictions.
 
-No bandwidth depends on the order of the rows: if not all pairs are compared, their values select
-them (`by_values`). A median is the distance of the one or two pairs that attain it, and is
-differentiated as such.
+No bandwidth depends on the order of the rows: if not all pairs are compared, the values of the
+observations select the pairs (`by_values`). The derivative of a median is that of the one or two
+middle distances.
 """
 
 import math
@@ -30,9 +30,9 @@ MAX_DRAWS = 32  # draws per prediction of a pair: 32^2 distances
 
 
 def pairs(n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"], Int[Array, " p"]]:
-    """Return pairs (i, j) of different positions among n: all, or ``most`` with a fixed seed.
+    """Return pairs i != j below n: all n (n - 1) / 2 or, if more, ``most`` from a fixed seed.
 
-    They are positions in the order of `by_values`, not row numbers.
+    i and j are positions in the order of `by_values`, not row numbers.
     """
     if n * (n - 1) // 2 <= most:
         i, j = np.triu_indices(n, 1)
@@ -45,10 +45,10 @@ def pairs(n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"], Int[Array
 
 
 def by_values(features: Features) -> Int[Array, " n"]:
-    """Return the order of the observations by a fixed projection of their values.
+    """Return the row indices that sort observations by a fixed random projection of their values.
 
-    Rounding can swap only observations with nearly equal projections; except by coincidence, these
-    are nearly equal themselves, and so are their distances.
+    Only floating-point leaves count. Rounding can swap only rows with nearly equal projections;
+    except by coincidence, such rows are nearly equal themselves, and so are their distances.
     """
     rng = np.random.default_rng(0)
 
@@ -66,8 +66,8 @@ def by_values(features: Features) -> Int[Array, " n"]:
 def _median_of(values: Callable[[Array], Array], p: int) -> Scalar:
     """Return the median of the positive ``values(k)``, k < p; 1 if all are 0, NaN if one is NaN.
 
-    Zeros, of pairs of equal observations, are left out: if they were half of all values, the kernel
-    would test equality only. Only the one or two middle values are differentiated.
+    Zeros, from pairs of equal observations, are left out: otherwise the median could be 0. Only the
+    one or two middle values are differentiated.
     """
     fixed = jax.lax.stop_gradient(values(jnp.arange(p)))
     at, all_equal = _middle_of(fixed)
@@ -83,7 +83,7 @@ def _middle_of(values: Float[Array, " p"]) -> tuple[Int[Array, "2"], Bool[Array,
 
 
 def _of_rank(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Int[Array, " r"]:
-    """Return the indices of the values >= 0 with these ranks, counted from 0.
+    """Return the index of the value of each rank; values are >= 0, and the smallest has rank 0.
 
     Bit patterns are ordered like the values, so order statistics are found by bisection of an
     integer interval: O(p) times the number of bits, a fifth of the time of sorting.
@@ -107,12 +107,12 @@ def _of_rank(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Int[Array, 
 def median_heuristic(divergence: Divergence, features: Features) -> tuple[Scalar, Bool[Array, ""]]:
     """Return the bandwidth of a kernel on a distance, and whether all compared pairs are equal.
 
-    The bandwidth is the median distance (not its square) over pairs of different predictions, in
-    the units of the distance; 1 if all are equal. All pairs of up to 512 observations are compared;
-    for larger n all pairs of 512 that are evenly spaced in the order of `by_values`, including both
-    ends. For a distance without ``separations`` (MMD), 2,048 pairs are compared. The bandwidth is
-    NaN if a feature is not finite. ValueError if n < 2. Cost: at most 130,816 distances, and a sort
-    of n numbers for n > 512.
+    The bandwidth is the median of the positive distances, not of their squares, in the units of the
+    distance; 1 if all are 0. All pairs of up to 512 observations are compared; for larger n all
+    pairs of 512 that are evenly spaced in the order of `by_values`, including both ends. For a
+    distance without ``separations`` (MMD), at most 2,048 pairs are compared. The bandwidth is NaN
+    if a feature is not finite. ValueError if n < 2. Cost: at most 130,816 distances, and a sort of
+    n numbers for n > 512.
     """
     n = jax.tree.leaves(features)[0].shape[0]
     if n < 2:
@@ -131,7 +131,7 @@ _Compared = tuple[Int[Array, " p"], Int[Array, " p"], Float[Array, " p"]]
 
 
 def _block(divergence: Divergence, features: Features, n: int) -> _Compared:
-    """Return rows i and j of all pairs of at most 512 observations, and squared distances."""
+    """Return rows i, j of all pairs of up to 512 observations, and squared distances, [p] each."""
     m = min(n, MAX_OBSERVATIONS)
     rows = jnp.arange(n) if m == n else by_values(features)[np.arange(m) * (n - 1) // (m - 1)]
     some = jax.tree.map(lambda leaf: leaf[rows], features) if m < n else features
@@ -142,7 +142,7 @@ def _block(divergence: Divergence, features: Features, n: int) -> _Compared:
 
 
 def _pair_by_pair(divergence: Divergence, features: Features, n: int) -> _Compared:
-    """Return rows i and j of at most 2,048 pairs, and their squared distances."""
+    """Return rows i and j of at most 2,048 pairs, and their squared distances, [p] each."""
     i, j = (by_values(features)[place] for place in pairs(n))
 
     def between(pair: tuple[Array, Array]) -> Scalar:
@@ -162,8 +162,8 @@ def second_order_heuristic(
     mixture of the two. The bandwidth is the median of the positive values, in the units of the
     points; 1 if all predictions are the same point. Exact for Gaussians if d = 1 or all are
     isotropic; otherwise from draws. At most ``most`` pairs are used, so the cost does not grow with
-    n. NaN if a used prediction is NaN. TypeError for predictions with neither Gaussian moments nor
-    draws. Source: Glaser et al. (2023), Section 6.
+    n. NaN if a prediction in a pair is NaN. TypeError for predictions with neither Gaussian moments
+    nor draws, ValueError if n < 2. Source: Glaser et al. (2023), Section 6.
     """
     try:
         moments = gaussian_moments(predictions)
@@ -176,7 +176,7 @@ def second_order_heuristic(
 
 
 def spread_of_draws(samples: Float[Array, "n m d"], *, most: int = MAX_PREDICTION_PAIRS) -> Scalar:
-    """Return the second-order heuristic from m >= 2 draws per prediction, of which 32 are used."""
+    """Return `second_order_heuristic` from m >= 2 draws per prediction, at most the first 32."""
     n, m, _ = samples.shape
     if n < 2 or m < 2:
         raise ValueError(
@@ -211,10 +211,10 @@ def spread_of_gaussians(
     *,
     most: int = MAX_PREDICTION_PAIRS,
 ) -> Scalar:
-    """Return the second-order heuristic of Gaussians: exact if all are isotropic, or d = 1.
+    """Return `second_order_heuristic` of Gaussians: exact if all are isotropic or d = 1.
 
-    A covariance counts as isotropic if its entries differ from those of v I by at most 0.01 v, v
-    its mean variance. If one is not isotropic, all are sampled. Exact values have derivative 0.
+    A covariance with mean variance v counts as isotropic if its entries differ from those of v I by
+    at most 0.01 v. If any is not, draws are used for all pairs. Exact values have derivative 0.
     """
     n, d = mean.shape
     if n < 2:

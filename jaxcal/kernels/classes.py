@@ -1,6 +1,6 @@
-"""Kernels on classes 0, .., m - 1, and on sequences of tokens: integer arrays [l], padded.
+"""Kernels on classes 0, .., m - 1, and on sequences of tokens: integer arrays of one length l.
 
-Kernels on tokens compare them for equality and have no derivatives, so pass ``standardize=False``
+Kernels on sequences compare tokens for equality and have no derivatives: pass ``standardize=False``
 to tests. A kernel ``exp(-rate * distance)`` of the edit distance is not offered: it is not positive
 definite for every rate (Cortes, Haffner and Mohri, 2004).
 """
@@ -37,7 +37,7 @@ def _as_pytree(function: Any) -> Any:
 
 
 class MatrixKernel(eqx.Module):
-    r"""Kernel k((p, y), (q, y')) of predictions and classes jointly, not a product of kernels.
+    r"""Kernel k((p, y), (q, y')) of a prediction and a class jointly, which need not be a product.
 
     Args:
         function: ``K(p, q)`` of two probability vectors [m] that returns the matrix
@@ -140,7 +140,7 @@ class Hamming(Kernel):
 class Spectrum(Kernel):
     """Spectrum kernel: cosine of the vectors that count each run of ``length`` successive tokens.
 
-    It is positive semidefinite and depends only on the shares of these runs in each sequence.
+    It is positive semidefinite and depends only on the relative frequencies of runs in a sequence.
     Negative tokens are padding and belong to no run; if a sequence has no run, the kernel is 0.
 
     Args:

@@ -17,11 +17,11 @@ def pivots(
 ) -> tuple[Int[Array, " r"], Bool[Array, " r"]]:
     """Return row indices of ``xs`` in the pivot order of incomplete Cholesky, and which are in use.
 
-    Each step selects the row whose feature is farthest from the span of the selected ones.
-    Selection stops after r = ``rank`` steps, or if the squared distance is at most ``tolerance``
-    times the largest k(x, x). Ties are broken by value, not by row. A row whose k(x, x) is not
-    finite comes first, so that features are NaN. Cost O(n rank^2), memory O(n rank).
-    Source: Fine and Scheinberg (2002).
+    Each step selects the row x whose RKHS element k(x, .) is farthest from the span of those
+    selected before. Selection stops after r = ``rank`` steps, or if the largest squared distance is
+    at most ``tolerance`` times the largest k(x, x). Ties are broken by value, not by row. A row
+    whose k(x, x) is not finite comes first, so that features from these rows are NaN.
+    Cost O(n rank^2), memory O(n rank). Source: Fine and Scheinberg (2002).
     """
     n = xs.shape[0]
     order = by_values(xs)
@@ -48,10 +48,10 @@ def pivots(
 
 
 class NystroemFeatures(eqx.Module):
-    r"""Feature map ``k(q, S) L^-T``, ``L L^T = k(S, S)``, of r landmarks S: exact on their span.
+    r"""Feature map ``f(q) = k(q, S) L^-T`` of r landmarks S with ``k(S, S) = L L^T``.
 
-    ``lift`` [r, p]: L^-T, or its product with a matrix of p columns (`turned`); multiplying by it
-    takes a quarter of the time of triangular solves. ``used`` [r]: which landmarks are in use.
+    <f(q), f(s)> = k(q, s) for every q and every s in S. ``lift`` [r, p]: L^-T, or, for `turned`
+    maps, L^-T times a matrix. ``used`` [r]: which landmarks are in use; others have no effect.
     """
 
     kernel: KernelLike
@@ -63,7 +63,7 @@ class NystroemFeatures(eqx.Module):
     def at(
         cls, kernel: KernelLike, landmarks: Float[Array, "r m"], used: Bool[Array, " r"]
     ) -> "NystroemFeatures":
-        """Return the map for these landmarks; those in use must be distinct."""
+        """Return the feature map of these landmarks; those in use must be distinct."""
         block = square_gram(kernel, landmarks)
         both = used[:, None] & used[None]
         identity = jnp.eye(len(used), dtype=block.dtype)

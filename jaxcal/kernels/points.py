@@ -1,4 +1,4 @@
-r"""Kernels on vectors and targets, each written for ONE pair of points.
+r"""Kernels k(x, y) on vectors, each defined for ONE pair of points [d].
 
 A radial kernel is defined by its profile: ``k(x, y) = shape(u)`` with
 ``u = sum_i ((x_i - y_i) / l_i)^2`` and bandwidth ``l``, a scalar or one length per dimension, in
@@ -157,7 +157,7 @@ def _(primals, tangents):
 class Matern52(Radial):
     """Matérn kernel 5/2, ``(1 + t + t^2/3) e^-t`` with ``t = sqrt(5 u)``.
 
-    Twice differentiable, and no smoother.
+    Functions of its RKHS are twice continuously differentiable, in general not more often.
 
     Args:
         bandwidth: As in `Gaussian`, which also defines u.
@@ -181,7 +181,7 @@ class Laplace(Radial):
     """Laplace kernel ``exp(-sqrt(u))``, of the Euclidean distance.
 
     It is not differentiable at x = y: use it between predictions, not as the target kernel of a
-    Stein test. `L1Laplace` is the product of such kernels over coordinates.
+    Stein test. `L1Laplace` is the product of one-dimensional Laplace kernels over coordinates.
 
     Args:
         bandwidth: As in `Gaussian`, which also defines u.
@@ -202,12 +202,12 @@ class Laplace(Radial):
 
 
 class PowerExponential(Radial):
-    r"""Power-exponential kernel ``exp(-r^power)``, r the distance in bandwidths.
+    r"""Power-exponential kernel ``exp(-r^power)``, with r = sqrt(u) and u as in `Gaussian`.
 
     With power nu and bandwidth :math:`\lambda^{-1/\nu}` it is the prediction kernel
     :math:`\exp(-\lambda d^\nu)` of a distance d, positive definite for Euclidean distances of
-    vectors. Power 1 is `Laplace`; power 2 is `Gaussian` with its bandwidth divided by sqrt(2). It
-    is twice differentiable at x = y only if the power is 2.
+    vectors. Power 1 is `Laplace`; power 2 with bandwidth l is `Gaussian` with bandwidth
+    l / sqrt(2). The kernel is twice differentiable at x = y only if the power is 2.
 
     Args:
         bandwidth: As in `Gaussian`.
@@ -292,16 +292,16 @@ def gram(kernel: Callable[..., Array], xs: Features, ys: Features) -> Float[Arra
 
 
 def by_rows(pair: Callable[..., Array], rows: Features, cols: Features) -> Float[Array, "r c"]:
-    """Return ``[pair(row, col)]``, computed by rows so that only c pairs use memory at a time."""
+    """Return ``[pair(row, col)]``, one row at a time: only c pairs are in memory at once."""
     return jax.lax.map(lambda row: jax.vmap(lambda col: pair(row, col))(cols), rows)
 
 
 def matrix(kernel: Any, xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
-    """Return ``[k(x_i, y_j)]``; sums and products of linear or radial kernels use matrix products.
+    """Return ``[k(x_i, y_j)]``, for linear and radial kernels by matrix products.
 
-    For radial kernels points are centred at the mean of ``ys``, so that a common offset costs no
-    digits. Other kernels use their method ``gram(xs, ys)`` or, without one, the function `gram`.
-    Cost O(n m q).
+    For radial kernels points are centred at the mean of ``ys``, so that a common offset adds no
+    rounding error. Other kernels use their method ``gram(xs, ys)`` or, without one, the function
+    `gram`; sums, products and multiples combine the matrices of their parts. Cost O(n m q).
     """
     radial = profile(kernel)
     if radial is not None:
@@ -329,10 +329,10 @@ def squared_distances(xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float
 
 
 def separations(xs: Float[Array, "n q"], ys: Float[Array, "m q"]) -> Float[Array, "n m"]:
-    """Return ``|x_i - y_j|^2``, exactly 0 if it is below the rounding error.
+    """Return ``|x_i - y_j|^2``, exactly 0 for equal rows.
 
-    Up to 16 coordinates are subtracted one by one; for more, `squared_distances` is used.
-    """
+    Up to 16 coordinates are subtracted one by one; for more, `squared_distances` is used, and
+    values below its rounding error are set to 0."""
     q = xs.shape[1]
     if q <= FEW:
         # a product with I copies the columns into rows: to read columns is four times slower

@@ -1,4 +1,4 @@
-"""MCMC draws from predictions that have no sampler, by numpyro, with convergence diagnostics."""
+"""Draw from predictions that have no sampler, by MCMC of numpyro, with convergence diagnostics."""
 
 from jaxcal.mcmc.run import mcmc_draws
 from jaxcal.mcmc.samplers import HMC, MALA, NUTS

@@ -24,11 +24,12 @@ LEAST = 10  # fewest draws per chain for an effective size: each half has two la
 
 
 def split_rhat(path: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
-    r"""Return the larger rank-normalized split R-hat of values and of distances to their median.
+    r"""Return the rank-normalized split R-hat of t states of each of c chains, [*rest].
 
-    It is :math:`\sqrt{((L - 1) W + B) / (L W)}` for t values from each of c chains, each split into
-    halves of length L; W is the mean variance within halves, B is L times the variance of their
-    means. NaN for t < 4 and if a value is NaN; infinite if all halves are constant.
+    It is the larger of two :math:`\sqrt{((L - 1) W + B) / (L W)}`, for normal scores of the values
+    and of |value - median|. Chains are split into halves of length L; W is the mean variance within
+    halves, B is L times the variance of the means of halves. NaN for t < 4 and if a value is NaN;
+    infinite if all halves are constant.
     Source: Vehtari et al. (2021), Section 4."""
     if path.shape[0] < 4:
         return jnp.full(path.shape[2:], jnp.nan, path.dtype)
@@ -38,11 +39,11 @@ def split_rhat(path: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
 
 
 def effective_size(draws: Float[Array, "t c *rest"]) -> Float[Array, " *rest"]:
-    """Return the bulk effective sample size of t draws from each of c chains.
+    """Return the bulk effective sample size of t draws from each of c chains, [*rest].
 
     It is computed from ranks of split chains, by Geyer's monotone sequence. It can exceed t c for
-    antithetic draws, up to t c log10(t c). NaN for fewer than `LEAST` draws per chain, if a draw is
-    NaN and if all are equal. Source: Vehtari et al. (2021), Section 3 and Appendix A."""
+    antithetic draws, up to t c log10(t c). NaN if t < `LEAST`, if a draw is NaN, or if all draws
+    are equal. Source: Vehtari et al. (2021), Section 3 and Appendix A."""
     if draws.shape[0] < LEAST:
         return jnp.full(draws.shape[2:], jnp.nan, draws.dtype)
     z = _ranked(_halves(draws))
@@ -100,20 +101,19 @@ def _rhat(z: Array) -> Array:
 
 
 class McmcDraws(Result):
-    """m draws from each of n predictions, as input of `jaxcal.skce_test`.
+    """Result of `mcmc_draws`: m draws from each of n predictions, which `jaxcal.skce_test` takes.
 
     Attributes:
         samples: Draws [n, m, d], in units of the targets; successive draws along m come from
             different chains.
-        rhat: Rank-normalized split R-hat of the worst coordinate, [n], from at most 500 states of
+        rhat: Largest rank-normalized split R-hat over coordinates, [n], from at most 500 states of
             each chain, evenly spaced over the steps after warm-up, or over the last half of all
             steps if that is longer. NaN for fewer than 4 states.
         acceptance: Mean acceptance probability over the same range of steps, [n].
-        ess: Effective size of the m draws for the worst coordinate, [n]; NaN for fewer than 10
+        ess: Smallest effective size of the m draws over coordinates, [n]; NaN for fewer than 10
             draws per chain.
-        divergences: Number of steps after warm-up with an energy error above 1000, [n].
-        step: Final step of the sampler, mean over chains, in units of the target divided by the
-            adapted scale, [n].
+        divergences: Number of steps of all chains after warm-up with energy error > 1000, [n].
+        step: Final ``step`` of the sampler, mean over chains, in target units / adapted scale, [n].
         sampler: Name of the sampler.
         chains: Number of chains.
         warmup: Number of steps of warm-up of each chain.
@@ -139,14 +139,14 @@ class McmcDraws(Result):
 
     @property
     def draws(self) -> Draws:
-        """Samples as `jaxcal.Draws` in the shape of the targets, with R-hat; R-hat is infinite for
-        predictions with divergences."""
+        """``samples`` as `jaxcal.Draws` [n, m, *event_shape], with ``rhat``, which is replaced by
+        infinity for predictions with divergences."""
         rhat = jnp.where(self.divergences > 0, jnp.inf, self.rhat)
         return Draws(self.samples.reshape(*self.samples.shape[:-1], *self.event_shape), rhat)
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of the batch if the result holds several sets of draws; () for one set."""
+        """Leading axes of ``samples`` before [n, m, d], as from ``jax.vmap``; () without any."""
         return self.samples.shape[:-3]
 
     def _sentences(self) -> Sentences:

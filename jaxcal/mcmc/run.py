@@ -29,7 +29,7 @@ LANES = "predictions"  # axis along which all predictions take a step together
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Protocol of settings whose ``kernel(potential)`` returns numpyro's kernel for it."""
+    """Protocol of samplers: ``kernel(potential)`` returns numpyro's kernel for -log density."""
 
     def kernel(self, potential: Potential, /) -> PyTree: ...
 
@@ -47,7 +47,7 @@ def mcmc_draws(
     event_shape: int | tuple[int, ...] | None = None,
     start: PyTree = None,
 ) -> McmcDraws:
-    """Draw from n predictions with unnormalized densities.
+    """Return MCMC draws from each of n predictions, whose densities may be unnormalized.
 
     Each chain makes ``n_warmup`` steps, during which an adapting sampler tunes itself, then keeps
     one draw every ``thin`` steps. A test with these draws is valid if each draw follows its
@@ -130,7 +130,7 @@ def mcmc_draws(
 def _layout(
     predictions: Any, event_shape: int | tuple[int, ...] | None
 ) -> tuple[int, tuple[int, ...]]:
-    """Return n and the shape of one target; TypeError or ValueError if predictions do not fit."""
+    """Return n and the shape of one target; TypeError or ValueError for unsuitable predictions."""
     checks.of_jax(predictions)
     if event_shape is not None:
         sides = event_shape if isinstance(event_shape, tuple | list) else (event_shape,)
@@ -233,8 +233,8 @@ def _run(
 def _potential(predictions: Predictions) -> PyTree:
     """Return a function from a target to minus the log density of one prediction.
 
-    It must be called under ``vmap`` with axis ``LANES``, whose index is that of the prediction. It
-    gathers the targets of all predictions and computes their densities and scores at once.
+    Call the function under ``vmap`` with axis ``LANES``, whose index is that of the prediction. It
+    gathers the targets of all n predictions and computes all densities and scores at once.
     """
 
     @jax.custom_vjp

@@ -1,4 +1,4 @@
-r"""Samplers: settings of numpyro's Markov chains.
+r"""Settings of numpyro's MCMC samplers MALA, HMC and NUTS, for `jaxcal.mcmc_draws`.
 
 With ``adapt`` the step size is tuned during warm-up towards the acceptance probability ``target``;
 HMC and NUTS also tune a scale of each coordinate. Without ``adapt`` the step size is fixed.
@@ -32,12 +32,12 @@ def _target(value: object) -> float:
 class MALA(eqx.Module):
     r"""Metropolis-adjusted Langevin: propose :math:`y + \sigma^2 s(y) + \sqrt2 \sigma \epsilon`.
 
-    Here s is the score. This is HMC with one leapfrog step of length :math:`\sqrt2 \sigma`.
+    s: score; epsilon: N(0, I). This is HMC with one leapfrog step of length :math:`\sqrt2 \sigma`.
 
     Args:
         step: sigma, in units of the target; with ``adapt``, the initial value.
         adapt: Whether to tune the step during warm-up.
-        target: Acceptance probability towards which the step is tuned.
+        target: Mean acceptance probability towards which the step is tuned.
 
     Cost: one score per step.
 
@@ -98,7 +98,7 @@ class NUTS(eqx.Module):
         depth: Largest depth of the tree of leapfrog steps, at most 30.
         adapt: Whether to tune the step, and scales of the coordinates, during warm-up.
         target: Acceptance probability towards which the step is tuned. A lower one gives longer
-            steps, which are rejected at curved ridges and funnels: chains then miss these parts.
+            steps, which are rejected at curved ridges and funnels, so that chains miss these.
 
     Cost: at most 2^depth scores per proposal. Chains are vectorized, so the slowest one determines
     the time of all.

@@ -1,4 +1,4 @@
-"""Measures around calibration: quantiles, losses, temperature, binned errors."""
+"""Other measures of predictions: quantiles, losses, fitted temperatures, binned errors."""
 
 from jaxcal.measures.classes import (
     confidences,

@@ -26,9 +26,9 @@ class Reliability(Result):
         count: Number of observations in each bin, [b].
         low: Lower end of the 95 % interval of Wilson (1927) for the frequency, [b].
         high: Upper end of this interval, [b].
-        ece: Mean of abs(accuracy - confidence) over observations, []; biased upwards if bins have
-            few observations.
-        mce: Largest abs(accuracy - confidence) over bins, []; biased upwards likewise.
+        ece: Mean of abs(accuracy - confidence) over bins, weighted by ``count``, []; biased upwards
+            if bins have few observations.
+        mce: Largest abs(accuracy - confidence) over bins, []; biased upwards for the same reason.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("confidence", "accuracy", "count", "low", "high")
@@ -46,7 +46,7 @@ class Reliability(Result):
 
     @property
     def filled(self) -> Bool[Array, " b"]:
-        """Whether each bin has observations, [b]."""
+        """Whether each bin has an observation, [b]."""
         return self.count > 0
 
     def _sentences(self) -> Sentences:
@@ -120,7 +120,7 @@ def of_bins(
     confidence: Float[Array, " b"],
     hits: Float[Array, " b"],
 ) -> Reliability:
-    """Return the reliability of b bins from the count, sum of confidences and hits of each."""
+    """Return `Reliability` from the count, sum of confidences and number of hits in each bin."""
     filled = count > 0
     k = jnp.where(filled, count, 1).astype(edges.dtype)
     mean_confidence, accuracy = (jnp.where(filled, x / k, jnp.nan) for x in (confidence, hits))
@@ -136,8 +136,8 @@ def wilson(
 ) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
     """Return the lower and upper ends of Wilson's (1927) interval for a probability.
 
-    ``rate`` is the observed rate in ``n`` cases, ``z`` the normal quantile (95 % by default).
-    Unlike the normal interval it is inside [0, 1] and has positive width at rates 0 and 1.
+    ``rate`` is the observed rate in ``n`` cases, ``z`` the normal quantile (1.96, for 95 %, by
+    default). The interval is inside [0, 1] and has positive width also at rates 0 and 1.
     """
     z = jnp.asarray(z, rate.dtype)
     middle = (rate + z**2 / (2 * n)) / (1 + z**2 / n)

@@ -34,9 +34,9 @@ HALVINGS = 64  # bisection steps, more than the digits of float64
 
 
 class QuantileCalibration(JudgedResult):
-    """Shares of n targets below their predicted quantiles, equal to the levels if calibrated.
+    """Shares of n targets below their predicted quantiles, near the levels if calibrated.
 
-    Uniform transforms are necessary for calibration, not sufficient.
+    Uniform integral transforms are necessary for calibration, not sufficient.
 
     Attributes:
         levels: Levels, [q].
@@ -92,11 +92,11 @@ class QuantileCalibration(JudgedResult):
 
 @rows_in_one_order
 def pit(predictions: PredictionsLike, targets: ArrayLike) -> Float[Array, " n"]:
-    """Return the probability integral transforms F_i(y_i), one per target.
+    """Return the probability integral transforms F_i(y_i), with F_i the cdf of prediction i.
 
-    Discrete predictions have transforms drawn uniformly from P(Y < y) to P(Y <= y), and draws that
-    equal y are ranked above or below it at random, so transforms of correct predictions are
-    uniform. Row numbers and targets determine these random numbers: repeated calls agree.
+    If prediction i is discrete, F_i(y_i) is drawn uniformly from P(Y < y_i) to P(Y <= y_i). Draws
+    equal to y_i rank above or below it at random. Transforms of correct predictions are uniform.
+    Row numbers and targets determine these random numbers: repeated calls agree.
 
     Args:
         predictions: A numpyro distribution of numbers with batch shape [n] that has a ``cdf``
@@ -140,13 +140,13 @@ def quantile_calibration(
 ) -> QuantileCalibration:
     r"""Compare the share of targets below each predicted quantile with its level, with a p-value.
 
-    The curve is :math:`\tau \mapsto n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}`. The p-value is for its
-    largest distance from tau; for m draws, only at tau = k / (m + 1), where the curve is unbiased.
+    The share at level tau is :math:`n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}` with cdfs F_i. The
+    p-value tests its largest distance from tau in [0, 1]; for m draws, for tau = k / (m + 1) only.
 
     Args:
         predictions: Predictions of numbers, as in `pit`.
         targets: Targets, [n].
-        levels: Levels tau of the curve; by default .05, .10, .., .95.
+        levels: Levels tau at which shares are returned; by default .05, .10, .., .95.
         level: Probability of rejecting uniform transforms, which determines the verdict.
 
     Returns:
@@ -191,15 +191,15 @@ def quantile_calibration(
 
 
 def _least(n: int) -> float:
-    """Return the smallest p-value that n transforms can have, at the largest gap, 1."""
+    """Return the smallest p-value of n transforms, that of a largest distance of 1."""
     return float(massart(jnp.ones(()), n, sides=2))
 
 
 def quantiles(predictions: PredictionsLike, levels: ArrayLike = LEVELS) -> Float[Array, "n q"]:
     """Return quantiles of n predictions of numbers at q levels.
 
-    The inverse cdf is used; for mixtures, bisection between the smallest and largest quantile of
-    the components; for draws, empirical quantiles. Differentiable in the parameters.
+    Distributions use their inverse cdf; mixtures, bisection between the smallest and the largest
+    quantile of their components; draws, empirical quantiles. Differentiable in the parameters.
 
     Args:
         predictions: A numpyro distribution of numbers with batch shape [n], or m draws of each
@@ -278,7 +278,7 @@ def _samples(predictions: PredictionsLike, ys: Array | None) -> Float[Array, "n 
 
 
 def _single(predictions: Any, n: int | None) -> Any:
-    """Return n scalar distributions, with a `_Wide` in place of wrappers that have no cdf."""
+    """Return the n scalar distributions, as `_Wide` if a wrapper without cdf was removed."""
     checks.of_jax(predictions)
     if not (hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")):
         raise TypeError(
@@ -349,7 +349,7 @@ def _by_prediction(ends: Array, n: int) -> Float[Array, "q n k"]:
 
 
 def _components(single: PyTree) -> list[tuple[Any, bool]] | None:
-    """Return pairs (components, whether they are the last batch axis); None if not a mixture."""
+    """Return [(components, whether these are the last batch axis), ..]; None if not a mixture."""
     if hasattr(single, "component_distribution"):
         return [(single.component_distribution, True)]
     if hasattr(single, "component_distributions"):

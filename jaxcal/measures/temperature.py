@@ -1,4 +1,4 @@
-r"""Negative log likelihood, and its minimum over temperatures T: :math:`q \propto p^{1/T}`.
+r"""Negative log likelihood of :math:`q \propto p^{1/T}`, and the temperature T that minimizes it.
 
 A temperature makes predictions wider (T > 1) or narrower (T < 1), and changes neither the mean of a
 continuous prediction nor the most likely class. Densities p are with respect to Lebesgue measure,
@@ -273,7 +273,7 @@ def most_likely(
     *,
     steps: int = 40,
 ) -> TemperatureFit:
-    """Return the fit to targets with ``weights`` [n] or None; its ``impossible`` is ``never``."""
+    """Return the fit to ``ys`` with ``weights`` [n] or None; its ``impossible`` is ``never``."""
     import optax
 
     def mean(predictions: Any) -> Scalar:

@@ -1,20 +1,20 @@
-r"""Attribution of a misfit to shift, spread and correlation of coordinates.
+r"""Attribute miscalibration to errors of mean, spread and correlation of coordinates.
 
-Let the claimed covariance :math:`\Sigma_p` and mean :math:`c_p` be functions of a prediction, and
-:math:`\sigma^2` the diagonal of :math:`\Sigma_p`. If y is a draw from p, Stein's identity holds for
-the **implied residual** :math:`w = -\Sigma_p s_p(y) / \sigma` and the **plain residual**
-:math:`z = (y - c_p) / \sigma`:
+Let :math:`c_p` and :math:`\Sigma_p` be the mean and covariance of a prediction p (the **claimed**
+ones), :math:`s_p = \nabla \log p` and :math:`\sigma^2` the diagonal of :math:`\Sigma_p`. If y ~ p,
+Stein's identity holds for the **implied residual** :math:`w = -\Sigma_p s_p(y) / \sigma` and the
+**plain residual** :math:`z = (y - c_p) / \sigma`:
 
 .. math:: E\,w = 0, \qquad E\,w_q z_l = (\Sigma_p)_{ql} / (\sigma_q \sigma_l).
 
-If p is Gaussian with these moments, then w = z, and w of a coordinate is not affected by errors of
-the others (`claims` checks this on the data). Then the mean of w is the marginal shift of a
-coordinate, and the covariance of w and z is that of the targets in units of claimed deviations; its
-correlations depend on neither shifts nor spreads. The score, :math:`-\Sigma_p^{-1} (y - c_p)`,
-concerns a coordinate *given the others*: with correlations, it also reacts to their errors.
+If p is Gaussian, then w = z, and errors of other coordinates do not affect w of a coordinate
+(`claims` checks this on the data). Then the mean of w is the marginal shift of a coordinate, and
+the covariance of w and z is that of the targets in units of :math:`\sigma`; the correlations in it
+depend on neither shifts nor spreads. An entry of the score :math:`-\Sigma_p^{-1} (y - c_p)` tests a
+coordinate *given the others*: if they are correlated with it, their errors affect it too.
 If scores are not linear, a nonzero mean of w shows that some coordinate is wrong, but not which.
 If the mean of p is known, it is used as :math:`c_p`; the mean of z is then the shift of a
-coordinate for predictions of any shape. `shifts` are -w: claimed minus actual.
+coordinate for predictions of any shape. `shifts` are -w: claimed minus actual mean.
 """
 
 from collections.abc import Callable
@@ -38,8 +38,8 @@ from jaxcal.whitening import precisions as preconditioners
 def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
     r"""Return the moment of the marginal mean, :math:`(\Sigma s)_q / \sqrt{\Sigma_{qq}}`, [n, d].
 
-    ``scores`` s [n, d] are at the targets; ``covariances`` :math:`\Sigma` [n, d, d], or one [d, d],
-    in the same units depend on predictions only. The unit is the claimed deviation. Cost O(n d^2).
+    ``scores`` s [n, d] are at the targets; ``covariances`` :math:`\Sigma` [n, d, d], or one [d, d]
+    for all, must depend on predictions only. The result has no unit. Cost O(n d^2).
     """
     covariances = jnp.broadcast_to(covariances, (*scores.shape, scores.shape[1]))
     deviations = jnp.sqrt(jnp.diagonal(covariances, axis1=1, axis2=2))
@@ -47,7 +47,7 @@ def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
 
 
 def offered_covariances(predictions: PredictionsLike) -> Float[Array, "*n d d"] | None:
-    """Return covariances of normals, Laplace distributions or their mixtures; None for others."""
+    """Return covariances of normals, Laplace distributions or mixtures of them; None for others."""
     offered = mean_and_covariance(distribution_of(predictions))
     return None if offered is None else offered.cov
 
@@ -61,9 +61,9 @@ def covariances_of(
     r"""Return covariances of n predictions: in closed form, else from their scores at m nodes.
 
     Scores of a Gaussian are linear, so their regression on the nodes gives its precision exactly
-    (`preconditioners.regressed`). If scores are not nearly linear (R^2 below .9), the slope over
-    wide nodes does not describe the bulk of a prediction; all such predictions get the same matrix
-    (`in_common`). None without more nodes than dimensions. Cost O(n m d^2 + n d^3).
+    (`jaxcal.whitening.precisions.regressed`). All predictions with an R^2 of this regression below
+    .9 get the same matrix (`in_common`), because for them a slope over wide nodes does not describe
+    the bulk. None if there are no nodes, or m <= d. Cost O(n m d^2 + n d^3).
     """
     offered = None if predictions is None else offered_covariances(predictions)
     if offered is not None:
@@ -81,10 +81,10 @@ def covariances_of(
 
 
 def in_common(scores: Points) -> Float[Array, "d d"]:
-    r"""Return one matrix for n predictions: the inverse of the mean of :math:`s s^\top` at targets.
+    r"""Return one covariance for n predictions, :math:`\Sigma = (n^{-1} \sum_i s_i s_i^\top)^{-1}`.
 
-    With it :math:`\Sigma s` is, to first order, the common shift of predictions of one shape. It
-    does not depend on the signs of scores. Needs n >= d. Cost O(n d^2 + d^3).
+    s_i [d] are the scores at the targets. If all predictions have one shape and one small shift,
+    the mean of :math:`\Sigma s_i` is nearly this shift. Needs n >= d. Cost O(n d^2 + d^3).
     """
     return jnp.linalg.inv(scores.T @ scores / scores.shape[0])
 
@@ -96,9 +96,9 @@ def means(
 
     Confidence limits have confidence 1 - level. Tests have level ``level`` for independent normal
     values, and nearly so for others from some tens of observations. With ``series``, rows are in
-    order of time: n counts as n / inflation, and the degrees of freedom are n / (2 block) - 1
-    (`jaxcal.nulls.resampling.dependence`). Then the error rate is close to the level for weak
-    dependence and too high for strong (`experiments/dependence`).
+    order of time: standard errors use n / inflation in place of n, and there are n / (2 block) - 1
+    degrees of freedom (`jaxcal.nulls.resampling.dependence`). Then the error rate is close to the
+    level for weak dependence and too high for strong (`experiments/dependence`).
     """
     n, q = values.shape
     count = blocks = jnp.full(q, float(n), values.dtype)
@@ -114,13 +114,13 @@ def means(
 
 
 def limited(means: Means, exact: Bool[Array, ""] | bool) -> Means:
-    """Return the means; unless ``exact`` (each concerns one coordinate only), limits are NaN."""
+    """Return the means, with confidence limits of NaN if ``exact`` (see `Claims`) is False."""
     low, high = (jnp.where(exact, limit, jnp.nan) for limit in (means.low, means.high))
     return means._replace(low=low, high=high)
 
 
 def student_p_value(estimate: Array, error: Array, degrees: Any) -> Array:
-    """Return the two-sided p-value of mean 0 by Student's t; 1 for values without spread."""
+    """Return the two-sided p-value of mean 0 by Student's t; 1 if the standard error is 0."""
     degrees = jnp.asarray(degrees, estimate.dtype)
     t2 = (estimate / jnp.where(error > 0, error, 1)) ** 2
     p = betainc(degrees / 2, jnp.asarray(0.5, estimate.dtype), degrees / (degrees + t2))
@@ -128,7 +128,7 @@ def student_p_value(estimate: Array, error: Array, degrees: Any) -> Array:
 
 
 def student_quantile(probability: Scalar | float, degrees: Array) -> Array:
-    """Return the quantile of Student's t at a probability above 1/2, [*], for degrees [*].
+    """Return the quantile of Student's t at a probability above 1/2, in the shape of ``degrees``.
 
     Expansion of Cornish and Fisher about the normal quantile, to fourth order. At .975 it is too
     small by .7 % for 2 degrees of freedom, .1 % for 3, and accurate to 1e-5 from 8 on.
@@ -157,9 +157,9 @@ NEARLY = 1e-6  # least variance, and least distance of correlations from 1
 class Claims(NamedTuple):
     """Means (``centers`` [n, d]) and ``covariances`` [n, d, d] of the predictions, with scores.
 
-    ``scores`` [n, d] are those at the targets; if means are known, those of Gaussians with these
-    moments. ``exact`` []: whether the mean residual of a coordinate does not depend on errors of
-    other coordinates. ``gaussian`` []: whether predictions are Gaussian, by their type or scores.
+    ``scores`` [n, d] are at the targets; if means are known, they are scores of Gaussians with
+    these moments. ``exact`` []: True if errors of other coordinates do not affect the mean residual
+    of a coordinate. ``gaussian`` []: whether predictions are Gaussian, by their type or scores.
     """
 
     centers: Points
@@ -170,8 +170,8 @@ class Claims(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """`Means` of three kinds of errors, each 0 under calibration: the fields ``marginal_mean``,
-    ``marginal_spread`` and ``correlation`` of `jaxcal.results.Coordinates`."""
+    """`Means` of three kinds of errors, each 0 under calibration; `jaxcal.results.Coordinates`
+    describes them. ``correlation`` is None in one dimension."""
 
     mean: Means
     spread: Means
@@ -190,8 +190,8 @@ def claims(
     ``ys`` and ``nodes`` are in the units of the predictions; ``scores`` are those at ``ys``. Known
     moments are ``exact`` for every shape of predictions. Otherwise the scores at the nodes are
     regressed on the nodes, :math:`s_p(z) \approx -\Sigma_p^{-1} (z - c_p)`. This is ``exact`` if
-    implied and plain residuals at the **targets** differ, in root mean square, by at most `LEAK`
-    standard errors of the mean, which bounds the effect of other coordinates on a mean.
+    :math:`(n^{-1} \sum_i (w_i - z_i)^2)^{1/2}` at the **targets** is at most `LEAK` standard errors
+    of the mean of z for each coordinate, which bounds the effect of other coordinates on a mean.
     """
     n, d = ys.shape
     offered = None if predictions is None else offered_moments(predictions)
@@ -240,9 +240,9 @@ def faults(
     """Return `Faults` from targets [n, d] and the fields of `Claims`, in the same units.
 
     Limits use the jackknife and Student's t: for spreads on the logarithmic scale, for correlations
-    on the scale of Fisher's z. Limits of means are NaN unless ``exact``. All values of spreads and
-    correlations are NaN unless ``gaussian``: products of residuals may have too heavy tails.
-    ``series`` is as in `means`. Cost O(n d^2 + n d^3).
+    on the scale of Fisher's z. If ``exact`` is False, limits of means are NaN. If ``gaussian`` is
+    False, all values of spreads and correlations are NaN, because products of residuals may have
+    heavy tails. ``series`` is as in `means`. Cost O(n d^2 + n d^3).
     """
     implied, plain, deviations = _residuals(ys, scores, centers, covariances)
 
@@ -265,7 +265,7 @@ def faults(
 
 
 def _covariances(w: Float[Array, "n q"], z: Float[Array, "n q"]) -> Float[Array, "m q"]:
-    """Return q covariances of w and z, from all rows and then without each row; [n + 1, q]."""
+    """Return covariances of columns of w and z: row 0 from all rows, row i + 1 without row i."""
     n = w.shape[0]
     products = (w - jnp.mean(w, axis=0)[None]) * (z - jnp.mean(z, axis=0)[None])
     total = jnp.sum(products, axis=0)[None]
@@ -274,17 +274,17 @@ def _covariances(w: Float[Array, "n q"], z: Float[Array, "n q"]) -> Float[Array,
 
 
 def _pseudo_values(values: Float[Array, "m q"]) -> Float[Array, "n q"]:
-    """Return jackknife pseudo-values from estimates of all rows and without each row, [n + 1, q].
+    """Return n jackknife pseudo-values from estimates in n + 1 rows, as in `_covariances`.
 
-    Their mean is the bias-corrected estimate; its standard error is that of the estimate.
-    Source: Tukey (1958); Efron and Tibshirani (1993), Section 11.5.
-    """
+    The mean of the pseudo-values is the bias-corrected estimate; the standard error of this mean is
+    used as that of the estimate.
+    Source: Tukey (1958); Efron and Tibshirani (1993), Section 11.5."""
     n = values.shape[0] - 1
     return n * values[:1] - (n - 1) * values[1:]
 
 
 def _log_spreads(variances: Float[Array, "m q"]) -> Float[Array, "m q"]:
-    """Return log(claimed / actual deviation) from actual variances in claimed units."""
+    """Return log(claimed / actual deviation) from ratios of actual to claimed variance."""
     return -jnp.log(at_least(variances, NEARLY)) / 2
 
 
@@ -296,7 +296,7 @@ def _correlation(
     tested: Callable[[Array], Means],
 ) -> Means:
     """Return `Means` of claimed minus actual correlations of q pairs, tested as Fisher's z. Rows of
-    ``pairs`` (covariances), ``first`` and ``second`` (variances) are those of `_covariances`."""
+    ``pairs`` (covariances), ``first`` and ``second`` (variances) are as in `_covariances`."""
     n = claimed.shape[0]
     root = jnp.sqrt(at_least(first, NEARLY) * at_least(second, NEARLY))
     total = jnp.sum(claimed, axis=0)[None]

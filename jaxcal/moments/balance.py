@@ -1,9 +1,9 @@
 r"""Moments from log densities alone, by detailed balance of reversible moves.
 
-For moves :math:`y' = y \pm \delta` that do not depend on the target, and any antisymmetric
+For a move :math:`\delta` that does not depend on the target, and any antisymmetric
 :math:`\varphi(y, y') = -\varphi(y', y)`,
 
-.. math:: E_{y \sim p} \sum_\delta \min\Big(1, \frac{p(y')}{p(y)}\Big)\, \varphi(y, y') = 0,
+.. math:: E_{y \sim p} \sum_{y' = y \pm \delta} \min(1, p(y') / p(y))\, \varphi(y, y') = 0,
 
 since :math:`\min(p(y), p(y'))` is symmetric. No gradient and no normalizing constant is needed;
 moves to points of density 0 add 0, so bounded supports need no transform.
@@ -24,7 +24,7 @@ from jaxcal.typing import DTypeLike, Key, Nodes, Point
 
 
 def _moves(value: object) -> Nodes | None:
-    """Return moves [m, d] as an array, or None."""
+    """Return moves as an array [m, d], or None; ValueError for other shapes."""
     if value is None:
         return None
     moves = convert.floats(value, "moves")
@@ -38,7 +38,7 @@ class Balance(eqx.Module):
 
     The moment is one number, min(1, p(y') / p(y)) times :math:`\varphi`, summed over both signs of
     a move from y to y' and averaged over m moves. It detects wrong spread within modes of any
-    shape, is bounded for all tails and needs no gradient.
+    shape, is bounded for every p and needs no gradient.
 
     Args:
         moves: Moves y' - y, [m, d], in the units of the predictions, each used in both directions.
@@ -46,8 +46,8 @@ class Balance(eqx.Module):
         n_moves: Number m of moves to draw.
         lengths: Range of the lengths of drawn moves, evenly spaced in logarithms, in the units of
             the predictions. For a normal prediction, moves of 1.6 times its standard deviation
-            detect most. The default suits predictions up to 1.4 times as wide as all targets;
-            calibrated predictions are rarely wider.
+            detect most. The default suits predictions with standard deviations up to 1.4 times that
+            of all targets; those of calibrated predictions are rarely larger.
 
     Cost: 2 m log densities.
 
@@ -74,7 +74,7 @@ class Balance(eqx.Module):
             convert.real(length, "lengths", above=0)
 
     def fitted(self, key: Key, dimension: int, dtype: DTypeLike) -> "Balance":
-        """Return the moment with drawn moves if it has none, else with its moves in ``dtype``."""
+        """Return this moment with moves in ``dtype``, drawn by `symmetric_moves` if it has none."""
         if self.moves is None:
             moves = symmetric_moves(key, self.n_moves, dimension, self.lengths, dtype)
         else:
@@ -91,8 +91,8 @@ class Balance(eqx.Module):
 
 
 def balanced(log_density: LogDensityOfOne, y: Point, moves: Nodes | None, flow: Any) -> Array:
-    """Return min(1, r) flow(log r, move) with r = p(y + move) / p(y), summed over both signs of a
-    move and averaged over moves. ValueError if moves are None."""
+    """Return min(1, r) flow(log r, v) with r = p(y + v) / p(y), summed over v = move and v = -move
+    and averaged over moves. ValueError if moves are None."""
     if moves is None:
         raise ValueError("moves: give them, or draw them by .fitted(key, dimension, dtype)")
     here = log_density(y)
@@ -113,10 +113,10 @@ def balanced(log_density: LogDensityOfOne, y: Point, moves: Nodes | None, flow: 
 def symmetric_moves(
     key: Key, n_moves: int, dimension: int, lengths: tuple[float, ...], dtype: DTypeLike
 ) -> Float[Array, "m d"]:
-    """Return m = ``n_moves`` moves; logarithms of their lengths interpolate those of ``lengths``.
+    """Return m = ``n_moves`` moves, with lengths interpolated in logarithms between ``lengths``.
 
-    Moves 0 to d - 1, d to 2 d - 1, .. are orthogonal, so that each such block covers all directions
-    at about the same length.
+    Moves 0 to d - 1 are orthogonal, and so are moves d to 2 d - 1, and so on: each block of d moves
+    covers all directions at about the same length.
     """
     across = min(n_moves, dimension)
     exact = dtype if jnp.finfo(dtype).bits >= 32 else jnp.float32
@@ -143,17 +143,17 @@ class Exchangeable(eqx.Module):
 
     If the density is 0 at a member of the set, members are standardized:
     :math:`r_k = (a_k - \sum_l w_l a_l) / s` with :math:`s^2` the variance under the weights. Then
-    :math:`r / \sqrt{1 + r^2}` replaces a, and :math:`r^2 / (1 + r^2)` is added, which detects the
-    spread of bounded densities, such as uniform ones, that `Balance` does not see. Both are
-    bounded, as rare large targets would make the test reject too often. Otherwise the last d of
-    the 2 d values are 0.
+    :math:`r / \sqrt{1 + r^2}` replaces a in the first d values, and :math:`r^2 / (1 + r^2)` in the
+    last d, which detect a wrong spread of bounded densities that `Balance` misses, such as uniform
+    ones. Both are bounded, as rare large targets would make the test reject too often. If no member
+    has density 0, the last d of the 2 d values are 0.
 
     Points are drawn for each target from a normal distribution with the mean of all targets and
-    ``scale`` times their deviation, in units common to all predictions even with ``whiten``.
+    ``scale`` times their standard deviation, whatever the option ``whiten`` of the test.
 
     Args:
         n_candidates: Number m of points per target.
-        scale: Deviation of the normal density, as a multiple of that of all targets.
+        scale: Standard deviation of the normal density, as a multiple of that of all targets.
 
     Cost: m + 1 log densities per target.
 

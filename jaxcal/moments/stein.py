@@ -1,9 +1,9 @@
 r"""Protocol of moments, moments by Stein's identity, and checks of densities for this identity.
 
-For a vector field f with p f -> 0 at every boundary,
+For the score :math:`s_p = \nabla \log p` and a vector field f with p f -> 0 at every boundary,
 :math:`E_{y \sim p}[s_p f^\top + \nabla f] = 0` entry by entry, with :math:`(\nabla f)_{ql} =
-\partial_q f_l`. Points and scores are in the units of each prediction (`evaluate`).
-The checks find where the support ends, and whether a density is twice differentiable.
+\partial_q f_l`. Points and scores are in the units of each prediction (`evaluate`). The checks find
+whether the support has a boundary (`edges`), and whether p is twice differentiable (`smooth`).
 """
 
 from collections.abc import Callable
@@ -38,10 +38,10 @@ class Moment(Protocol):
     - ``whole_space = True``: the moment has mean zero only if the density vanishes at every
       boundary of its support, as with derivatives of a log density; otherwise tests omit it.
     - ``smoothness``: how often the density is differentiated; 0 by default.
-    - ``marginal = True``: values are a vector [d] in the units of the prediction, and are converted
-      to the standard deviations of each coordinate that the prediction claims.
-    - ``common = True``: evaluate in units common to all predictions, even if each has its own.
-    - ``randomized = True``: pass a random key per target as third argument.
+    - ``marginal = True``: values are a vector v [d], which `jaxcal.moments.stein.evaluate` converts
+      to ``(M v)_q / sqrt((M M^T)_qq)`` with the scale M of the prediction, M M^T its covariance.
+    - ``common = True``: tests evaluate the moment in units common to all predictions.
+    - ``randomized = True``: tests pass a random key per target as third argument.
     - ``fitted(key, dimension, dtype)``: returns the moment with its random draws, which are the
       same for all predictions and do not depend on targets.
 
@@ -119,9 +119,9 @@ class Score(eqx.Module):
     It is the Stein moment of constant f. The density must be continuous and 0 at every boundary.
 
     Args:
-        marginal: False for the score itself, in the units of the prediction; each entry concerns a
+        marginal: False for the score itself, in the units of the prediction; each entry tests a
             coordinate given the others. True for each coordinate by itself: tests then convert it
-            to :math:`\Sigma_p s_p`, in the deviations of :math:`\Sigma_p = M M^\top` (`evaluate`).
+            to :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}`, :math:`\Sigma_p = M M^\top`.
         whole_space: Whether tests omit the moment if a density has a boundary.
 
     Cost: one gradient.
@@ -149,8 +149,8 @@ class Curvature(eqx.Module):
     :math:`\nabla p` must be 0 at a boundary of the support: for a Beta(2, 2) the mean is -12.
 
     Args:
-        form: "full", the d (d + 1) / 2 different entries; "diagonal" or "correlation", those on
-            or off the diagonal; or "trace", their sum on the diagonal.
+        form: "full": all d (d + 1) / 2 different entries; "diagonal": those on the diagonal;
+            "correlation": those off the diagonal; "trace": the sum of the diagonal.
         bound: With a bound c, f is :math:`s / \sqrt{1 + |s|^2 / c^2}`, for predictions with heavy
             tails: the moment then grows linearly in the score. None for the score itself.
         whole_space: Whether tests omit the moment if a density has a boundary.
@@ -193,8 +193,8 @@ class Curvature(eqx.Module):
 
 
 def _entries(matrix: Float[Array, "d d"], form: Form) -> dict[str, Array]:
-    """Return the diagonal as "spread" (its sum for "trace") and symmetrized entries above it times
-    2^1/2 as "correlation", or only the part that ``form`` names."""
+    """Return the diagonal as "spread" (its sum for "trace") and (m_ij + m_ji) / 2^1/2 for i < j as
+    "correlation", or only the part that ``form`` names."""
     variances = jnp.diagonal(matrix)
     if form == "trace":
         return {"spread": jnp.sum(variances, keepdims=True)}
@@ -212,24 +212,24 @@ SLOPE, DROP = 0.9, 12.0
 
 
 class Edges(NamedTuple):
-    """``seen`` []: whether a move of a target crosses an edge, to density 0 or NaN; ``abrupt`` []:
-    whether the density jumps at such an edge, or falls to 0 more slowly than the distance."""
+    """``seen`` []: whether a move of a target crosses the edge of a support, to density 0 or NaN.
+    ``abrupt`` []: whether the density at such an edge jumps, or falls to 0 slower than linearly."""
 
     seen: Bool[Array, ""]
     abrupt: Bool[Array, ""]
 
 
 def edges(key: Key, predictions: Predictions, targets: Float[Array, "n *event"]) -> Edges:
-    r"""Return `Edges`: whether densities have edges, which are found by moving targets.
+    r"""Return whether the supports of densities have edges, found by moving targets across them.
 
     Each target is moved by .06, .2, .7 and 2.8 standard deviations of all targets, in both
     directions along one random line per length.
 
-    The edge is located by bisection. Near it the density grows like :math:`r^\alpha` with the
-    distance r; :math:`\alpha` is estimated by the slope of log p between r and r / 64. The Stein
-    identity of the score holds for :math:`\alpha > 0`, and its variance is finite for
-    :math:`\alpha > 1`. An edge is abrupt if the slope is below .9 and the density beside the edge
-    is above :math:`e^{-12}` times that at the target.
+    An edge that a move crosses is located by bisection. Near an edge the density is proportional to
+    :math:`r^\alpha` at distance r; the slope of log p against log r, between r and r / 64,
+    estimates :math:`\alpha`. The Stein identity of the score holds for :math:`\alpha > 0`, and the
+    variance of the score is finite for :math:`\alpha > 1`. An edge is abrupt if the slope is below
+    .9 and the density beside the edge is above :math:`e^{-12}` times that at the target.
 
     Cost: 11 log densities per target; 24 more if any move crosses an edge.
     """
@@ -287,11 +287,11 @@ def smooth(
     r"""Return whether second derivatives explain differences of scores, on 99 % of n segments.
 
     Compares :math:`s(b) - s(a)` with :math:`\int_a^b \nabla^2 \log p`, by Gauss's rule of two
-    points, on a segment from each target in a random direction, .3 times as long as a prediction is
-    typically wide (one over the root mean square of the scores). Across a kink (of a ReLU network
-    or a Laplace density) the left side jumps, which automatic differentiation misses. ``centers``
-    and ``scales`` are those of `evaluate`. Cost: 3 gradients and 2 Hessian-vector products per
-    target.
+    points, on a segment from each target a in a random direction. Its length is 0.3 / S, with S the
+    root mean square of the scores; a difference of up to 0.1 S is accepted. Across a kink of log p
+    (of a ReLU network or a Laplace density) s jumps, but automatic second derivatives do not show
+    it. ``centers`` and ``scales`` are as in `evaluate`. Cost: 3 gradients and 2 Hessian-vector
+    products per target.
     """
     n, d = targets.shape[0], centers.shape[1]
     scores = evaluate(_score, predictions, targets, centers, scales)["moment"]

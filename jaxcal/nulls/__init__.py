@@ -1,6 +1,6 @@
-"""Null distributions of a statistic under calibration, from sums over pairs to a p-value.
+"""Compute p-values from sums over pairs, by the distribution of a statistic under calibration.
 
-`contract` defines the protocol of nulls; a null from another package needs nothing else.
+`contract` defines `Null`, the protocol that a null from another package has to implement.
 """
 
 from jaxcal.nulls.contract import Needs, Null, Outcome, Sums

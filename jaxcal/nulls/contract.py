@@ -1,4 +1,4 @@
-r"""Protocol of nulls: the sums that a null requests from the engine, and its outcome from them.
+r"""Define the protocol of nulls: which sums a null requests, and the outcome it computes from them.
 
 A null never calls the engine. Before the pass over pairs it declares what it `Needs`: all pairs or
 those within blocks, columns of weights, sums of squares, data sets of redrawn targets. After the
@@ -6,8 +6,9 @@ pass it turns `Sums` into an `Outcome`. It also states its smallest possible p-v
 observations, so that a test without power is not reported as "not rejected".
 
 Statistics are degenerate: under calibration :math:`E\,h(x, X') = 0` for every observation x, with
-X' a random one. Resampling nulls count the observed statistic as a draw, so p >= 1 / (draws + 1)
-and the level holds for every number of draws. If the statistic or a draw is not finite, p is NaN.
+X' a random observation. Resampling nulls count the observed statistic as a draw, so p is at least
+1 / (draws + 1) and the level holds for every number of draws. If the statistic or a draw is not
+finite, p is NaN.
 
 Estimates do not depend on the order of the rows. Random numbers are drawn per row, so permuted rows
 with the same key give another p-value, with the same distribution.
@@ -61,9 +62,8 @@ class Outcome(NamedTuple):
         samples: Draws of the statistic under calibration, [r, b]; b = 0 for a formula.
         contributions: Contributions of the observations, [r, n]; they sum to ``estimate``.
         standard_error: Standard errors of ``estimate`` for a clearly miscalibrated model, [r].
-        stretches: Estimated number of independent pieces of a series, []; None for other nulls.
-        p_error: Error bounds of the p-values, [r], for an approximation with a known error; None
-            for other nulls.
+        stretches: Estimated number of independent pieces of a series, [], or None (other nulls).
+        p_error: Error bounds of p-values that are approximations, [r]; None for other nulls.
     """
 
     estimate: Float[Array, " r"]
@@ -89,8 +89,8 @@ class Sums(NamedTuple):
         forms: Forms :math:`\sum_{i \neq j} w_i w_j h_{ij}` of these columns, [r, b].
         squares: Sums of h^2 over ordered pairs, [r]; NaN if not requested.
         eigenvalues: The k largest eigenvalues of the matrix of h with diagonal 0, [r, k], or None.
-        redrawn: `unbiased` of data sets with targets redrawn from the predictions, [r, b], if
-            requested.
+        redrawn: `unbiased` of b data sets with targets redrawn from the predictions, [r, b]; None
+            if not requested.
     """
 
     size: int
@@ -105,7 +105,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of(cls, sums: QuadraticSums, weights: Float[Array, "n b"]) -> "Sums":
-        """Build from sums over all pairs."""
+        """Return `Sums` from the sums of the engine over all pairs."""
         n = sums.diagonal.shape[1]
         means = _with_total(sums.total)[:, None] / ordered_pairs(n)
         forms, squares = _with_total(sums.forms), _squares(sums)
@@ -113,7 +113,7 @@ class Sums(NamedTuple):
 
     @classmethod
     def of_blocks(cls, sums: BlockSums, size: int) -> "Sums":
-        """Build from sums over the pairs within blocks."""
+        """Return `Sums` from the sums of the engine over pairs within blocks."""
         means, (diagonal, row_sums) = _with_total(sums.means), _rows(sums)
         weights = jnp.zeros((diagonal.shape[1], 0), means.dtype)
         return cls(size, means, diagonal, row_sums, weights, means[:, :0], _squares(sums))
@@ -159,7 +159,7 @@ class Sums(NamedTuple):
         return 2 * jnp.std(self.contributions, axis=1, ddof=1) * self.n**0.5
 
     def guarded(self) -> "Sums":
-        r"""Return sums with ``means`` reduced for skewed residuals, for comparison with draws.
+        r"""Return the sums with smaller ``means`` if residuals are skewed, to compare with draws.
 
         With :math:`h_{ij} = \langle t_i, t_j \rangle`, let :math:`S = \sum_i t_i`,
         :math:`u_i = \langle t_i, S \rangle / |S|`, which add up to |S|, and
@@ -205,7 +205,7 @@ class Sums(NamedTuple):
         return Outcome(self.unbiased, self.biased, statistic, p, samples, shares, error)
 
     def compared(self, statistic: Float[Array, " r"], samples: Float[Array, "r b"]) -> Outcome:
-        """Return the `Outcome` of statistics [r] compared with draws [r, b] under calibration."""
+        """Return the `Outcome` of statistics [r], with their `p_value` among draws [r, b]."""
         return self.outcome(statistic, p_value(statistic, samples), samples)
 
 
@@ -273,7 +273,7 @@ def _rows(sums: QuadraticSums | BlockSums) -> tuple[Array, Array]:
 
 
 def _squares(sums: QuadraticSums | BlockSums) -> Array:
-    """Return the sums of h^2, of all channels together and then of each; NaN if not computed."""
+    """Return the sum of h^2 for h summed over channels, then per channel; NaN if not computed."""
     if sums.squares is None or sums.all_squares is None:
         return jnp.full(_with_total(sums.diagonal).shape[0], jnp.nan, sums.diagonal.dtype)
     rest = sums.squares if sums.squares.shape[0] > 1 else sums.squares[:0]

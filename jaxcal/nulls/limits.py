@@ -1,4 +1,4 @@
-r"""Nulls without draws: Student's t for a mean of blocks, and the limit of a U-statistic.
+r"""Compute p-values without draws: Student's t for blocks, and the limit of a U-statistic.
 
 The limit of a U-statistic needs tail probabilities of
 :math:`Q = \sum_j \lambda_j \chi^2_{\nu_j}`, far into the tail:
@@ -134,12 +134,12 @@ def _crossing(
 
 
 class BlockNormal(eqx.Module):
-    r"""Student's t for the mean of unbiased estimates, one per block of observations.
+    r"""Null that compares the mean of unbiased estimates, one per block, with Student's t.
 
-    Only h within blocks is evaluated, with less power: O(n size), not O(n^2). The statistic is
+    Only pairs within blocks are used, with less power: O(n size), not O(n^2). The statistic is
     :math:`\sqrt m\,\bar\eta / sd(\eta)` of the estimates :math:`\eta` of m >= 2 blocks; it is
     compared with Student's t with m - 1 degrees of freedom, which the sources replace by its limit
-    for many blocks. Blocks of many observations are skewed, which makes the test conservative.
+    for many blocks. Estimates of large blocks are skewed, which makes the test conservative.
 
     Args:
         size: Observations in a block, at least 2; 2 is the linear-time test. None takes the
@@ -194,12 +194,12 @@ def _student_tail(t: Float[Array, " r"], degrees: int) -> Float[Array, " r"]:
 
 
 class Eigenvalues(eqx.Module):
-    r"""Limit :math:`\sum_j \lambda_j (\chi^2_1 - 1)` of (n - 1) U, inverted numerically.
+    r"""Null by the limit :math:`\sum_j \lambda_j (\chi^2_1 - 1)` of (n - 1) U, without draws.
 
     U is the mean of h over pairs, H the matrix of all h. The :math:`\lambda` are the eigenvalues of
     H / n with diagonal 0, so that the sum has the variance and skewness of a bootstrap with signs.
-    The largest come from a random sketch of H. Its trace and Frobenius norm are exact and bound the
-    others between two extremes: all equal, or proportional to those from the sketch. The p-value is
+    The largest are from a random sketch of H. The exact trace and Frobenius norm of H bound the
+    rest between two extremes: all equal, or proportional to those from the sketch. The p-value is
     the geometric mean of the p-values at both. With random features (`jaxcal.RandomFeatures`) no
     sketch is needed; the diagonal of H then counts as constant. p = 1e-10 costs as much as p = 0.1.
 

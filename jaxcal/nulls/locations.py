@@ -1,4 +1,4 @@
-"""Nulls of a test at J locations: whether the means of J features differ from 0.
+"""Compute p-values of the hypothesis that J features, one per location, have mean 0.
 
 `Signs` compares the estimate with its values under random signs; `F` is a formula for Hotelling's
 statistic.
@@ -61,8 +61,8 @@ class Signs(eqx.Module):
 
     :math:`\bar Z` is the mean of the features at J locations; each observation gets one sign.
     With 16 observations or more the level holds for normal forecasts (`experiments/ucme_level`),
-    also with close locations or more locations than observations. p is NaN if no observation is
-    near any location.
+    also with close locations or more locations than observations. p is NaN if all features are 0,
+    as no observation is near a location.
 
     Args:
         n_draws: Number of draws of signs.
@@ -105,9 +105,9 @@ class Signs(eqx.Module):
 
 
 class F(eqx.Module):
-    r"""The null :math:`\frac{n - J}{J (n - 1)} Q \sim F_{J, n - J}` of Hotelling's statistic Q.
+    r"""Null for Hotelling's statistic Q: :math:`\frac{n - J}{J (n - 1)} Q \sim F_{J, n - J}`.
 
-    Exact for n normal features at J locations. Skewed features make it reject too often: at level
+    Exact for n normal features at J locations. With skewed features it rejects too often: at level
     .05, with 5 locations in one dimension, .10 of calibrated models at n = 16, .09 at 32, .08 at 64
     and 128 (`experiments/ucme_level`; .13 at 16 with the default bandwidths). The result warns
     below 25 observations per location.

@@ -1,4 +1,4 @@
-"""Nulls from random draws: bootstraps with random signs, and redrawn targets.
+"""Compute p-values from draws: bootstraps with random signs, and redrawn targets.
 
 Successive targets of a time series may be dependent. `DependentWild` estimates from
 autocorrelations over how many steps: it finds the lag beyond which they are noise, applies a
@@ -28,7 +28,7 @@ def _draws(value: object) -> int:
 
 
 class Wild(eqx.Module):
-    r"""Wild bootstrap: :math:`\frac{1}{n(n-1)} \sum_{i\neq j} w_i w_j h_{ij}` with random signs w.
+    r"""Wild bootstrap: draws :math:`\frac{\sum_{i\neq j} w_i w_j h_{ij}}{n(n-1)}`, w random signs.
 
     For independent observations; the default for densities. It rejects too often if the sum is
     dominated by few large residuals of rare events: see `Redrawn`.
@@ -98,7 +98,7 @@ class Redrawn(eqx.Module):
     r"""Null that redraws targets from the predictions and recomputes the estimate.
 
     The level holds for every n, because observed and redrawn targets have the same distribution
-    under calibration. Random signs fail for rare events: if none occurs, all residuals have one
+    under calibration. `Wild` fails for rare events: if none occurs, all residuals have one
     sign. Units and bandwidths that depend on targets are recomputed for each data set; estimates
     equal up to rounding count as ties. For `jaxcal.Draws`, the target is exchanged with one of the
     draws, which is exact for independent draws (those of a Markov chain are not).
@@ -257,8 +257,8 @@ def season(errors: Float[Array, "n q"]) -> Int[Array, ""]:
     Let m be the lag beyond which autocorrelations :math:`r_k` count as noise. The statistic is the
     largest ratio of :math:`r_k`, m < k <= n / 2, to its standard error; the test is one-sided at
     level `SEASONAL` with Bonferroni's correction. The variance of :math:`r_k` is Bartlett's
-    :math:`(1 + 2 \sum_{j \leq m} r_j^2) (n - k) / n^2`, or uses the empirical variance of products
-    of errors at lag k if that is larger, as for skewed errors. Cost O(n log(n) q).
+    :math:`(1 + 2 \sum_{j \leq m} r_j^2) (n - k) / n^2`, whose second factor is estimated from
+    products of errors at lag k if that is larger, as for skewed errors. Cost O(n log(n) q).
     """
     n = len(errors)
     lags = jnp.arange(n)[:, None]

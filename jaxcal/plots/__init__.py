@@ -1,8 +1,8 @@
-"""Figures. Matplotlib is imported on use.
+"""Draw figures with Matplotlib, which is imported on use.
 
 ``result.figure()`` returns the figure of a result, which notebooks show;
 ``result.figure().savefig("name.png")`` saves it. Each function here draws a single panel on the
-axes ``ax``, or without them on a new pyplot figure, and returns the axes; ``ax.figure.savefig`` or
+axes ``ax``, or on a new pyplot figure if None, and returns the axes; ``ax.figure.savefig`` or
 ``matplotlib.pyplot.savefig`` saves it. Pyplot keeps the last ten new figures. Greys and line styles
 carry the meaning, not colours.
 """

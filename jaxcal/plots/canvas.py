@@ -1,4 +1,4 @@
-"""Shared parts of figures: axes without a box, legends, tables, means over groups, limits."""
+"""Draw what figures share: axes without a box, legends, tables, means over groups, limits."""
 
 import itertools
 from collections.abc import Sequence
@@ -108,7 +108,7 @@ def cells(
     texts: np.ndarray,
     framed: np.ndarray,
 ) -> None:
-    """Draw a table of grey cells (0 white, 1 black) with texts, those ``framed`` also bold."""
+    """Draw a table of grey cells (``shade`` 0 white, 1 black); ``framed`` cells have bold text."""
     ax.imshow(shade, cmap="Greys", vmin=0, vmax=1, aspect="auto")
     ax.set_xticks(range(len(columns)), columns)
     ax.set_yticks(range(len(rows)), rows)
@@ -136,7 +136,7 @@ class Parts(NamedTuple):
 
 
 def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int) -> Parts:
-    """Return `Parts` of k groups. Means of no values are NaN, and errors of fewer than two."""
+    """Return `Parts` of k groups. NaN: means of no values, errors of fewer than two."""
     number = np.bincount(group, minlength=k)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.bincount(group, parts, minlength=k) / number
@@ -146,7 +146,7 @@ def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: 
 
 
 def quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the bin of each value, the k medians, and their distances to bin ends, [2, k]."""
+    """Return the bin of each value, [n]; k medians; their distances to both bin ends, [2, k]."""
     starts = np.unique(np.sort(where)[np.arange(bins) * where.size // bins])
     group = np.searchsorted(starts, where, side="right") - 1
     members = [where[group == k] for k in range(len(starts))]
@@ -176,8 +176,8 @@ def errors(
 ) -> "Axes":
     """Draw shift and spread of each coordinate and correlation of each pair, with limits.
 
-    Spreads are logarithms to base 2 of claimed over actual deviation. Spreads or correlations that
-    are None or not finite are left out. Filled: the Holm-adjusted p-value is at most the level.
+    Spreads are logarithms to base 2 of predicted / actual deviation. Spreads or correlations that
+    are None or not finite are left out. Markers are filled if Holm-adjusted p-values <= ``level``.
     """
     rows = _rows(shift, [f"shift of {name}" for name in names], "o")
     if spread is not None and np.all(np.isfinite(np.asarray(spread.estimate))):

@@ -1,4 +1,4 @@
-"""Figures of compared models and estimators, and of how often tests reject."""
+"""Draw compared models and estimators, and how often tests reject."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -62,7 +62,7 @@ def comparison(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
 def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the adjusted p-values of all pairs of models.
 
-    Dark cells: the model of the row is significantly better calibrated than that of the column.
+    Dark cells: the model of the row is significantly better calibrated than the column's model.
 
     Args:
         result: Result of `jaxcal.compare`.
@@ -102,7 +102,7 @@ def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
 def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the calibration error of each estimator with its one-step interval and fold estimates.
 
-    Estimators are ordered by validation risk, shown in their labels; the selected one is black.
+    Estimators are ordered by validation risk; labels show its root. The selected one is black.
     Matrix kernel ridge regression ("kkr") has no interval.
     """
     one(report, "selected", "report", "Report")

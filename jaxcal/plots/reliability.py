@@ -1,4 +1,4 @@
-"""Figures of observed against claimed shares (reliability, coverage, witness), and of bounds."""
+"""Draw observed against claimed shares (reliability, coverage, witness), and error bounds."""
 
 from typing import NamedTuple
 
@@ -87,7 +87,7 @@ def with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the rate of label 1 against the prediction, with the witness of the smooth error.
 
     Dots are mean labels of groups of about equal total weight. The witness (grey band, right axis)
-    is the function whose mean product with (label - prediction) is the smooth calibration error:
+    is the 1-Lipschitz function whose mean product with (label - prediction) is the smooth error:
     positive where predictions are too low and negative where they are too high.
     """
     ax = _one(result, ax, (5.2, 5.0))
@@ -136,7 +136,7 @@ def groups(
 
 
 def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw the lower and upper bounds of the true distance, and the interval between them."""
+    """Draw bounds of the distance from calibration for these data, and the population interval."""
     ax = _one(result, ax, (6.8, 3.6))
     ax.set(xlabel="true distance from calibration (mean change of probability)")
     bounds = result.bracket
@@ -173,7 +173,7 @@ def _one(result: DistanceResult, ax: "Axes | None", size: tuple[float, float]) -
 
 
 class _Curve(NamedTuple):
-    """Labels ``level`` (x) and ``share`` (y), a curve, the band if calibrated, a corner text."""
+    """A curve, its band if calibrated, axis labels ``level`` (x) and ``share`` (y), and a text."""
 
     level: str
     share: str
@@ -191,8 +191,8 @@ def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None
     For highest-density regions the band is pointwise: it contains the share of a calibrated model
     at one level with probability 1 - ``result.level``. If the curve is below the diagonal, regions
     are too small (overconfident); if it is above, they are too large (conservative). For quantiles
-    the band contains the entire curve of a calibrated model with at least that probability, and p
-    is below the level if the curve leaves the band. With m draws, levels are k / (m + 1).
+    the band contains the entire curve of a calibrated model with at least that probability, and the
+    p-value is below ``result.level`` if the curve leaves it. With m draws, levels are k / (m + 1).
     """
     if isinstance(result, QuantileCalibration):
         one(result, "p_value")

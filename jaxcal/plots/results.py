@@ -1,4 +1,4 @@
-"""Figures of one test result: null, contributions, coordinates, parts, table."""
+"""Draw figures of one test result: null, contributions, coordinates, parts, table."""
 
 from collections.abc import Sequence
 
@@ -79,7 +79,7 @@ def contributions(
     Contributions are multiplied by n, so that their mean is the estimate; for
     `jaxcal.calibration_test` they are first-order contributions to its statistic. The model is
     wrong where the running mean (over the nearest tenth of the observations) is far above 0. Error
-    bars of groups are two standard errors, not a test: to test a group, pass its observations.
+    bars of groups are two standard errors; to test a group, run the test on its observations.
 
     Args:
         result: Result of a test of n observations.
@@ -161,7 +161,7 @@ def coordinates(
 ) -> "Axes":
     """Draw shift and spread of each target coordinate, and the correlation of pairs, with limits.
 
-    Filled markers: the Holm-adjusted p-value is at most the level of the test. Spreads and
+    Markers are filled if Holm-adjusted p-values are at most the level of the test. Spreads and
     correlations are omitted if the result has none. If the result has no limits for shifts
     (``marginal_mean``), as for predictions that are not Gaussian, bars show the part of each
     coordinate in the estimate, given the other coordinates.
@@ -236,7 +236,7 @@ def table(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the table of a `jaxcal.calibration_test`: shifts and spreads along each feature.
 
     One row per shift, spread, correlation or tail; one column per feature. Cells hold effects:
-    shifts in claimed deviations, spreads as the logarithm of claimed over actual deviation. A cell
+    shifts in predicted deviations, spreads as the log of predicted over actual deviation. A cell
     is darker the more standard errors its effect is from 0, and framed if its adjusted p-value is
     at most the level. At most 24 rows are drawn, those with the smallest p-values.
 

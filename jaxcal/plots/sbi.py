@@ -1,4 +1,4 @@
-"""Figures of a posterior's check: ranks, coverage, errors of parameters, and errors along x."""
+"""Draw a posterior's check: ranks, coverage, errors of parameters, and errors along x."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ STYLES = ("-", "--", ":", "-.")
 
 
 def posterior_figure(report: Any) -> "Figure":
-    """Return the figure that `PosteriorReport.figure` describes."""
+    """Return the figure of a `PosteriorReport`: ranks, coverage, errors, and errors along x."""
     from matplotlib.figure import Figure
 
     one(report, "p_value", "report", "PosteriorReport")
@@ -41,7 +41,7 @@ def posterior_figure(report: Any) -> "Figure":
 
 
 def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
-    """Draw, for each parameter, the share of ranks below each value minus that value, with a band.
+    """Draw F(u) - u of each parameter with a band, where F(u) is the share of its ranks <= u.
 
     ``ranks`` is a `PosteriorRanks`. A posterior that is too high gives an arch above 0; one that is
     too narrow is above 0 on the left and below on the right. The band is simultaneous, and curves
@@ -79,7 +79,7 @@ def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
 
 
 def evidence(monitored: Any, ax: "Axes | None" = None) -> "Axes":
-    """Draw the evidence of a `Monitored` after each pair, log10, with the bound to reject."""
+    """Draw log10 of the evidence in a `Monitored` after each pair, and the limit for rejection."""
     ax = axes(ax)
     logs = np.asarray(monitored.log_evidence) / np.log(10)
     ax.plot(np.arange(1, len(logs) + 1), logs, color=BLACK, linewidth=1.4)
@@ -92,7 +92,7 @@ def evidence(monitored: Any, ax: "Axes | None" = None) -> "Axes":
 
 
 def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
-    """Return the `Coverage` by the density ranks of a `PosteriorRanks`; None if it has none."""
+    """Return `Coverage` from density ranks of a `PosteriorRanks`; None if ranks are by distance."""
     import jax.numpy as jnp
 
     from jaxcal.coverage import Coverage, massart
@@ -119,9 +119,9 @@ def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
 def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw shift and spread of each parameter and correlation of each pair, with limits.
 
-    ``report`` is a `PosteriorReport`. Spreads are logarithms to base 2 of claimed over actual
-    deviation. Filled: the Holm-adjusted p-value is at most the level. Without ranks, nothing is
-    drawn for posteriors that are not Gaussian: their scores do not identify the wrong parameter.
+    ``report`` is a `PosteriorReport`. Spreads are logarithms to base 2 of predicted / actual
+    deviation. Markers are filled if Holm-adjusted p-values are at most the level. Without ranks, a
+    text replaces the plot for posteriors that are not Gaussian: scores identify no parameter.
     """
     ax = axes(ax)
     diagnosis, names = report.diagnosis(), list(report.names)
@@ -137,7 +137,7 @@ def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the strongest error of one parameter along a feature of x, with limits.
 
     The strongest error is the trend with the smallest p-value or, if that is above the level, the
-    shift or spread with the smallest. Without ranks, contributions to the test given x are drawn.
+    shift or spread with the smallest p-value. Without ranks, contributions to the test are drawn.
     """
     diagnosis, result = report.diagnosis(), report.conditional
     x = np.asarray(result.features)

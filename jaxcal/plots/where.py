@@ -1,4 +1,4 @@
-"""Figure of the shift or spread of predictions along an input, from ranks."""
+"""Draw the shift or spread of predictions along an input, from ranks."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -42,18 +42,18 @@ def where(
 
     Bins hold about equally many observations; limits are simultaneous, of confidence 1 -
     ``result.level``. Two inputs give a map, with frames around cells whose limits exclude 0.
-    Effects are those of normal scores of ranks: for Gaussian predictions, errors in claimed
-    deviations. Ranks among 97 points make large spreads look smaller, which is not corrected here,
-    unlike in `jaxcal.results.Table` for draws.
+    Effects are those of normal scores of ranks: for Gaussian predictions, errors in predicted
+    deviations. Ranks among 97 points make large spreads look smaller. This is not corrected here;
+    for draws, `jaxcal.results.Table` corrects it.
 
     Args:
         result: Result of `jaxcal.calibration_test`.
         x: Numbers [n], or [n, 2] for a map; not necessarily inputs of the test.
-        coordinate: Index of the target coordinate.
-        effect: "shift", claimed minus actual in claimed deviations, or "spread", the logarithm of
-            claimed over actual deviation.
-        bins: Number of bins (for a map, along each input); by default at most 10, each with about
-            30 observations or more.
+        coordinate: Index of the target coordinate, or d + k for number k of ``statistics``.
+        effect: "shift", predicted minus actual mean in predicted standard deviations, or "spread",
+            the logarithm of predicted over actual standard deviation.
+        bins: Number of bins; by default n / 30, at least 2 and at most 10. For a map, along each
+            input; by default sqrt(n / 30), at least 2 and at most 10.
         label: Name of the input, or of the two.
         ax: Axes to draw on; new ones by default.
 
@@ -97,7 +97,7 @@ def effects(
     z: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int, effect: str, level: float
 ) -> Effects:
     """Return the `Effects` of normal scores z in k groups, with limits by Student's t or chi
-    squared and Bonferroni's correction; NaN for fewer than `LEAST` observations."""
+    squared and Bonferroni's correction; NaN for groups of fewer than `LEAST` observations."""
     number = np.bincount(group, minlength=k)
     enough = number >= LEAST
     count = np.where(enough, number, LEAST)

@@ -36,8 +36,8 @@ __all__ += ["rows", "say", "targets", "tolerance", "unit"]
 
 
 def nodes(value: object, d: int, *, least: int = 1) -> int:
-    """Return the number of nodes to draw. The default, for None, is enough to estimate covariances
-    of predictions in ``d`` dimensions from scores, and to check whether scores are linear."""
+    """Return the number of nodes ``value``; for None max(10, 2 d + 2), enough to estimate the
+    covariances of predictions in d dimensions from scores, and to check if scores are linear."""
     return max(10, 2 * d + 2) if value is None else integer(value, "n_nodes", least=least)
 
 
@@ -60,7 +60,7 @@ def _offers(value: object, names: str, example: str) -> None:
 
 
 def _module(value: object, name: str) -> None:
-    """Raise TypeError for an object of a plain class, which compiled programs do not accept."""
+    """Raise TypeError if ``value`` is no pytree, so that compiled programs do not accept it."""
     if any(leaf is value for leaf in jax.tree.leaves(value)):
         raise TypeError(
             f"{name}: {type(value).__name__} is a plain class, which compiled programs cannot "
@@ -100,7 +100,7 @@ def instance(value: object, kind: type, name: str) -> None:
 
 
 def names(value: object, d: int, of: str = "parameter") -> tuple[str, ...] | None:
-    """Return a tuple of d names, or None for None; ValueError for another number."""
+    """Return ``value`` as a tuple of d strings, or None for None; ValueError unless d names."""
     if value is None:
         return None
     if isinstance(value, str | type | Set) or not isinstance(value, Iterable):
@@ -112,7 +112,7 @@ def names(value: object, d: int, of: str = "parameter") -> tuple[str, ...] | Non
 
 
 def divergence(value: object, name: str = "divergence") -> Any:
-    """Return a divergence between predictions as an instance, or raise TypeError."""
+    """Return ``value`` if it is a divergence between predictions; TypeError also for a class."""
     if isinstance(value, type) or not isinstance(value, Divergence):
         remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
         raise TypeError(
@@ -128,7 +128,7 @@ def divergence(value: object, name: str = "divergence") -> Any:
 
 
 def of_jax(value: object, name: str = "predictions") -> None:
-    """Raise TypeError for distributions of torch etc., which JAX cannot differentiate."""
+    """Raise TypeError for distributions of torch or SciPy, ValueError for masked parameters."""
     library = type(value).__module__.split(".")[0]
     if library in ("torch", "tensorflow_probability", "scipy") and not hasattr(value, "detach"):
         raise TypeError(
@@ -143,7 +143,7 @@ def of_jax(value: object, name: str = "predictions") -> None:
 
 
 def targets(value: object, *, least: int = 2) -> Array:
-    """Return targets [n] or [n, ...event] with n >= ``least``."""
+    """Return targets [n] or [n, ...event] as floats; ValueError if n < ``least``."""
     ys = floats(value, "targets")
     if ys.ndim == 0 or ys.shape[0] < least:
         raise ValueError(
@@ -156,7 +156,7 @@ def targets(value: object, *, least: int = 2) -> Array:
 
 
 def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
-    """Return predictions, other than `Draws`, that match the targets, or raise an error."""
+    """Return predictions that give scores at targets ``ys``; others, as `Draws`, raise an error."""
     of_jax(value, name)
     n = ys.shape[0]
     if isinstance(value, type):
@@ -217,7 +217,7 @@ def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
 
 
 def _of_the_density(value: object, ys: Array, name: str, error: Exception) -> Exception:
-    """Return the error to raise for ``error``, which the user's density or scores raised."""
+    """Return the error to raise in place of ``error`` from the user's density or scores."""
     kind = ValueError if isinstance(error, ValueError) else TypeError
     said = str(error)
     if said.startswith("predictions: "):
@@ -270,7 +270,7 @@ def rows(value: object, n: int, name: str) -> Array:
 
 
 def width(value: Array, first: Array, name: str) -> None:
-    """Raise ValueError if rows [n, ...] lack the d numbers of the rows of a fit, ``first`` [d]."""
+    """Raise ValueError unless each row of ``value`` [n, ...] has as many numbers as ``first``."""
     if (d := np.prod(value.shape[1:], dtype=int)) != first.size:
         raise ValueError(f"{name}: the first sample had {first.size} columns, the batch has {d}")
 
@@ -279,8 +279,7 @@ def probabilities(value: Any, name: str = "predictions", *, binary: bool = False
     """Return class probabilities [n, m]; ValueError unless rows are >= 0 with sum 1 up to rounding.
 
     Accepts a numpyro ``Categorical`` and, with ``binary``, n probabilities of class 1. Columns of a
-    data frame named 0, .., m - 1, or "p0", "p1", .., are put into this order. Values are checked
-    outside of jit only.
+    data frame named 0, 1, .. or "p0", "p1", .. are sorted. Under jit values are not checked.
     """
     if is_distribution(value) and hasattr(value, "enumerate_support"):
         value = _categorical(value, name)
@@ -337,7 +336,8 @@ def _categorical(value: Any, name: str) -> Array:
 def unit(value: object, name: str, wanted: str = "probabilities") -> Array:
     """Return an array of shape [n], n >= 1, of numbers from 0 to 1; 1 plus rounding becomes 1.
 
-    ValueError for other shapes and, outside of jit, for values that are not ``wanted`` in [0, 1].
+    ValueError for other shapes and, outside of jit, for NaN and values out of range; the message
+    calls the values ``wanted``.
     """
     values = floats(value, name)
     if values.ndim != 1 or values.shape[0] < 1:

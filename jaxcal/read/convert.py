@@ -25,9 +25,9 @@ ENCODED = "inputs", "xs", "summaries"  # arguments whose categories have to be c
 def key(value: object, name: str = "key") -> Key:
     """Return a typed random key from a typed key, a legacy ``PRNGKey`` array or an integer seed.
 
-    Seeds from 0 to 2**32 - 1 give ``jax.random.key(seed)``. Of a larger or negative seed (in two's
-    complement) the further 32-bit words are folded into the key of the lowest, so that no seed is
-    truncated and no key depends on the float type. A traced seed is passed to ``jax.random.key``.
+    Seeds from 0 to 2**32 - 1 give ``jax.random.key(seed)``. Larger and negative seeds (in two's
+    complement) are split into 32-bit words: higher words are folded into the key of the lowest, so
+    no seed is truncated and no key depends on the float type. ``jax.random.key`` gets traced seeds.
     TypeError for anything else, ValueError for a batch of keys.
     """
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
@@ -90,14 +90,14 @@ def function(value: object, name: str, takes: str) -> Any:
 
 
 def returned(value: object, name: str, of: str) -> Array:
-    """Return the scalar, shape [], that a user's function returned, or raise TypeError."""
+    """Return what a user's function returned as an array []; TypeError if not one number."""
     if not isinstance(value, jax.Array | np.generic | float | int) or jnp.shape(value) != ():
         raise TypeError(f"{name}: wanted one number for {of}, got {say(value)}")
     return jnp.asarray(value)
 
 
 def integer(value: Any, name: str, *, least: int = 1, most: int = MOST) -> int:
-    """Return a Python, NumPy or JAX integer (no boolean) as an int; ValueError for others."""
+    """Return an integer (no boolean) from ``least`` to ``most`` as an int; else ValueError."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
@@ -116,7 +116,7 @@ def number(
 ) -> Array:
     """Return a finite number, shape [], in the open interval (above, below), or raise an error.
 
-    Tracers pass unchecked.
+    The value of a tracer is not checked.
     """
     if isinstance(value, bool | str | type) or value is None:
         raise TypeError(f"{name}: wanted {_number(above, below)}, got {say(value)}")
@@ -132,9 +132,9 @@ def number(
 def real(
     value: Any, name: str, *, above: float | int = -math.inf, below: float | int = math.inf
 ) -> float:
-    """Return a number as in `number`, as a Python float; it must be concrete.
+    """Return a finite number in (above, below) as a Python float; TypeError for a tracer.
 
-    Python numbers start no backend of JAX: a default may be read before devices are chosen.
+    Python numbers are checked without JAX, so that no backend starts before devices are chosen.
     """
     if type(value) in (int, float) and above < value < below and abs(value) < 1e308:
         return float(value)
@@ -155,7 +155,8 @@ def _number(above: float | int, below: float | int) -> str:
 def floats(value: Any, name: str) -> Array:
     """Return an array of float32 or float64; integers become JAX's default float.
 
-    Python numbers stay weakly typed. Errors are those of `array`, and TypeError for other types.
+    Python numbers stay weakly typed. Errors are those of `array`, and TypeError for float16,
+    bfloat16, booleans and complex numbers.
     """
     if type(value) in (int, float) and abs(value) < 1e308:
         return jnp.asarray(float(value))
@@ -176,7 +177,7 @@ def floats(value: Any, name: str) -> Array:
 
 
 def numbers(value: object, name: str) -> Array:
-    """Return integers and booleans as an array of their type; other numbers as `floats`."""
+    """Return integers and booleans as an array of their type; convert others by `floats`."""
     entries = array(value, name)
     whole = jnp.issubdtype(entries.dtype, jnp.integer) or entries.dtype == bool
     return jnp.asarray(entries) if whole else floats(entries, name)
@@ -185,9 +186,8 @@ def numbers(value: object, name: str) -> Array:
 def array(value: object, name: str) -> jax.Array | np.ndarray:
     """Return numbers or booleans of any library as an array of their type, or raise an error.
 
-    JAX arrays stay unchanged; others become NumPy arrays in native byte order: lists, NumPy arrays,
-    PyTorch tensors (detached, from any device), pandas objects and Arrow arrays. ValueError for
-    masked or missing entries and ragged lists, TypeError for non-numeric values.
+    JAX arrays stay unchanged; lists, PyTorch tensors (detached), pandas and Arrow objects become
+    NumPy arrays. ValueError for masked or missing entries and ragged lists, else TypeError.
     """
     if isinstance(value, jax.Array):
         entries = value
@@ -219,7 +219,7 @@ def _tensor(value: Any, name: str) -> np.ndarray:
 
 
 def _complete(value: Any, name: str) -> None:
-    """Raise ValueError if entries are masked or missing; no number is put in their place."""
+    """Raise ValueError if entries are masked or missing: no missing value is filled in."""
     if isinstance(value, np.ma.MaskedArray):
         masked = int(np.ma.count_masked(value))
         kind, size = "masked", value.size
@@ -255,7 +255,7 @@ def _rectangular(value: object, name: str) -> Any:
 
 
 def _unboxed(objects: np.ndarray, value: object, name: str) -> np.ndarray:
-    """Return the numbers in an array of Python objects, if all are numbers."""
+    """Return an array of Python objects as an array of numbers; an error if one is no number."""
     entries = objects.ravel().tolist()
     if any(entry is None or type(entry).__name__ in ("NAType", "NaTType") for entry in entries):
         missing = sum(not isinstance(entry, int | float) for entry in entries)
@@ -282,7 +282,7 @@ def _no_numbers(name: str, what: str, *, strings: bool) -> TypeError:
 
 
 def _entries(value: object, name: str) -> Any:
-    """Return a list with its arrays converted: NumPy would take masked entries for numbers."""
+    """Return a list with its arrays read by `array`, as NumPy alone would ignore their masks."""
     if not isinstance(value, list | tuple) or all(isinstance(x, int | float) for x in value):
         return value
     plain = [x.as_py() if hasattr(x, "as_py") else x for x in value]  # Arrow scalars
@@ -299,7 +299,7 @@ def _named_columns(value: Any) -> list[Any]:
 
 def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the names of q inputs: column names of a data frame, or else "input 0", ..
-    ValueError if there are names of ``fitted`` inputs, but not all of these first, in order."""
+    ValueError if a column has a name in ``fitted``, but the first columns are not ``fitted``."""
     names = tuple(_named_columns(value))
     if set(names) & set(fitted) and names[: len(fitted)] != fitted:
         raise ValueError(f"inputs: wanted the columns {fitted} of the fit, got {names}")
@@ -308,9 +308,9 @@ def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, 
 
 
 def class_columns(value: Any, name: str) -> list[int] | None:
-    """Return the index of the column of each class 0, 1, .. in a data frame or table, by column
-    names that are numbers, or numbers in one common text such as "p0". None for other names, and if
-    numbers in a text ascend from left to right; ValueError for numbers that are not 0, 1, .."""
+    """Return the index of the column of each class 0, 1, .. in a data frame or table. Columns are
+    named by class numbers, or by a number in a common text ("p0", "p1", ..). None for other names,
+    and if numbers in a text ascend; ValueError for numbers that are not 0, 1, .."""
     names = [str(word) for word in _named_columns(value)]
     words = [{"False": "0", "True": "1"}.get(word, word) for word in names]
     words = [re.sub(r"^(-?\d+)\.0$", r"\1", word) for word in words]

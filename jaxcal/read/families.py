@@ -26,14 +26,14 @@ class Normals(NamedTuple):
 
 
 class Laplaces(NamedTuple):
-    """Independent coordinates, [n, d], with density ``exp(-abs(y - loc) / scale) / (2 scale)``."""
+    """Laplace predictions: coordinates of density ``exp(-abs(y - loc) / scale) / (2 scale)``."""
 
     loc: Float[Array, "*n d"]
     scale: Float[Array, "*n d"]
 
 
 class Mixtures(NamedTuple):
-    """Mixtures: ``weights`` [n, k], and the closed form ``parts`` of components [n, k, ...]."""
+    """Mixtures of k components: ``weights`` [n, k]; ``parts``: their closed form, [n, k, ...]."""
 
     weights: Float[Array, "n k"]
     parts: PyTree
@@ -46,13 +46,13 @@ class Classes(NamedTuple):
 
 
 class Particles(NamedTuple):
-    """Predictions given by ``points`` [n, m, d]: independent draws from each."""
+    """Predictions known only by m independent draws from each, ``points`` [n, m, d]."""
 
     points: Float[Array, "n m d"]
 
 
 class Stratified(Particles):
-    """Draws [n, m, 1] in two independent halves, each with one per stratum of mass 2 / m."""
+    """Draws [n, m, 1]: two independent halves, each with one draw per stratum of mass 2 / m."""
 
 
 class Nodes(NamedTuple):
@@ -127,7 +127,7 @@ def distribution_of(predictions: PredictionsLike) -> PyTree:
 
 
 def bare(predictions: Any) -> Any:
-    """Return the distribution inside of all wrappers that are in `UNCHANGED`."""
+    """Return the distribution inside of its outer wrappers that are named in `UNCHANGED`."""
     while type(predictions).__name__ in UNCHANGED:
         predictions = predictions.base_dist
     return predictions
@@ -151,7 +151,7 @@ def gaussian_moments(predictions: PredictionsLike) -> Normals:
 
 
 def mean_and_covariance(distribution: Distribution) -> Normals | None:
-    """Return normals of the same mean [n, d] and covariance [n, d, d]; None for other forms."""
+    """Return mean [n, d] and covariance [n, d, d] of normals, Laplaces and mixtures, else None."""
     match distribution:
         case Normals():
             return full(distribution)
@@ -171,8 +171,8 @@ def mean_and_covariance(distribution: Distribution) -> Normals | None:
 def offered_moments(predictions: Any) -> Normals | None:
     """Return means [n, d] and covariances [n, d, d] of n predictions, or None if unknown.
 
-    They come from closed forms, or from ``mean`` and ``variance`` of numpyro's distributions of
-    numbers (also as independent coordinates), other than angles."""
+    They come from closed forms or, for distributions of numbers or of independent numbers, from
+    numpyro's ``mean`` and ``variance``. None for angles, whose means are directions."""
     if isinstance(predictions, Standardized):
         moments = offered_moments(predictions.predictions)
         return None if moments is None else _in_units(moments, predictions.units)
@@ -189,7 +189,7 @@ def offered_moments(predictions: Any) -> Normals | None:
 
 
 def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
-    """Return the distribution of ``own_units.of_common(T)`` for T from this one, or None."""
+    """Return the closed form of ``own_units.of_common(T)``, T ~ ``distribution``; else None."""
     match distribution:
         case Normals():
             mean, cov = full(distribution)
@@ -214,7 +214,7 @@ def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
 
 
 def _in_units(distribution: PyTree, units: Units | OwnUnits) -> PyTree:
-    """Return the distribution of Y in ``units`` for Y from ``distribution``; None if unknown."""
+    """Return the closed form of Y ~ ``distribution`` in ``units``; None if there is none."""
     if isinstance(units, OwnUnits):
         return _in_own_units(_in_units(distribution, units.units), units)
     scale = units.scale
@@ -243,7 +243,7 @@ def _spread(scale: Array) -> Array:
 
 
 def _whole(array: Array | np.ndarray | float, whole: PyTree) -> Array:
-    """Return a parameter of ``whole``, with one number per coordinate, as [*batch, d]."""
+    """Return a parameter of ``whole`` broadcast to one number per coordinate, [*batch, d]."""
     of_each = jnp.broadcast_to(array, (*whole.batch_shape, *whole.event_shape))
     return of_each.reshape(*whole.batch_shape, math.prod(whole.event_shape))
 
@@ -307,7 +307,7 @@ def _general_mixture(base: Base, whole: PyTree) -> Mixtures | None:
 
 @distribution("TransformedDistribution")
 def _affine(base: Base, whole: PyTree) -> PyTree | None:
-    """Read affine transforms of each coordinate; None for other transforms."""
+    """Return the closed form after affine transforms of coordinates; None for others."""
     if any(type(transform).__name__ != "AffineTransform" for transform in base.transforms):
         return None
     inner = base.base_dist
@@ -326,7 +326,7 @@ def _affine(base: Base, whole: PyTree) -> PyTree | None:
 
 
 def _stretched(distribution: PyTree, loc: Array, scale: Array) -> PyTree | None:
-    """Return the distribution of loc + scale Y, loc and scale [*n, d]; None if unknown."""
+    """Return the closed form of loc + scale Y, loc and scale [*n, d]; None if there is none."""
     match distribution:
         case Normals(mean, cov) if cov.ndim == mean.ndim:
             return Normals(loc + scale * mean, scale**2 * cov)
@@ -341,7 +341,7 @@ def _stretched(distribution: PyTree, loc: Array, scale: Array) -> PyTree | None:
 
 
 def full(normals: Normals) -> Normals:
-    """Return the normals with ``cov`` [n, d, d]."""
+    """Return the normals with ``cov`` [n, d, d], made diagonal from variances [n, d]."""
     mean, cov = normals
     if cov.ndim > mean.ndim:
         return normals

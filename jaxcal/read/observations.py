@@ -1,7 +1,7 @@
 """Rows of data: match predictions with targets, find repeated rows, draw a random order.
 
 Repeated rows are found by hashes of 32 pseudorandom bits, in one sort: unequal rows collide in
-n^2 / 2^33 cases, 1 for 10^5 observations. The order is independent of the positions of rows.
+n^2 / 2^33 cases, 1 for 10^5 observations. A random order depends on the rows and the key only.
 """
 
 from functools import partial
@@ -114,7 +114,7 @@ def finite_rows(value: object, n: int, name: str) -> Array:
 
 
 def densities(value: Any, ys: Array) -> Any:
-    """Return `checks.predictions`; TypeError without log densities, or of non-Bernoulli classes."""
+    """Return `checks.predictions`; TypeError without log densities, and for ``Categorical``."""
     if not (isinstance(value, Unnormalized) or is_distribution(value)):
         raise no_log_densities(value)
     classes = is_distribution(value) and isinstance(distribution_of(value), Classes)
@@ -164,9 +164,9 @@ def fingerprints(tree: PyTree, n: int) -> UInt32[Array, " n"]:
 
 @partial(jax.jit, static_argnames="n")
 def drawn_order(key: Key, n: int, tree: PyTree, ties: PyTree = None) -> Int[Array, " n"]:
-    """Return row numbers in a random order that depends on the rows of ``tree``, not their order.
+    """Return row numbers in a random order: permuted rows give the same sequence of rows.
 
-    ``ties`` distinguishes rows that are equal in ``tree``; rows equal in both are interchangeable.
+    Rows are the entries of ``tree``; ``ties`` distinguishes rows that are equal in ``tree``.
     Cost O(n log n).
     """
     order = jnp.lexsort((fingerprints(ties, n), fingerprints(tree, n)))
@@ -179,11 +179,11 @@ def repeated_rows(
     """Return how many observations repeat another one, from `fingerprints`; 0 for chance repeats or
     discrete targets. Cost O(n log n).
 
-    By chance up to 1 % of the rows may repeat, and in float32 n^2 / 2^22 rows. Targets count as
-    discrete if more than 1.5 times as many targets repeat as pairs of target and prediction, if
-    there are more than 1.5 times as many distinct pairs as distinct targets or, with one prediction
-    for all, if under a third of the targets are distinct. Integers are always discrete. If almost
-    all targets occur about equally often, and several times, every repeat of a target is counted.
+    With t distinct targets and p distinct pairs (target, prediction), the number is n - p. It is 0
+    if n - p is at most 0.01 n or, in float32, n^2 / 2^22: such repeats may be chance. It is also 0
+    for discrete targets: integers; n - t > 1.5 (n - p); p > 1.5 t; or, with one prediction for all
+    rows, t < n / 3. It is n - t if almost all targets (no integers) occur several times, and about
+    equally often (`_evenly_often`).
     """
     n = of_targets.size
     if not jnp.issubdtype(targets.dtype, jnp.inexact):
@@ -202,8 +202,8 @@ def repeated_rows(
 
 def _evenly_often(repeats: Bool[Array, " m"]) -> Bool[Array, ""]:
     """Return whether sorted values occur several times each, and about equally often. ``repeats``:
-    whether a value equals the one before it. Counts of rounded or discrete draws would vary at
-    least as Poisson counts do."""
+    whether a value equals the one before it. True if the variance of the counts of distinct values
+    is far below their mean, its value for rounded draws (Poisson counts)."""
     first = jnp.concatenate([jnp.ones(1, bool), ~repeats])
     places = jnp.cumsum(first) - 1
     counts = jnp.zeros(len(first), jnp.float32).at[places].add(1)
@@ -215,7 +215,7 @@ def _evenly_often(repeats: Bool[Array, " m"]) -> Bool[Array, ""]:
 
 
 def n_repeated(targets: Array, predictions: PyTree, beside: PyTree = None) -> Int[Array, ""]:
-    """Return how many observations repeat an earlier one; ``beside``: further data of them."""
+    """Return how many rows (target, prediction, ``beside``) repeat an earlier one (`copies`)."""
     if isinstance(predictions, Classes):
         return jnp.sum(copies(targets, predictions, beside), dtype=jnp.int32)
     return _n_repeated(targets, _arrays((predictions, beside), len(targets)))
@@ -233,12 +233,12 @@ def _arrays(tree: PyTree, n: int) -> list[Any]:
 
 
 def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[Array, " n"]:
-    """Return which observations repeat an earlier one, more often than chance (`repeated_rows`).
+    """Return which rows (target, prediction, ``beside``) repeat an earlier one; all False if such
+    repeats may be chance (`repeated_rows`).
 
-    ``beside``: further data of them. A class and its probabilities may repeat by chance. They count
-    as copies if rows of equal probabilities never have different labels although more than `DIFFER`
-    pairs should: of each pair the smaller probability to differ is added, by the prediction or by
-    label frequencies among distinct rows of equal likeliest class.
+    For classes, rows of equal probabilities p count as copies if they never differ in the label
+    although, over neighbours in sorted order, sum(1 - max(p . p, f . f)) > `DIFFER`: the expected
+    number of different labels. f: label frequencies of distinct rows with the same likeliest class.
     """
     p = predictions.probabilities if isinstance(predictions, Classes) else None
     return _copies(targets, p, _arrays((predictions, beside), len(targets)))

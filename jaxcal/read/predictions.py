@@ -56,7 +56,7 @@ class Unnormalized(eqx.Module):
         self.in_axes = in_axes
 
     def sliced(self, rows: Callable[[Array, int], Array]) -> "Unnormalized":
-        """Return the predictions of some rows, selected from a leaf by ``rows(leaf, axis)``."""
+        """Return the predictions of some rows; ``rows(leaf, axis)`` selects them in each leaf."""
 
         def shared(axis: object) -> bool:
             return axis is None
@@ -82,7 +82,7 @@ class Unnormalized(eqx.Module):
 
 @dataclass(frozen=True)
 class _Completed:
-    """A log density with leaves that its parameters lack; equal if function and leaves are."""
+    """Log density that adds static leaves to its parameters; compared by function and leaves."""
 
     log_density: LogDensity
     leaves: tuple[PyTree, ...]
@@ -132,7 +132,7 @@ class Scores(eqx.Module):
 class LogDensities(eqx.Module):
     """Precomputed log densities of n predictions, as arrays or tensors of any library.
 
-    A constant of each prediction may be omitted.
+    A constant per prediction, the same at its target and its draws, may be omitted.
 
     Args:
         at_targets: Log density of prediction i at target i, [n].
@@ -170,18 +170,18 @@ class Draws(eqx.Module):
     rhat: Any = eqx.field(default=None, converter=_array_or_none)
 
     def unsettled(self) -> Float[Array, ""] | None:
-        """Return the share of predictions not known to have converged, []; None without R-hat."""
+        """Return the share of predictions with R-hat NaN or above 1.01, []; None without R-hat."""
         if self.rhat is None:
             return None
         return jnp.mean(~(jnp.asarray(self.rhat) <= SETTLED), dtype=float)
 
     @eqx.filter_jit
     def correlation(self) -> Float[Array, ""]:
-        """Return the lag-one correlation of draws in their order, [], largest over coordinates.
+        """Return the correlation [] of successive draws, the largest over coordinates.
 
         For each coordinate it is the mean over predictions whose draws are not all equal, corrected
         for bias: with m draws of a chain of correlation r the expectation is r - (1 + 3 r) / m, up
-        to O(m^-2). 0 is returned for sorted draws, and for a value below five standard errors.
+        to O(m^-2). Sorted coordinates, and values below five standard errors, count as 0.
         """
         x = self._columns()
         x = x - x[:, :1]  # the mean of large or equal numbers is rounded
@@ -193,15 +193,15 @@ class Draws(eqx.Module):
         return jnp.max(jnp.where(shown, lag, 0))
 
     def thinned(self) -> tuple["Draws", Float[Array, ""]]:
-        """Return the draws and their `correlation`. If it is above `CORRELATED`, every k-th draw is
-        kept, at least two, so that it falls below (under jit all, as k depends on values)."""
+        """Return every k-th draw, at least two, and the `correlation` r of all draws. k: least
+        number with r^k <= `CORRELATED`; under jit all draws are kept, as k depends on values."""
         lag, m = self.correlation(), self.samples.shape[1]
         if isinstance(lag, Tracer) or not lag > CORRELATED:
             return self, lag
         return Draws(self.samples[:, :: min(apart(float(lag)), m // 2)], self.rhat), lag
 
     def unsorted(self) -> "Draws":
-        """Return the draws; if a coordinate is sorted, in a random order for each prediction.
+        """Return the draws, in random order if some coordinate is sorted in all predictions.
 
         The order matters because tests split the draws, or use only some of them.
         """
@@ -218,7 +218,7 @@ class Draws(eqx.Module):
         return jnp.reshape(jnp.asarray(self.samples), (*self.samples.shape[:2], -1))
 
     def _sorted(self) -> Bool[Array, " d"]:
-        """Return whether a coordinate rises or falls along the draws of all predictions."""
+        """Return, per coordinate, whether draws ascend, or descend, in all predictions."""
         steps = jnp.diff(self._columns(), axis=1)
         return jnp.all(steps >= 0, axis=(0, 1)) | jnp.all(steps <= 0, axis=(0, 1))
 
@@ -294,7 +294,7 @@ class OwnUnits(eqx.Module):
     scale: Float[Array, "n d d"]
 
     def points(self, ys: Float[Array, "n *m d"]) -> Float[Array, "n *m d"]:
-        """Return targets in the units of their predictions."""
+        """Return targets in the units of their predictions, from targets in units of the data."""
         return self.of_common(self.units.points(ys))
 
     def of_common(self, ts: Float[Array, "n *m d"]) -> Float[Array, "n *m d"]:
@@ -332,5 +332,5 @@ class Standardized(eqx.Module):
 
 
 def in_units_of_data(predictions: Any) -> Any:
-    """Return predictions without a change of units (those inside of a `Standardized`)."""
+    """Return the predictions inside of a `Standardized`, in units of the data; others as is."""
     return predictions.predictions if isinstance(predictions, Standardized) else predictions

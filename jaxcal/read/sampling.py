@@ -18,7 +18,7 @@ from jaxcal.typing import Key, KeyLike, PredictionsLike
 
 
 def value_if_any(method: Callable[..., Array], *arguments: Any) -> Array | None:
-    """Return ``method(*arguments)``, or None if numpyro lacks it or a package that it needs."""
+    """Return ``method(*arguments)``, or None if it is not implemented or a package is missing."""
     try:
         return method(*arguments)
     except (NotImplementedError, ImportError):
@@ -85,7 +85,7 @@ def check_batch(predictions: PredictionsLike) -> None:
 
 
 def drawn(key: Key, predictions: PredictionsLike, n_draws: int | None) -> Float[Array, "n m d"]:
-    """Return draws from each prediction; ``n_draws=None`` returns all draws of `jaxcal.Draws`."""
+    """Return ``n_draws`` draws from each prediction; None: all draws of `Draws`, else TypeError."""
     inside = isinstance(predictions, Standardized)
     original: Any = predictions.predictions if inside else predictions
     if n_draws is None and not isinstance(original, Draws):
@@ -113,10 +113,9 @@ NEIGHBOURS = 16
 
 
 def stratified(key: Key, predictions: PredictionsLike) -> Stratified | None:
-    """Return `STRATA` random quantiles, twice, of n one-dimensional predictions, in data units.
-
-    None for other predictions. TypeError without a sampler for counts, and for others without a
-    sampler and an inverse distribution function."""
+    """Return two sets of `STRATA` random quantiles of n one-dimensional distributions, in the units
+    of the data; None for other predictions. TypeError if there is no sampler and, for continuous
+    distributions, no ``icdf`` (inverse distribution function) either."""
     batch: Any = getattr(predictions, "batch_shape", ())
     event = getattr(predictions, "event_shape", (0,))
     if len(batch) != 1 or event not in ((), (1,)) or not hasattr(predictions, "sample"):
@@ -132,7 +131,7 @@ def stratified(key: Key, predictions: PredictionsLike) -> Stratified | None:
 
 
 def _of_quantiles(key: Key, base: Any, shape: tuple[int, ...]) -> Array | None:
-    """Return two points in each stratum, [2, STRATA, *shape]; None without an ``icdf``."""
+    """Return two random quantiles per stratum, [2, STRATA, *shape]; None without ``icdf``."""
     u = jax.random.uniform(key, (2, STRATA, *shape))
     stratum = jnp.arange(STRATA, dtype=u.dtype).reshape(STRATA, *(1,) * len(shape))
     limits = jnp.finfo(u.dtype)
@@ -162,10 +161,10 @@ def is_count(predictions: Any) -> bool:
 
 
 def lattice_size(predictions: PredictionsLike) -> int | None:
-    """Return a number m such that 0, .., m - 1 have all but `OMITTED` of each prediction's mass.
+    """Return the first m in `SIZES` such that 0, .., m - 1 have nearly all mass of each prediction.
 
-    m is one of `SIZES`, so that compiled programs are shared. None if no size suffices, or if
-    predictions are not counts or are traced.
+    m, .., 2 m - 1 have a mass of at most `OMITTED`, and 0, .., 2 m - 1 a mass of 1 up to
+    `rounding`. None if no m suffices, or if predictions are not counts or are traced.
     """
     if not is_count(predictions):
         return None
@@ -188,7 +187,7 @@ def rounding() -> float:
 
 
 def lattice(predictions: PredictionsLike, size: int) -> Lattice:
-    """Return normalized probabilities of 0, .., size - 1; NaN where they do not sum to 1."""
+    """Return probabilities of 0, .., size - 1, normalized; NaN for rows whose sum is not near 1."""
     p = _probabilities(predictions, size)
     total = jnp.sum(p, axis=1, keepdims=True)
     weights = jnp.where(jnp.abs(total - 1) <= rounding(), p / total, jnp.nan)

@@ -89,16 +89,16 @@ def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
     r"""Return whether scores [n, d] at targets [n, d] look like those of minus the log density.
 
     If y is a draw of p on the whole space, :math:`E\, s(y)^\top (y - c) = -d` for every c and the
-    scores s of p; for the gradient of :math:`-\log p`, an energy, it is d. Here c is the median of
-    the targets. True if the mean is more than 3 standard errors above 0.
+    scores s of p, and d for the gradient of :math:`-\log p`, an energy. Here c is the median of the
+    targets. True if the mean of :math:`s_i^\top (y_i - c)` is over 3 standard errors above 0.
     """
     about = ys - jnp.median(ys, axis=0)[None]
     return sign_of_sums(sign_sums(about, scores), len(ys))
 
 
 def sign_sums(ys: Points, scores: Float[Array, "n d"], new: Any = True) -> Float[Array, "2"]:
-    """Return the sums of s y and of its square, over the rows marked by ``new`` whose product is
-    finite, for `sign_of_sums`. ``ys``: targets relative to any point."""
+    """Return the sums of s_i . y_i and of (s_i . y_i)^2 over the rows i that ``new`` marks and
+    where the product is finite, for `sign_of_sums`. ``ys``: targets minus any common point."""
     products = jnp.sum(scores * ys, axis=1)
     products = jnp.where(new & jnp.isfinite(products), products, 0)
     return jnp.stack([jnp.sum(products), jnp.sum(products**2)])
@@ -114,10 +114,10 @@ def sign_of_sums(sums: Float[Array, "2"], n: int) -> Bool[Array, ""]:
 def coarse_sums(
     targets: Float[Array, "n d"], scale: Float[Array, " d"], inverse: Points, new: Any = True
 ) -> Float[Array, "3 d"]:
-    """Return sums over the rows marked by ``new``, for `coarse`: of the squares of g, in
-    deviations, if g is the distance of neighbouring floats, and if g is 1; and of the targets that
-    are not whole. ``inverse`` [n, d]: inverse claimed deviations, or absolute scores, in units
-    where targets are divided by ``scale``."""
+    """Return the sums of a^2, b^2 and c per coordinate, over the rows that ``new`` marks, for
+    `coarse`. For a target y and v = ``inverse`` / ``scale``: a = eps |y| v, the distance of
+    neighbouring floats in deviations; b = v, that of integers; c = 1 if y is not whole, else 0.
+    ``inverse`` [n, d]: 1 / standard deviation, or |score|, of targets divided by ``scale``."""
     finest = jnp.finfo(targets.dtype).eps * jnp.abs(targets)
     steps = jnp.stack([finest, jnp.ones_like(finest)])
     apart = jnp.nan_to_num(steps / scale[None, None] * inverse[None], posinf=0)
@@ -128,8 +128,8 @@ def coarse_sums(
 
 
 def coarse(sums: Float[Array, "3 d"], n: int) -> dict[str, Bool[Array, ""]]:
-    """Return two flags from the `coarse_sums` of n targets: whether the rounding of large targets
-    ("coarse-targets") or of whole numbers ("whole-targets") may reject calibrated predictions.
+    """Return two flags from the `coarse_sums` of n targets: whether calibrated predictions may be
+    rejected because floats are rounded ("coarse-targets") or targets are whole ("whole-targets").
 
     Rounding of targets and centres to multiples of g deviations adds g^2 / 6 to the mean squared
     error in deviations; a flag is set if that is over half its standard error, (2 / n)^1/2.
@@ -143,7 +143,7 @@ def scores_at(
     predictions: PredictionsLike, ys: Points, nodes: Nodes | None, units: Units | None = None
 ) -> tuple[Float[Array, "n d"], Float[Array, "n m d"] | None]:
     """Return scores [n, d] at targets ``ys`` and scores [n, m, d] at ``nodes`` [m, d] (None without
-    nodes), in ``units``, or else the units of ``ys``.
+    nodes), in ``units``, by default those of ``ys``. Of `Scores`, the stored arrays.
 
     One gradient is traced, and points are visited one at a time, so that memory holds the
     intermediates of a network for n points, not n (m + 1). Cost: n (m + 1) gradients.

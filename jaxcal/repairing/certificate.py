@@ -1,19 +1,19 @@
-r"""Maps fitted without the pairs on which they are judged, and their gain with limits.
+r"""Compute the gain of maps on pairs that they were not fitted to, with confidence limits.
 
-Pair i of fold k(i) is judged by the map :math:`\theta_{k(i)}` fitted to the K - 1 other folds. Let
-:math:`g_i(\theta)` be its gain and G the expectation on new pairs. To second order about the best
-map, with slopes :math:`S_k` summed over fold k and A the inverse information, the error of the
-mean gain is
+For pair i of fold k(i), the map :math:`\theta_{k(i)}` is fitted to the K - 1 other folds. Let
+:math:`g_i(\theta)` be the gain of pair i by a map, and G its expectation on new pairs. To second
+order about the best map :math:`\theta^*`, with :math:`S_k` the slopes of the log likelihood summed
+over fold k and A the inverse information, the error of the mean gain is
 
 .. math::
     \frac{1}{n} \sum_i [g_i(\theta_{k(i)}) - G(\theta_{k(i)})]
     = \frac{1}{n} \sum_i [g_i(\theta^*) - G(\theta^*)] + \frac{1}{n} \sum_{k \ne l} S_k^\top A S_l.
 
-The second sum contains each pair of folds twice with equal products: (k, l) and (l, k). Let L and Q
-be the sums of squares of the terms of the two sums, and V = L + Q that of the gains. The variance
-is (L + 2 Q) / n^2 = (V + Q) / n^2, not V / n^2. For right predictions L = 0, and limits from V
-alone have coverage .84 instead of .95. Q is estimated from the effect of each fold on the map: the
-gain of pair i by the map of all pairs minus its gain by the map without fold l.
+The second sum contains the pair of folds k, l twice, with equal products. Let L and Q be the sums
+of squares of the terms of the first and of the second sum; V = L + Q is that of the gains. The
+variance is (L + 2 Q) / n^2 = (V + Q) / n^2. For right predictions L = 0, and limits from V / n^2
+have coverage .84, not .95. Q is estimated from :math:`g_i(\theta) - g_i(\theta_l)`, the effect of
+fold l, for the map :math:`\theta` of all pairs.
 """
 
 from functools import partial
@@ -43,8 +43,8 @@ UNITS = {NATS: "nats an observation", ENERGY: "of the energy score"}
 
 
 def folds_of(key: Key | None, n: int, folds: int) -> Int[Array, " n"]:
-    """Return a random fold for each of n pairs, or, without a key, blocks of neighbouring pairs;
-    sizes of folds differ by at most 1."""
+    """Return the number of the fold, 0 to ``folds`` - 1, of each of n pairs: random or, if the key
+    is None, in blocks of neighbouring pairs. Sizes of folds differ by at most 1."""
     if key is None:
         return jnp.arange(n) * folds // n
     return jax.random.permutation(key, jnp.arange(n) % folds)
@@ -58,11 +58,11 @@ def certificate(
     in_order: bool = False,
 ) -> tuple[Scalar, Scalar, Scalar, Scalar, Vector]:
     """Return mean gain, lower and upper limit, one-sided p-value, and the gain of each pair, [n],
-    where each pair is judged by the map fitted without its fold.
+    by the map fitted without its fold. Limits are -inf and the p-value is 1 if the mean is -inf.
 
     Args:
         gains: Gains of n pairs by the maps fitted without fold 0, 1, .. and, last, by the map of
-            all pairs; NaN for pairs that were not used. If the mean is -inf, so are the limits.
+            all pairs; NaN for pairs that are left out.
         fold: Fold of each pair.
         level: Limits have confidence 1 - level.
         in_order: Whether limits allow for dependence of neighbouring pairs.
@@ -85,10 +85,10 @@ def certificate(
 
 
 def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> Scalar:
-    """Return Q, the sum of squares of the effects of each fold on the gains of the other folds.
+    """Return Q: the sum of squares of the effects of each fold on the gains of pairs outside of it.
 
-    As the best map is unknown, the effect of a fold is its deviation from the mean effect of all K
-    folds, and the sum is multiplied by K / (K - 1).
+    The effect is the gain by the map of all pairs minus that by the map without the fold, centred
+    over these pairs. As the best map is unknown, the sum is multiplied by K / (K - 1), K folds.
     """
     folds = len(gains) - 1
     moved = gains[-1:] - gains[:-1]
@@ -101,7 +101,7 @@ def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> 
 
 
 def about_gains(gains: Array, in_order: bool) -> Sentences:
-    """Return warnings on the gains [.., n] of pairs, with whether each applies."""
+    """Return three warnings on gains [.., n] of pairs, each with whether it applies."""
     values = np.asarray(gains, float)
     used = np.isfinite(values)
     n = int(np.min(np.sum(used, axis=-1)))
@@ -148,12 +148,12 @@ def gain_in_words(repair: Any) -> str:
 
 
 class CrossFitted(NamedTuple):
-    """Maps fitted without fold 0, 1, .., k - 1 and, last, to all n pairs.
+    """k + 1 maps: fitted without fold 0, 1, .., k - 1 and, last, to all n pairs.
 
-    ``parameters``: parameters of the maps, leaves [k + 1, ..]. ``fitted``: the map of all pairs.
+    ``parameters``: those of the maps, leaves [k + 1, ..]. ``fitted``: fit of the map of all pairs.
     ``features``: what the maps vary with. ``gains``: gain of each pair by each map, [k + 1, n].
-    ``fold``: fold of each pair, [n]. ``moves``: move of each prediction by the map without its
-    fold, in the units of the data. ``unmoved``: number of unchanged predictions, [].
+    ``fold``: fold of each pair, [n]. ``moves``: move of each prediction by the map fitted without
+    its fold, in the units of the data. ``unmoved``: number of unchanged predictions, [].
     """
 
     parameters: Parameters
@@ -175,11 +175,11 @@ def cross_fitted(
     densities: Predictions | None = None,
     n_draws: int = 0,
 ) -> CrossFitted:
-    """Fit maps without each fold and to all pairs, and apply them to each pair. Without a key,
-    folds are blocks of neighbouring rows.
+    """Fit a map without each fold and one to all pairs, and apply each map to each pair. Without a
+    key, folds are blocks of neighbouring rows.
 
-    Maps act in units of the centres and scales of ``predictions``. ``densities``: distributions for
-    the likelihood, by default ``predictions``. ``n_draws``: draws per prediction; 0 for densities.
+    ``predictions`` have the centres and scales in whose units maps act. ``densities``: those of the
+    likelihood, by default ``predictions``. ``n_draws``: draws per prediction; 0 for densities.
     """
     densities = predictions if densities is None else densities
     fitted = partial(_cross_fitted, folds, n_draws)
@@ -220,7 +220,7 @@ def _cross_fitted(
 
 
 def in_data_units(move: Move, units: Units) -> Move:
-    """Convert moves of points in ``units`` to moves in the units of the data."""
+    """Return moves of points in the units of the data, from moves of points in ``units``."""
     ratio = units.scale[:, None] / units.scale[None]
     return move._replace(
         center=units.original(move.center),

@@ -1,4 +1,4 @@
-"""Features with which the map of a repair may vary: claims (centre, log scale) and inputs."""
+"""Features with which the map of a repair varies: claimed centre and log scale, and inputs."""
 
 from typing import Any, NamedTuple
 
@@ -20,8 +20,8 @@ INPUTS, OWN, CLAIMS = "inputs", "its own claims", "claims of all coordinates"
 
 
 def too_many(n: int, d: int, q: int, n_draws: int = 0) -> list[str]:
-    """Return the names of features that a map must omit, for n pairs, d dimensions and q inputs:
-    pairs are too few for the parameters, or ``n_draws`` per prediction (if not 0) are too few."""
+    """Return the names of features that a map omits, for n pairs, d dimensions and q inputs, for
+    want of `PAIRS` pairs per parameter or, for claims, if 0 < ``n_draws`` < `DRAWS`."""
     count, left_out = 2 * d + d * (d - 1) // 2, []
     more = {
         INPUTS: 2 * d * min(q, MOST),
@@ -45,7 +45,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, columns: Float[Array, "n q"], most: int | None = None) -> "Columns":
-        """Fit to columns; if q > ``most``, reduce them to ``most`` leading principal components."""
+        """Return the map fitted to columns, with at most ``most`` principal components."""
         scaling, q = Scaling.of(columns), columns.shape[1]
         mix = jnp.eye(q, dtype=columns.dtype)
         if most is not None and q > most:
@@ -65,8 +65,8 @@ class Columns(NamedTuple):
 
 
 class Features(eqx.Module):
-    """Map of predictions and inputs to a `Frame`. ``event``: shape of one target. ``own``: maps of
-    the centres and of the log scales; ``claims``: of both together; ``inputs``: of the inputs."""
+    """Map of predictions and inputs to the features in a `Frame`. ``event``: shape of a target.
+    ``own``: maps of d centres and of d log scales; ``claims``: of both; ``inputs``: of inputs."""
 
     units: Units
     event: tuple[int, ...] = eqx.field(static=True)
@@ -78,7 +78,7 @@ class Features(eqx.Module):
     def of(
         cls, predictions: Any, targets: Array, inputs: Float[Array, "n q"], n_draws: int = 0
     ) -> "tuple[Features, Frame]":
-        """Fit to predictions, their targets and inputs; return the features and the `Frame`."""
+        """Return features fitted to predictions, targets and inputs, and the `Frame` of these."""
         units = Units.of(targets.reshape(len(targets), -1))
         geometry = _located(predictions, units, targets.shape)
         center, scale, _ = geometry
@@ -99,7 +99,7 @@ class Features(eqx.Module):
         return features, features._frame(*geometry, inputs)
 
     def frame(self, predictions: Any, n: int, inputs: Float[Array, "n q"]) -> Frame:
-        """Return the frame of n other predictions, with their inputs."""
+        """Return the `Frame` of n other predictions, with their inputs."""
         return self._frame(*_located(predictions, self.units, (n, *self.event)), inputs)
 
     def _frame(self, center: Points, scale: Array, reliable: Array, inputs: Array) -> Frame:

@@ -1,15 +1,15 @@
-r"""The map of a repair, fitted by penalized maximum likelihood with priors from the evidence.
+r"""Fit the map of a repair by penalized maximum likelihood, with priors from the evidence.
 
-In the units of each prediction the map has a shift :math:`a` and a stretch
-:math:`B^{-1} = e^{-S/2} (I + O) e^{-S/2}`, S diagonal and O symmetric with diagonal 0. Shift and S
-are affine in features of the prediction.
+In the units of each prediction the map is :math:`u \mapsto a + B u`, with
+:math:`B^{-1} = e^{-S/2} (I + O) e^{-S/2}`, S diagonal and O symmetric with diagonal 0. The shift a
+and S are affine in features of the prediction.
 
 Parameters come in groups (the shift of all predictions, its slope along their centres, ..), each
 with a normal prior :math:`N(0, \tau_g^2)`. The :math:`\tau_g` maximize the evidence in a quadratic
 approximation of the log likelihood, so that a group without evidence gets a :math:`\tau_g` near 0,
 and right predictions stay unchanged. If the densities have the wrong form, slopes vary more than
-the curvature implies. The log likelihood is then multiplied by curvature over variance of slopes;
-otherwise the map would fit noise.
+the curvature implies. The log likelihood is then multiplied by the ratio curvature / variance of
+slopes; otherwise the map would fit noise.
 
 Source: MacKay (1992), Bayesian interpolation, for the updates of :math:`1 / \tau_g^2`.
 """
@@ -55,10 +55,10 @@ class Frame(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """Groups of parameters. ``shift`` and ``stretch`` (a log scale) have five each: ``common`` [d]
-    to all predictions, and slopes along features: ``center`` and ``scale`` [d] of the coordinate
-    itself, ``claims`` [d, k] of all coordinates, and ``inputs`` [d, q]. ``correlation``: entries of
-    the matrix O of the module above its diagonal."""
+    """Parameters of the map, in groups. ``shift`` (a) and ``stretch`` (S) have five groups each: a
+    constant ``common`` [d], and slopes along the features of a `Frame`: ``center`` and ``scale``
+    [d] along the two of ``own``, ``claims`` [d, k] and ``inputs`` [d, q]. ``correlation``: entries
+    of O above its diagonal. a, S and O are those of the module."""
 
     shift: dict[str, Float[Array, "*d k"]]
     stretch: dict[str, Float[Array, "*d k"]]
@@ -90,7 +90,7 @@ class Parameters(NamedTuple):
         )
 
     def local(self, frame: Frame) -> "Local":
-        """Return the moves of n predictions, in the units of each."""
+        """Return the moves of n predictions, each in the units of its prediction."""
         shift, stretch = (_along(part, frame) for part in (self.shift, self.stretch))
         d = shift.shape[1]
         i, j = np.triu_indices(d, 1)
@@ -109,8 +109,8 @@ class Parameters(NamedTuple):
 
 
 class Local(NamedTuple):
-    """Moves of points u_0 to u in the units of each prediction: :math:`u_0 = B^{-1} (u - a)`, with
-    ``shift`` a [n, d], ``inverse`` B^-1 [n, d, d] and ``log_size`` [n], log determinants of B."""
+    """Moves :math:`u = a + B u_0` of points u_0 in the units of each prediction: ``shift`` a
+    [n, d], ``inverse`` B^-1 [n, d, d] and ``log_size`` [n], the log determinants of B."""
 
     shift: Points
     inverse: Float[Array, "n d d"]
@@ -118,7 +118,7 @@ class Local(NamedTuple):
 
 
 def _along(part: dict[str, Array], frame: Frame) -> Points:
-    """Return the affine function of the features whose parameters are ``part``, [n, d]."""
+    """Return an affine function of features, [n, d]; ``part``: ``shift`` or ``stretch``."""
     common, center, scale = (part[name][None] for name in ("common", "center", "scale"))
     alone = common + center * frame.own[0] + scale * frame.own[1]
     return alone + frame.claims @ part["claims"].T + frame.inputs @ part["inputs"].T
@@ -127,8 +127,8 @@ def _along(part: dict[str, Array], frame: Frame) -> Points:
 def log_likelihoods(
     parameters: Parameters, frame: Frame, predictions: Standardized, ys: Points
 ) -> Float[Array, " n"]:
-    """Return log densities of moved predictions, with the constants of the original densities, at
-    targets [n, d] in common units."""
+    """Return log densities of moved predictions at targets [n, d] in common units, up to the same
+    constants as those of the original densities (`densities_at`)."""
     move = parameters.local(frame)
     us = jnp.einsum("nij,nj->ni", frame.unscale, ys - frame.center)
     back = jnp.einsum("nij,nj->ni", move.inverse, us - move.shift)
@@ -137,13 +137,13 @@ def log_likelihoods(
 
 
 def densities_at(predictions: Standardized, ys: Points) -> Float[Array, " n"]:
-    """Return log densities in the units of the data, at targets in common units."""
+    """Return log densities of targets [n, d], given in common units, in the units of the data."""
     originals = predictions.units.original(ys).reshape(-1, *predictions.event)
     return each_density(predictions.predictions, lambda log_density, y: log_density(y), originals)
 
 
 class Fitted(NamedTuple):
-    """Parameters, their prior deviations by group, and their standard errors."""
+    """Fitted parameters, the prior deviation of each group, [] each, and standard errors."""
 
     parameters: Parameters
     deviations: Parameters
@@ -151,14 +151,14 @@ class Fitted(NamedTuple):
 
 
 def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, " n"]) -> Fitted:
-    """Return the map of largest posterior density, from the observations that are ``used``.
+    """Return the map of largest posterior density, from the observations marked by ``used`` [n].
 
-    The method is Fisher scoring with line search; the information is the sum of outer products of
-    slopes. Priors are at first wide for parameters common to all predictions and narrow for trends.
-    After `FIRST` steps they maximize the evidence, but change by a factor of at most `FASTEST` per
-    step. If the map has a lower likelihood than the identity, the identity is returned.
+    The method is Fisher scoring with line search; the information is the sum over observations of
+    outer products of slopes. Priors are first wide for the constants ``common`` and narrow for all
+    slopes. After `FIRST` steps they maximize the evidence, but change by a factor of at most
+    `FASTEST` per step. A map that is less likely than the identity is replaced by the identity.
 
-    Cost: a step takes k + 10 evaluations of all log densities for k parameters, and n k^2.
+    Cost: each of `STEPS` steps takes k + 10 log densities per observation for k parameters.
     """
     start = Parameters.zeros(frame)
     flat, unravel = ravel_pytree(start)
@@ -179,7 +179,7 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
         return jnp.sum(slopes, axis=0), slopes.T @ slopes
 
     def temper(theta: Array, amount: Array) -> Array:
-        """Return curvature over variance of slopes, at most 1: near 1 if the form is right."""
+        """Return curvature / variance of slopes, in [COLDEST, 1]; near 1 for the right form."""
 
         def curvature(e: Array) -> Array:
             along = lambda t: jax.jvp(lambda s: jnp.sum(logs(s)), (t,), (e,))[1]  # noqa: E731
@@ -223,8 +223,8 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
 def _deviations(
     information: Array, asked: Array, group: np.ndarray, sizes: Array, first: Array
 ) -> Array:
-    """Return the prior deviation of each group that maximizes the evidence if the log likelihood is
-    ``asked . theta - theta' information theta / 2``."""
+    """Return the prior deviations of the groups that maximize the evidence if the log likelihood of
+    theta is ``asked . theta - theta' information theta / 2``; the iteration starts at ``first``."""
 
     def update(_: Array, deviations: Array) -> Array:
         each = deviations[group]

@@ -1,22 +1,22 @@
-r"""Predictions moved by an affine map in their own units, and their densities.
+r"""Move predictions by an affine map in their own units; return the moved densities or draws.
 
 A prediction p with centre c and scale M becomes, by a shift a and a stretch B, the distribution of
 
 .. math:: Y = c + M (a + B M^{-1} (Y_0 - c)), \quad Y_0 \sim p.
 
-:math:`\log p'(y) = \log p(y_0) - \log |B|` keeps the constant of the density, so maps can be fitted
-by maximum likelihood even if constants are unknown.
+Its density is :math:`\log p'(y) = \log p(y_0) - \log |\det B|`. The unknown constant of p is also
+that of p', so maps can be fitted by maximum likelihood.
 
-Draws are moved by the map of normal distributions with their moments. After m normal draws with
-mean :math:`\bar x` and covariance S, one more draw has a Student t distribution with m - d degrees
-of freedom about :math:`\bar x`, of scale :math:`(1 + 1/m) (m - 1)/(m - d) S`. With its likelihood,
-the map matches moments of errors if there are many draws of any form, and stays the identity if
-there are few draws from the right distribution. The gain is in energy score of the draws,
+For draws, c and M are their mean and the root of their covariance, and the likelihood is this:
+after m normal draws with mean :math:`\bar x` and covariance S, one more draw has a Student t
+distribution with m - d degrees of freedom about :math:`\bar x`, of squared scale
+:math:`(1 + 1/m) (m - 1)/(m - d) S`. With it, the map matches moments of errors if m is large, and
+stays the identity if m is small and the distribution right. The gain is in energy score,
 
 .. math:: E |X - y| - E |X - X'| / 2
 
 for independent draws X, X' and target y (smaller is better), proper if a mean exists. Each block of
-draws is moved by moments of the other draws: by its own moments it would look too narrow.
+draws is moved by c and M of the other draws: by its own it would look too narrow.
 
 Source: Gneiting and Raftery (2007), Section 4.3.
 """
@@ -38,7 +38,7 @@ from jaxcal.typing import Key, LogDensity, Points, Scalar, Vector
 
 
 class Move(NamedTuple):
-    """The map of each prediction, in the units of the data: :math:`y = c + F (y_0 - c) + t`.
+    """Maps :math:`y = c + F (y_0 - c) + t`, one per prediction, in the units of the data.
 
     ``center`` c [n, d]; ``forward`` F and ``inverse`` F^-1 [n, d, d]; ``shift`` t [n, d];
     ``log_size`` [n], the logarithm of the determinant of F.
@@ -52,20 +52,20 @@ class Move(NamedTuple):
 
     @full_precision
     def of(self, y0: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        """Return moved points, one per prediction, or one point for a single move."""
+        """Return the moved points y of points y_0, one per move; [d] for a single move."""
         gaps = y0 - self.center
         return self.center + jnp.einsum("...ij,...j->...i", self.forward, gaps) + self.shift
 
     @full_precision
     def back(self, y: Float[Array, "*n d"]) -> Float[Array, "*n d"]:
-        """Return the original points, which `of` moves to ``y``."""
+        """Return the points y_0 that `of` moves to ``y``."""
         gaps = y - self.center - self.shift
         return self.center + jnp.einsum("...ij,...j->...i", self.inverse, gaps)
 
 
 @dataclass(frozen=True)
 class MovedDensity:
-    """The log density of a moved prediction; equal to another with the same original density."""
+    """Log density of a moved prediction; two are equal if their ``log_density`` is the same."""
 
     log_density: LogDensity
 
@@ -132,10 +132,10 @@ BLOCKS = 5  # largest number of blocks of draws, each moved by moments of the ot
 
 
 def independent(draws: Draws) -> tuple[Draws, Float[Array, ""]]:
-    """Return independent draws of n predictions, and the correlation [] of successive draws.
+    """Return the draws, thinned if they are dependent, and the correlation [] of successive draws.
 
     Raises:
-        ValueError: Fewer than d + 4 draws are independent, they are not numbers or vectors, or
+        ValueError: Fewer than d + 4 draws remain, draws are neither numbers nor vectors, or
             (outside of jit) the draws of a prediction have no spread in some direction.
     """
     samples = jnp.asarray(draws.samples)
@@ -187,7 +187,7 @@ def gaussians(draws: Draws) -> Any:
 
 
 def one_more(draws: Draws) -> Any:
-    """Return the Student t distribution of one more draw after normal draws (see the module)."""
+    """Return the Student t distribution of one more draw after m normal draws (module, above)."""
     import numpyro.distributions as dist
 
     mean, root = _moments(draws)
@@ -209,8 +209,8 @@ def _moments(draws: Draws) -> tuple[Array, Array]:
 
 
 def blocks(draws: Draws) -> tuple[Draws, Draws]:
-    """Return k blocks of at least two draws of each prediction, [k, n, ..], and for each block the
-    at least d + 2 draws outside of it."""
+    """Return k disjoint blocks of at least two draws of each prediction, [k, n, size, ..], and for
+    each block all other draws, at least d + 2, [k, n, m - size, ..]."""
     samples = jnp.asarray(draws.samples)
     m, d = samples.shape[1], samples[0, 0].size
     size = min(max(m // BLOCKS, 2), m - d - 2)
@@ -220,7 +220,7 @@ def blocks(draws: Draws) -> tuple[Draws, Draws]:
 
 
 def moved_draws(draws: Draws, move: Move) -> Draws:
-    """Return the draws of n predictions, moved row by row."""
+    """Return the draws [n, m, ..] of n predictions, each moved by the map of its prediction."""
     samples = jnp.asarray(draws.samples)
     rows = samples.reshape(*samples.shape[:2], -1)
     return Draws(jax.vmap(move.of, in_axes=1, out_axes=1)(rows).reshape(samples.shape), draws.rhat)

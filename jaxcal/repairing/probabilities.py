@@ -38,13 +38,13 @@ class ProbabilityRepair(Result):
     """A map that repairs probabilities, and its gain on pairs that it was not fitted to.
 
     Attributes:
-        gain: Mean gain in score, [], in ``unit``; each observation is judged by the map that was
-            fitted without its fold.
-        low: Lower end, [], of the interval of confidence about 1 - level for the mean gain of these
+        gain: Mean gain in score, [], in ``unit``, where each observation is moved by the map that
+            was fitted without its fold.
+        low: Lower end, [], of an interval of confidence about 1 - level for the mean gain of these
             maps on new observations.
         high: Upper end of the interval, [].
         p_value: One-sided p-value of the hypothesis that the mean gain is at most 0, [].
-        gains: Gain of each observation, [n]; NaN if it repeats another one.
+        gains: Gain of each observation, [n]; NaN for observations that repeat another one.
         fitted: The map of all pairs: a `jaxcal.measures.TemperatureFit` for class probabilities, a
             `jaxcal.dce.Recalibration` for probabilities of a label.
         unit: "nats" of the log score, or "energy score", which for a label is (p - y)^2.
@@ -68,7 +68,7 @@ class ProbabilityRepair(Result):
     _long: ClassVar[tuple[str, ...]] = ("gains", "fitted")
 
     def predictions(self, predictions: ArrayLike) -> Array:
-        """Return the repaired probabilities of new predictions, [t, m] or [t]."""
+        """Return the repaired probabilities of t new predictions, [t, m] or [t]."""
         if isinstance(self.fitted, Recalibration):
             return self.fitted(predictions)
         return _warmed(checks.probabilities(predictions), self.fitted.temperature)
@@ -86,7 +86,7 @@ class ProbabilityRepair(Result):
 def of_classes(
     key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, in_order: bool, level: float
 ) -> ProbabilityRepair:
-    """Repair class probabilities [n, m] by temperatures fitted without each fold; gain in nats."""
+    """Repair class probabilities [n, m] by a temperature; folds give the gain, in nats."""
     p = checks.probabilities(predictions)
     n, m = p.shape
     ys = checks.labels(targets, n, m)
@@ -99,7 +99,7 @@ def _temperatures(
     key: Key | None, p: Float[Array, "n m"], ys: Int[Array, " n"], folds: int
 ) -> tuple[TemperatureFit, Float[Array, "k n"], Int[Array, " n"]]:
     """Return the fit to all pairs; the gains of n pairs, [k + 1, n], by fits without fold 0, 1, ..,
-    k - 1 and to all pairs; and the fold of each pair, [n]."""
+    k - 1 and, last, by the fit to all pairs; and the fold of each pair, [n]."""
     fold, again = folds_of(key, len(p), folds), copies(ys, Classes(p))
     floor = jnp.finfo(p.dtype).tiny  # as in the fit
 
@@ -120,7 +120,7 @@ def _temperatures(
 def of_labels(
     key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, in_order: bool, level: float
 ) -> ProbabilityRepair:
-    """Repair probabilities [n] by `recalibrate` without each fold; gain in (p - y)^2 of label y."""
+    """Repair probabilities p [n] of labels y by `recalibrate`; folds give the gain in (p - y)^2."""
     p = checks.unit(predictions, "predictions")
     ys = checks.unit(targets, "targets", "labels").astype(p.dtype)
     keys = jax.random.split(key)

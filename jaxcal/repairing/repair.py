@@ -44,11 +44,11 @@ def repair(
 ) -> Repair | ProbabilityRepair:
     r"""Move and stretch predictions so that their targets are likely, and certify the gain.
 
-    In the units of each prediction the repaired one is the distribution of :math:`a + B u`, where u
-    is a draw of the original; a and log B are affine in the claimed centre and log scale of the
-    prediction and in inputs. An unknown constant of a log density cancels, so maps are fitted by
-    likelihood and gains are known in nats. Parameters without evidence stay near 0. For the
-    certificate, each observation is judged by a map that was fitted without it.
+    If u is a draw of a prediction, in units of its centre and scale, :math:`a + B u` is a draw of
+    the repaired prediction. a and log B are affine in the centre and log scale of the prediction
+    and in inputs. An unknown constant of a log density cancels, so maps are fitted by likelihood
+    and gains are known in nats. Parameters without evidence stay near 0. The certificate is the
+    gain, with limits, where each observation is moved by a map that was fitted without it.
     Affine maps repair shifts, spreads, correlations and their trends, but not tails, weights of
     modes or shape. With fewer than 6 pairs per parameter, trends are left out with a warning.
 
@@ -58,7 +58,7 @@ def repair(
     log densities                       as above, by likelihood         nats
     `jaxcal.Draws`                      the same, by the moments        energy score
     class probabilities, [n, m]         one temperature                 nats
-    probabilities of label 1, [n]       mean labels of groups           energy score, (p - y)^2
+    probabilities of label 1, [n]       `jaxcal.dce.recalibrate`        energy score, (p - y)^2
     ==================================  ==============================  =====================
 
     Args:
@@ -71,7 +71,7 @@ def repair(
         inputs: Numbers with which errors may vary, [n] or [n, q]. More than 10 columns are reduced
             to 10 principal components, so an error along a single one of them may be missed.
         names: Names of the d coordinates of a target; by default 0, 1, ...
-        folds: Number of parts of the pairs, each judged by a map fitted to the others; 2 to n / 2.
+        folds: Number of folds, 2 to n / 2; pairs of each are moved by a map fitted to the others.
         in_order: Whether rows are in the order of time or place, and neighbours depend on each
             other. Folds are then blocks of rows, and limits and tests allow for correlations.
         level: Level of the tests before and after; limits have confidence 1 - level.
@@ -152,7 +152,7 @@ def repair(
 def _energy_gained(
     draws: Draws, maps: CrossFitted, ys: Array, inputs: Array
 ) -> Float[Array, "k n"]:
-    """Return the gain of each of n pairs by each of k maps, in energy score."""
+    """Return the gain [k, n] in energy score of n pairs by each of k maps."""
 
     parts = blocks(draws)
 

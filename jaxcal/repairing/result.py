@@ -30,17 +30,17 @@ class Repair(Result):
     """A map that repairs predictions, and its gain on pairs that it was not fitted to.
 
     Attributes:
-        gain: Mean gain in score, [], in ``unit``; each observation is judged by the map that was
-            fitted without its fold.
-        low: Lower end, [], of the interval of confidence about 1 - level (`experiments/repair`) for
+        gain: Mean gain in score, [], in ``unit``, where each observation is moved by the map that
+            was fitted without its fold.
+        low: Lower end, [], of an interval of confidence about 1 - level (`experiments/repair`) for
             the mean gain of these maps on new observations.
         high: Upper end of the interval, [].
         p_value: One-sided p-value of the hypothesis that the mean gain is at most 0, [].
         gains: Gain of each observation, [n]; NaN if the original log density of its target is not
-            finite, as for density 0, or if it repeats another observation.
-        unmoved: Number of predictions that are not changed, [], as their centre and scale could not
-            be determined.
-        before: `calibration_test` of the predictions.
+            finite, as for density 0, or if the observation repeats another one.
+        unmoved: Number of predictions, [], that are not changed because their centre and scale
+            could not be determined.
+        before: `calibration_test` of the original predictions.
         after: The same test of repaired predictions, each by the map fitted without its fold.
         fitted: Parameters of the map fitted to all pairs, with prior deviations and errors.
         features: Features with which the map varies.
@@ -80,11 +80,11 @@ class Repair(Result):
         return self.before.level
 
     def predictions(self, predictions: Predictions, inputs: ArrayLike | None = None) -> Any:
-        """Repair new predictions; return an `Unnormalized`, a distribution or `Draws`, as passed.
+        """Return new predictions after repair: an `Unnormalized`, a distribution or `Draws`.
 
         Args:
             predictions: Predictions of the same kind as in the fit, of any number.
-            inputs: Their inputs, [n] or [n, q], if the fit had inputs.
+            inputs: Inputs of these n predictions, [n] or [n, q], if the fit had inputs.
 
         Raises:
             ValueError: Inputs are missing, or do not match those of the fit.
@@ -95,7 +95,7 @@ class Repair(Result):
     def draws(
         self, draws: ArrayLike, predictions: Predictions, inputs: ArrayLike | None = None
     ) -> Float[Array, "n m *event"]:
-        """Map draws [n, m, ...event] of predictions to draws of the repaired ones."""
+        """Return draws of repaired predictions, from draws [n, m, ...event] of ``predictions``."""
         values = checks.floats(draws, "draws")
         move = self._move(predictions, inputs)
         if values.ndim < 2 or len(values) != len(move.log_size):
@@ -105,7 +105,7 @@ class Repair(Result):
         return moved_draws(Draws(values), move).samples
 
     def changes(self) -> list[str]:
-        """Return a sentence per parameter above 2 standard errors, the most significant first."""
+        """Return a sentence on each parameter above 2 standard errors, most significant first."""
         return [text for _, text in sorted(self._changes(), key=lambda one: -one[0])]
 
     def remainder(self) -> list[str]:
@@ -132,7 +132,7 @@ class Repair(Result):
         return moves_of(self.fitted.parameters, self.features, predictions, columns, n)
 
     def _changes(self) -> list[tuple[float, str]]:
-        """Return pairs of the size of a change, in standard errors, and a sentence on it."""
+        """Return for each change its size in standard errors, and a sentence."""
         (coordinates, inputs), said = self.names, []
         values, errors = self.fitted.parameters, self.fitted.errors
         for kind, words in (("shift", _shift), ("stretch", _stretch)):
@@ -232,7 +232,7 @@ def _stretch(value: float) -> str:
 
 
 def columns_of(inputs: ArrayLike | None, n: int, dtype: Any) -> Float[Array, "n q"]:
-    """Return inputs as columns [n, q], q = 0 without inputs. ValueError if one is not finite."""
+    """Return inputs as columns [n, q], [n, 0] for None; ValueError for NaN or infinite inputs."""
     if inputs is None:
         return jnp.zeros((n, 0), dtype)
     values = checks.rows(inputs, n, "inputs").astype(dtype)
@@ -242,7 +242,7 @@ def columns_of(inputs: ArrayLike | None, n: int, dtype: Any) -> Float[Array, "n 
 
 
 def _count(predictions: Any, inputs: ArrayLike | None) -> int:
-    """Return the number of predictions; for one common distribution the number of inputs, or 1."""
+    """Return the number of predictions; for a single distribution that of inputs, or 1."""
     if not isinstance(predictions, Unnormalized):
         if predictions.batch_shape:
             return int(predictions.batch_shape[0])

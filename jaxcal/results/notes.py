@@ -26,7 +26,7 @@ LOST = 1.0  # no verdict if the rounding error is a larger multiple of the null'
 
 class Note(NamedTuple):
     """Warning of one code. ``sentence``: text with braces for a number, as `counted` takes it. The
-    warning applies to numbers larger than ``above``; ``together`` combines those of a batch."""
+    warning applies to numbers larger than ``above``; ``together`` combines numbers of a batch."""
 
     sentence: str
     above: float = 0
@@ -34,7 +34,7 @@ class Note(NamedTuple):
 
 
 def counted(sentence: str, number: Any) -> str:
-    """Return ``sentence`` with ``number`` for ``{}`` and its form of ``{singular|plural}``."""
+    """Return ``sentence`` with ``number`` in place of ``{}`` and one of ``{singular|plural}``."""
     one = "," not in number if isinstance(number, str) else number == 1
     return re.sub(r"\{([^|}]*)\|([^|}]*)\}", r"\1" if one else r"\2", sentence).format(number)
 
@@ -289,7 +289,7 @@ NOT_FINITE = ("nonfinite-targets", "nonfinite-scores", "nonfinite-predictions")
 
 
 def sentences(notes: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return pairs: the sentence of a code in ``notes``, and whether it applies to any result."""
+    """Return a pair for each code in ``notes``: its sentence, and whether it applies anywhere."""
     listed = []
     for code, (sentence, above, together) in TABLE.items():
         if code in notes:
@@ -300,7 +300,7 @@ def sentences(notes: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def all_finite(notes: Notes) -> Bool[Array, ""]:
-    """Return whether all inputs are finite; if not, all numbers of a result become NaN."""
+    """Return whether all inputs are finite, by ``notes``; if not, p-value and estimate are NaN."""
     none = jnp.zeros((), int)
     return sum((notes.get(code, none) for code in NOT_FINITE), none) == 0
 
@@ -330,8 +330,8 @@ def explanations() -> dict[str, str]:
 
 def memory(rows: Any, order: Any = None) -> Any:
     """Return the lag-one correlation, [..], of rows [.., n, p] if above 3 standard errors, else 0.
-    It is also 0 if a column of ``order`` [n, q], such as the targets, is sorted, which explains
-    correlations. For NumPy arrays the result is NumPy's."""
+    It is also 0 if a column of ``order`` [n, q], such as the targets, is sorted, since sorting
+    explains the correlation. The result is a NumPy array if ``rows`` is."""
     gaps = rows - rows.mean(-2, keepdims=True)
     size = abs(gaps).max((-2, -1), keepdims=True)
     gaps = gaps / (size + (size == 0).astype(gaps.dtype))  # so that squares do not overflow

@@ -1,4 +1,4 @@
-"""Parts of results: estimates, means, attribution to coordinates, intervals."""
+"""Define parts of results: estimates, means, attribution to coordinates, intervals."""
 
 from itertools import combinations
 from typing import Any, NamedTuple, TypeGuard
@@ -29,7 +29,7 @@ class Estimate(NamedTuple):
 
 
 class Means(NamedTuple):
-    """Means of q moments over the observations, each 0 under calibration.
+    """Means of q moments over the observations, each of expectation 0 under calibration.
 
     Attributes:
         estimate: Means, [q].
@@ -49,7 +49,7 @@ class Means(NamedTuple):
 
 
 def tells(means: Means | None) -> TypeGuard[Means]:
-    """Return whether all limits are finite: only then does a mean concern one coordinate alone."""
+    """Return whether all limits are finite; only then is each mean an error of its coordinate."""
     return means is not None and bool(np.all(np.isfinite([means.low, means.high])))
 
 
@@ -67,8 +67,8 @@ class Coordinates(NamedTuple):
     of shifts test whether the mean in ``marginal_mean`` is 0. It is 0 under calibration, and may
     be nonzero for **any** error: such a p-value does not identify a coordinate.
 
-    ``estimate``, ``p_value``, ``p_adjusted`` and ``contributions`` are of the d parts, one for each
-    coordinate, whose sum is the estimate. A part tests its coordinate **given the others**, for
+    ``estimate``, ``p_value``, ``p_adjusted`` and ``contributions`` describe d parts of the result's
+    estimate, one for each coordinate. A part tests its coordinate **given the others**, for
     any predictions, and may be large because of an error in a dependent coordinate.
 
     Attributes:
@@ -106,7 +106,7 @@ class Parts(eqx.Module):
 
     Attributes:
         names: Names of the c alternatives.
-        statistics: Log evidence for each, with its prior weight, [c].
+        statistics: Log of (prior weight times evidence) of each alternative, [c].
         p_values: P-value of each alternative alone, [c].
         winner: Index of the largest statistic, [].
     """
@@ -120,8 +120,8 @@ class Parts(eqx.Module):
 class Table(eqx.Module):
     """Shift and spread of each coordinate, along each feature; correlations and tails.
 
-    Shifts are claimed minus actual, in claimed deviations: positive if predictions are too high.
-    Spreads are logarithms of claimed over actual deviations: negative if they are too narrow. The
+    Shifts are predicted (claimed) minus actual means, in claimed deviations, positive if too high.
+    Spreads are logarithms of claimed over actual deviations, negative if too narrow. The
     first column holds average effects over all predictions; the others their slopes per standard
     deviation of a feature: of the claimed centre of the coordinate, of the logarithm of its claimed
     scale, or of an input. For predictions that are not Gaussian, effects are in normal scores of
@@ -162,10 +162,10 @@ class Table(eqx.Module):
         return DataFrame({name: np.asarray(getattr(self, name)).ravel() for name in names}, index)
 
     def sentences(self, level: float = 0.05) -> list[str]:
-        """Return a sentence for each cell with adjusted p-value <= ``level``, smallest first.
+        """Return a sentence for each cell with adjusted p-value <= ``level``, smallest p first.
 
-        A significant shift or spread may change the tails of its coordinate and, if it is large,
-        correlations with it: tails and correlations that it may change have no sentence.
+        Omitted are tails of coordinates with a significant shift or spread, which may change them,
+        and correlations of coordinates with a large one (`changes_correlations`).
         """
         adjusted = np.asarray(self.p_adjusted).copy()
         d = sum(row.startswith("shift of ") for row in self.rows)
@@ -207,8 +207,8 @@ class Table(eqx.Module):
 
 
 def changes_correlations(effects: np.ndarray) -> np.ndarray:
-    """Return, for effects [2 d, c] (d shifts, then d spreads), which are so large that correlations
-    of ranks are wrong because of them. The limits come from `experiments/names/shapes.py`."""
+    """Return a mask of effects [2 d, c] (d shifts, then d spreads) so large that correlations of
+    ranks become wrong. The limits come from `experiments/names/shapes.py`."""
     limits = np.full(effects.shape, 0.35)
     d = len(effects) // 2
     limits[:d, 0], limits[d:, 0] = 0.5, 0.3
@@ -247,7 +247,7 @@ def plain(value: Any) -> Any:
 
 
 def largest_share(contributions: Float[Array, " n"]) -> Scalar:
-    """Return the largest share of one contribution in their absolute sum, []; 0 if all are 0."""
+    """Return max |c_i| / sum |c_i| of the contributions c_i, []; 0 if all are 0."""
     sizes = jnp.abs(contributions)
     total = jnp.sum(sizes)
     return jnp.where(total > 0, jnp.max(sizes) / jnp.where(total > 0, total, 1), 0.0)

@@ -1,4 +1,4 @@
-"""Reports: verdicts in words, text for tests; HTML, figures and data frames for any result."""
+"""Write verdicts and reports of tests as text; HTML, figures and data frames of any result."""
 
 import base64
 import html
@@ -73,9 +73,9 @@ def no_verdict(result: Any) -> list[tuple[str, Any]]:
 
 
 def worth_saying(notes: Mapping[str, Any], n_reached: int, rejected: Any) -> dict[str, Any]:
-    """Return the notes of a test, without those that say nothing: on targets that are no farther
-    than the ``n_reached`` observations they are from may be, and on signs and moments unless the
-    test ``rejected``."""
+    """Return the notes of a test with values set to 0 that need no warning: "far-targets" up to
+    100 ``n_reached`` (n observations of a Cauchy variable reach this), and "reversed-sign" and
+    "skewed-moment" unless the test ``rejected``."""
     said = dict(notes)
     # Cauchy targets exceed the limit 100 n in .3 % of data sets, for every n
     reach = np.asarray(said.get("far-targets", 0))
@@ -86,7 +86,7 @@ def worth_saying(notes: Mapping[str, Any], n_reached: int, rejected: Any) -> dic
 
 
 def reasons_of(notes: dict[str, Any], dtype: Any) -> list[tuple[str, Any]]:
-    """Return pairs (reason by a code in ``notes``, whether it applies), for values of ``dtype``."""
+    """Return pairs (reason for no verdict in ``notes``, whether it applies), by ``dtype``."""
     digits = 0.01 / np.finfo(dtype).eps
     above = {"far-targets": digits, "coarse-logs": 0.25, "small-residuals": LOST}
     reasons = []
@@ -101,7 +101,7 @@ def reasons_of(notes: dict[str, Any], dtype: Any) -> list[tuple[str, Any]]:
 
 
 def _undecidable(result: Any) -> Any:
-    """Return whether no data could be rejected, as too many null draws equal the largest one."""
+    """Return whether no data could be rejected, because too many null draws equal the largest."""
     draws, p = np.asarray(result.null_samples), np.asarray(result.p_value)
     if draws.shape[-1] == 0 or result.parts is not None:
         return False
@@ -312,7 +312,7 @@ def page(title: str, body: str) -> str:
 
 
 def shown(result: Any) -> str:
-    """Return an alternative text for the figure of a result: the first lines of its report."""
+    """Return the HTML alt text of the figure of a result: the first lines of its report."""
     lines = [" ".join(line.split()) for line in repr(result).split("\n")[:4]]
     return f"Figure of {', '.join(lines)}"
 
@@ -330,8 +330,8 @@ def in_html(result: Any) -> str:
 
 
 def to_frame(result: Any, rows: Sequence[str]) -> Any:
-    """Return a pandas data frame. For one result with ``rows`` these fields are the columns; else
-    there is one row for each result of the batch, with its scalars."""
+    """Return a pandas data frame. For one result, fields named in ``rows``, if any, are columns.
+    Otherwise there is one row per result of the batch, with its scalar fields as columns."""
     try:
         import pandas as pd  # pyright: ignore[reportMissingImports]
     except ImportError:

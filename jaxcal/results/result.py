@@ -1,4 +1,4 @@
-"""Base classes of results, which hold arrays and print a report with warnings; `TestResult`."""
+"""Define base classes of results, which print a report with warnings, and `TestResult`."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ Sentences = Iterable[tuple[str, Any]]  # pairs of a sentence and whether it appl
 
 
 class Result(eqx.Module):
-    """A result or a batch of results, with its warnings and report.
+    """Base class of one result or a batch of results, with warnings and a report.
 
     Subclasses implement ``_sentences`` (possible warnings), ``_lines`` (report of one result) and
     ``_batch_lines`` (report of several). ``_scalar`` names the field that has the shape of the
@@ -50,7 +50,7 @@ class Result(eqx.Module):
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
-        """Shape of a batch of results; () for one."""
+        """Shape of a batch of results; () for one result."""
         return np.shape(getattr(self, self._scalar))
 
     @property
@@ -243,16 +243,16 @@ class TestResult(JudgedResult):
             on those that apply.
         test: Name of the test.
         null: Name of the null distribution.
-        sensitivity: Rise of the expected statistic by a common shift of all targets along each
-            coordinate, divided by the square of the shift in units of the test, [d]; NaN if not
+        sensitivity: Coefficients c_q, [d]: a shift of all targets by a small delta (in units of the
+            test) along coordinate q raises the expected statistic by c_q delta^2. NaN if not
             significant, None if unknown.
-        parts: Named alternatives of a `jaxcal.calibration_test`; None for other tests. The
-            statistic and the estimate are then the log of the evidence averaged over these, and
-            ``contributions`` are the first-order contributions of the observations to it.
+        parts: Named alternatives of a `jaxcal.calibration_test`; None for others. In this test
+            ``statistic``, ``estimate`` and ``biased`` are the log of their averaged evidence,
+            ``contributions`` are its first-order changes, and ``standard_error`` is 0.
         table: Shift and spread of each coordinate in a `jaxcal.calibration_test`, or None.
-        ranks: Randomized ranks [n, 1 + d] of targets among points of their predictions in a
-            `jaxcal.calibration_test`, by log density and by each coordinate, uniform under
-            calibration; NaN for excluded targets. None for other tests.
+        ranks: Randomized ranks [n, 1 + d + s] of targets among points of their predictions in a
+            `jaxcal.calibration_test`, by log density, d coordinates and s ``statistics``, uniform
+            under calibration; NaN for excluded targets. None for other tests.
         p_value_error: Error bound of the p-value, [], for an approximation with a known error; None
             for other nulls.
         route: How averages over the predictions were computed, with the error if they are not
@@ -291,7 +291,7 @@ class TestResult(JudgedResult):
 
     @classmethod
     def of(cls, notes: Notes, **fields: Any) -> "TestResult":
-        """Return a result with ``fields``; if some input is not finite, every number is NaN.
+        """Return a result with ``fields``; estimates and p-value are NaN if inputs are not finite.
 
         Every `TestResult` is built here. Notes on overflow and a dominant observation are added.
         """
@@ -309,7 +309,7 @@ class TestResult(JudgedResult):
         return cls(notes=notes, **fields)
 
     def at_level(self, level: float, least_p_value: Callable[[int], float]) -> "TestResult":
-        """Return the result at another level.
+        """Return the result judged at ``level``; limits that it holds do not change.
 
         ``least_p_value`` maps n to the smallest p-value of the null for n observations.
         """

@@ -1,4 +1,4 @@
-"""Results on disk: an .npz file with one array per leaf and a header in strict JSON.
+"""Save and load results: an .npz file with one array per leaf and a header in strict JSON.
 
 ``header.json`` holds the structure. Other programs can read the arrays from the .npz file under the
 names of their fields.
@@ -55,7 +55,7 @@ BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, Type
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Any]:
-    """Yield a temporary file that replaces ``path`` after it is written completely."""
+    """Yield a temporary file, which replaces ``path`` once it is written without an error."""
     beside = path.with_name(path.name + ".part")
     try:
         with beside.open("wb") as file:
@@ -82,7 +82,7 @@ def save(value: Any, path: Path, provenance: Contents) -> None:
 
 
 def load(path: Path) -> tuple[Any, Contents]:
-    """Return the saved result and its provenance. ValueError if the file holds anything else."""
+    """Return a saved result and its provenance. ValueError if the file holds none."""
     with path.open("rb") as file:
         try:
             archive = zipfile.ZipFile(file)
@@ -129,7 +129,7 @@ def _packed(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _array(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Return the JSON entry of an array added to ``arrays``; keys and bfloat16 become integers."""
+    """Add an array to ``arrays``; return its JSON entry. Keys and bfloat16 become integers."""
     entry = {"as": "jax" if isinstance(value, jax.Array) else "numpy"}
     if isinstance(value, np.generic):
         entry["as"] = "scalar"
@@ -194,7 +194,7 @@ def _names(kind: Any) -> list[str]:
 
 
 def _class(name: str) -> Any:
-    """Return the class of this name, an equinox module or named tuple of jaxcal, or ValueError."""
+    """Return the equinox module or named tuple of jaxcal with this name; ValueError if none."""
     home, _, word = name.rpartition(".")
     home = MOVED.get(home, home)
     try:
@@ -247,7 +247,7 @@ def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outc
 
 
 def rows_in_one_order(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
-    """Decorate a function: ValueError if pandas arguments have equal row labels in other orders."""
+    """Decorate a function: ValueError if pandas arguments order the same labels differently."""
     names = tuple(inspect.signature(function).parameters)
 
     @functools.wraps(function)

@@ -1,4 +1,4 @@
-"""Tests of posteriors of simulation-based inference, from JAX, numpyro, torch or arrays."""
+"""Test posteriors of simulation-based inference, given by JAX, numpyro, torch or arrays."""
 
 from jaxcal.sbi.adapters import predictions
 from jaxcal.sbi.check import check_posterior

@@ -1,4 +1,4 @@
-"""Adapters: convert any form of posterior to an object with scores, and draws to one array.
+"""Convert posteriors of any supported form to objects with scores, and draws to one array.
 
 Draws of the prior serve as nodes for scores, and as points to which jumps of chains are fitted.
 """
@@ -36,11 +36,11 @@ def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Poste
 
     Args:
         posterior: As in `jaxcal.sbi.score_pairs`.
-        thetas: Parameters as the user passed them; if a tensor, functions are those of torch.
+        thetas: Parameters as the user passed them; if a tensor, a function is taken as torch's.
         prior: A prior of torch, for estimators that lack one; others are ignored.
 
     Returns:
-        The posterior itself if it has scores, or an adapter.
+        The posterior itself if it has the method ``scored``, else an adapter that has it.
     """
     if isinstance(posterior, Scores):
         return ArrayPosterior(posterior)
@@ -79,13 +79,13 @@ def predictions(
 ) -> Any:
     """Return the posteriors given n observations as predictions, for other tests of the library.
 
-    These predictions are over the original parameters, which may be bounded (`score_pairs` maps
-    them to the whole space). Posteriors of torch compute densities by callbacks. For example,
-    `jaxcal.coverage.coverage` tests them with draws; `candidates.exchangeability_test` needs none.
+    The predictions are over the original parameters, which may be bounded (`score_pairs` maps them
+    to the whole space). Densities of torch are computed by callbacks. Two tests that take them are
+    `jaxcal.coverage.coverage`, with draws, and `jaxcal.candidates.exchangeability_test`, without.
 
     Args:
         posterior: As in `jaxcal.sbi.score_pairs`, with log densities (TypeError otherwise).
-        xs: [n, ..] observations; if a tensor, a function is one of torch.
+        xs: [n, ..] observations; if they are a tensor, a function is taken to be one of torch.
         prior: A prior of torch, for estimators that lack one.
 
     Returns:
@@ -113,7 +113,7 @@ def predictions(
 
 
 class ConditionalPosterior:
-    """A posterior from a function that maps n observations to a distribution, batch shape [n]."""
+    """Posterior given by a function: n observations to a numpyro distribution, batch shape [n]."""
 
     def __init__(self, distribution_of: Any):
         self.distribution_of = distribution_of
@@ -122,7 +122,7 @@ class ConditionalPosterior:
         return self._at(xs).scored(thetas, xs, nodes)
 
     def predictions(self, xs: Observations) -> Any:
-        """Return the distributions given xs."""
+        """Return the distribution of theta given xs, with batch shape [n]."""
         return self._at(xs).predictions(xs)
 
     def sample(self, key: Key, xs: Observations, m: int) -> Float[Array, "n m d"]:
@@ -140,7 +140,7 @@ class ConditionalPosterior:
 
 
 def _needs_one(function: Any) -> bool:
-    """Return whether a function has exactly one parameter, which may be positional."""
+    """Return whether a function has exactly one parameter, and it can be passed by position."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -152,9 +152,9 @@ def _needs_one(function: Any) -> bool:
 def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Array, "n m d"]:
     """Return draws of n posteriors as one array, for ranks and coverage.
 
-    ``draws`` are as in `check_draws`. ``names`` are the variables of a dict or of ArviZ to use, in
-    this order; by default all. Entries of an array variable are adjacent columns. ArviZ chains are
-    thinned to m draws, the smallest effective size of any parameter in any posterior.
+    ``draws`` are as in `check_draws`. ``names`` selects and orders the variables of a dict or of
+    ArviZ; by default all are used. Entries of an array variable become adjacent columns. ArviZ
+    chains are thinned to m draws, the smallest effective size of any parameter in any posterior.
     """
     draws = _stacked(draws)
     if isinstance(draws, Mapping):
@@ -175,7 +175,7 @@ def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Arra
 
 
 def _stacked(draws: Any) -> Any:
-    """Return a list of dicts or data frames as a dict of arrays [n, m, ..], others unchanged."""
+    """Return a list of dicts or data frames as a dict of arrays [n, m, ..]; others as given."""
     if hasattr(draws, "posterior"):
         raise TypeError(
             f"draws: got one {type(draws).__name__}, which is about one observation: pass a list "
@@ -200,7 +200,7 @@ def _stacked(draws: Any) -> Any:
 
 
 def _is_table(value: object) -> bool:
-    """Return whether this is a dict of columns or a data frame, not an ArviZ or xarray object."""
+    """Return whether a value is a dict of columns or a data frame; False for ArviZ and xarray."""
     chains = hasattr(value, "posterior") or hasattr(value, "data_vars")
     return (isinstance(value, Mapping) and not chains) or (
         hasattr(value, "columns") and hasattr(value, "iloc")
@@ -240,7 +240,7 @@ def paired(
 
 
 def _variables(draws: ArrayLike) -> list[str] | None:
-    """Return the names of the variables in draws; None for an array."""
+    """Return the names of the variables in a dict or list of ArviZ data; None for an array."""
     if isinstance(draws, Mapping):
         return [str(name) for name in draws]
     if isinstance(draws, list | tuple) and draws and all(hasattr(d, "posterior") for d in draws):
@@ -249,7 +249,7 @@ def _variables(draws: ArrayLike) -> list[str] | None:
 
 
 def _same(variables: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the names as a list; ValueError unless they are the variables in some order."""
+    """Return the names as a list; ValueError if they are not the same set as the variables."""
     if sorted(names) != sorted(variables):
         raise ValueError(
             f"names: the draws hold {', '.join(variables)}, the parameters are called "
@@ -259,7 +259,7 @@ def _same(variables: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _columns(names: Sequence[str], parts: Sequence[Array]) -> list[str]:
-    """Return one name per column of the parts [n, ..]: name, or name[0], name[1], .. if several."""
+    """Return a name per column of the parts [n, ..]: "a" for a part with one, else "a[0]", .."""
     sizes = [int(np.prod(part.shape[1:], dtype=int)) for part in parts]
     return [
         name if size == 1 else f"{name}[{i}]"
@@ -317,8 +317,8 @@ PILOTS = 128  # draws of the prior to which jumps of chains between modes are fi
 
 
 def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | None:
-    """Return m draws of ``prior``, else of the model of a `NumpyroPosterior`, [m, d]; else None.
-    For a prior that is an array these are m of its rows, chosen at random, or all if fewer."""
+    """Return m draws [m, d] of ``prior``; of an array, m random rows, or all if it has fewer. If
+    ``prior`` is None: draws of the model if ``scorer`` is a `NumpyroPosterior`, else None."""
     d, dtype = values.shape[1], values.dtype
     if isinstance(scorer, NumpyroPosterior) and prior is None:
         return scorer.draw_nodes(key, m).astype(dtype)
@@ -355,8 +355,8 @@ def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array 
 def prior_draws_of(
     key: Key, prior: Any, scorer: Any, values: Array, space: Space
 ) -> Float[Array, "k d"] | None:
-    """Return those of `PILOTS` draws of the prior that lie inside the bounds, as free parameters;
-    None without a prior, or if fewer than d + 2 lie inside."""
+    """Return draws of the prior as free parameters: the k of `PILOTS` draws that lie inside the
+    bounds. None without a prior, or if k < d + 2."""
     drawn = nodes_of(jax.random.fold_in(key, 4), prior, scorer, PILOTS, values)
     if drawn is None:
         return None

@@ -1,7 +1,7 @@
-"""Log densities that JAX programs compute by callbacks to Python.
+"""Call posteriors outside of JAX from JAX programs, by callbacks to Python.
 
-A program receives an integer, by which the host looks up the posterior. So posteriors of one shape
-share one program, and no program keeps a posterior alive.
+A program receives an integer, by which the callback looks up the posterior in `POSTERIORS`. So
+posteriors of equal shape share a compiled program, and no program keeps a posterior alive.
 """
 
 import itertools
@@ -21,10 +21,10 @@ from jaxcal.typing import Scalar
 
 @runtime_checkable
 class Outside(Protocol):
-    """Protocol of posteriors computed outside of JAX: row i is theta_i given x_i, in NumPy arrays.
+    """Protocol of posteriors computed outside of JAX, for n pairs (theta_i, x_i) in NumPy arrays.
 
     ``log_densities`` returns [n]; ``logs_and_scores`` log densities [n] and scores [n, d];
-    ``curvature`` the Hessian of each log density times its row of ``directions``, both [n, d].
+    ``curvature`` the products H_i directions[i], [n, d], with H_i the Hessian of log density i.
     """
 
     def log_densities(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray: ...
@@ -40,8 +40,8 @@ NUMBERS = itertools.count()
 
 @jax.tree_util.register_pytree_node_class
 class Handles:
-    """Integers that are keys in `POSTERIORS`, one per row. Unless they are traced, the object holds
-    references to these posteriors, which keep them alive."""
+    """Integers [n] that are keys in `POSTERIORS`, one per row. An object with concrete (not traced)
+    integers also holds references to the posteriors, which keep them alive."""
 
     def __init__(self, numbers: Any):
         self.numbers = numbers
@@ -61,7 +61,7 @@ class Handles:
 
 
 def called_back(posterior: Outside, xs: PyTree) -> Unnormalized:
-    """Return the n posteriors given ``xs`` [n, ..], whose densities ``posterior`` computes."""
+    """Return the n posteriors given ``xs`` [n, ..]; callbacks to ``posterior`` compute them."""
     number = next(NUMBERS)
     POSTERIORS[number] = posterior
     n = len(jax.tree.leaves(xs)[0])
@@ -71,8 +71,8 @@ def called_back(posterior: Outside, xs: PyTree) -> Unnormalized:
 def _log_density(params: tuple[Handles, PyTree], theta: Array) -> Scalar:
     """Return the log density of one theta [d] given one x; ``params``: `Handles` and x.
 
-    ``jax.vmap`` makes one callback for many rows. ``jax.grad`` calls back for the score, and
-    the forward derivative of the gradient for a product with the Hessian.
+    Under ``jax.vmap`` one callback computes all rows. ``jax.grad`` calls ``logs_and_scores``, and
+    ``jax.jvp`` of the gradient calls ``curvature``.
     """
 
     @jax.custom_jvp
@@ -101,7 +101,7 @@ def _log_density(params: tuple[Handles, PyTree], theta: Array) -> Scalar:
 def _call(
     method: str, shapes: tuple[PyTree, ...], params: tuple[Handles, PyTree], *vectors: Array
 ) -> PyTree:
-    """Return what ``method(theta, x, ..)`` of the posterior returns for one row, by a callback.
+    """Return the outputs of the posterior's ``method(theta, x, ..)`` for one row, by a callback.
     ``shapes``: dtype, then the shape of each output. ``vectors``: theta and more arguments, [d]."""
     handles, x = params
     dtype, *wanted = shapes

@@ -1,4 +1,4 @@
-"""`check_posterior`: run the tests of predictions on a posterior's pairs, and report the errors."""
+"""`check_posterior`: test a posterior on simulated pairs (theta, x), and report its errors."""
 
 from collections.abc import Mapping
 from typing import Unpack
@@ -51,35 +51,35 @@ def check_posterior(
     discrete: Mapping[str | int, ArrayLike] | None = None,
     **options: Unpack[PairOptions],
 ) -> PosteriorReport:
-    """Check a posterior on simulated pairs: test it, and report its errors by parameter and region.
+    """Test a posterior on simulated pairs (theta, x), and report its errors by parameter and x.
 
     The tests depend on what the posterior offers. If it has log densities, `calibration_test` tests
-    its calibration and, with x as ``inputs``, whether it is right given x. Ranks (SBC) and coverage
-    are computed among draws if these are cheap, otherwise among exchangeable candidates from chains
-    that start at the parameter and need no burn-in. If it has only scores, `kccsd_test` and
-    `kcsd_test` replace the two tests. To run one test of the scores with all its options, use
-    ``pairs = score_pairs(..)`` and ``jaxcal.kccsd_test(key, pairs.scores, pairs.thetas)``.
+    its calibration and, with x as ``inputs``, whether it is right given x. If it has only scores,
+    `kccsd_test` and `kcsd_test` replace these two tests. Ranks (SBC) and coverage are computed
+    among draws if the posterior can be sampled without MCMC, otherwise among exchangeable
+    candidates from chains that start at theta and need no burn-in. To run one test of the scores,
+    use ``pairs = score_pairs(..)`` and ``jaxcal.kccsd_test(key, pairs.scores, pairs.thetas)``.
 
     Args:
         key: Random key: typed, legacy or an integer.
-        posterior: Anything that `score_pairs` takes, or a `ScoredPairs` without thetas, xs and
-            options of `score_pairs`.
+        posterior: Anything that `score_pairs` takes. Or its result, a `ScoredPairs`; then thetas,
+            xs and the options of `score_pairs` must be omitted.
         thetas: [n, d] parameters drawn from the prior.
         xs: [n, ...] observations simulated from them.
-        draws: [n, m, d] independent draws of each posterior, or what `check_draws` takes.
-        n_draws: Number of draws that are made of each posterior, if draws are cheap.
-        chains: Proposal of candidates if draws are not cheap. A `jaxcal.candidates.Chains` without
-            nodes gets draws of the prior as nodes. None omits ranks and coverage.
+        draws: Independent draws of each posterior, [n, m, d] or another form of `check_draws`.
+        n_draws: Number of draws made of each posterior, if it can be sampled without MCMC.
+        chains: Proposal of candidates if it cannot. A `jaxcal.candidates.Chains` without nodes gets
+            draws of the prior as nodes. None omits ranks and coverage.
         null: Null distribution of the statistics.
-        level: Level of the verdict from all p-values; limits have confidence 1 - level.
+        level: Level of the verdict from all p-values; confidence limits are at 1 - level.
         coordinates: Whether the test of scores given x gives a p-value for each parameter, at d
             times the cost; None does so up to 2000 pairs. Ignored with log densities.
         coverage: A result of `jaxcal.coverage.coverage` to include in the verdict.
         discrete: All values of each discrete parameter, by its name or column:
             ``{"model": [0, 1, 2]}``. The continuous parameters are tested given the discrete ones.
             The probabilities of each discrete one are tested given x and all other parameters.
-            ``bounds``, and a ``prior`` that is a numpyro distribution, are those of the continuous
-            ones. Needs log densities: of one theta given one x, or of a torch posterior (MNPE).
+            ``bounds``, and a numpyro distribution as ``prior``, must then be of the continuous
+            ones only. Needs log densities of one theta given one x, or a torch posterior (MNPE).
         **options: Those of `score_pairs`: ``prior``, ``bounds``, ``summaries`` (needed for images
             and long series), ``names`` of the parameters, ``n_nodes``, ``exclude_invalid_x``.
 
@@ -146,8 +146,8 @@ def check_posterior(
 
 
 def _exchanged(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> Array | None:
-    """Return `exchange_evidence` (None without log densities), or -infinity everywhere if the
-    posterior of the best exchange is rejected too: its density may be higher for other reasons."""
+    """Return `exchange_evidence`, [d, d], or None without log densities. All entries are -infinity
+    if the test of calibration also rejects the posterior after the best exchange."""
     if pairs.predictions is None:
         return None
     ratios = exchange_evidence(pairs.predictions, pairs.thetas, pairs.space)
@@ -174,7 +174,7 @@ def _calibrated(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) ->
 def _given_x(
     key: Key, pairs: ScoredPairs, null: nulls.Null, level: float, coordinates: bool | None
 ) -> PosteriorResult:
-    """Return the result given x of `calibration_test`, or of `kcsd_test` if only scores exist."""
+    """Return the result of `calibration_test` with x as inputs, or of `kcsd_test` from scores."""
     test_key, split_key = jax.random.split(jax.random.fold_in(key, 2))
     thetas, options = pairs.thetas, {"null": null, "level": level}
     if pairs.predictions is None:
@@ -238,7 +238,7 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
 
 @LightJit
 def _claims(thetas: Array, scores: Scores) -> Claims | None:
-    """Return centres and covariances fitted to scores at the nodes; None for too few nodes."""
+    """Return means and covariances of the posteriors, from scores at nodes; None if too few."""
     units = Units.of(thetas)
     nodes, at_nodes = units.points(scores.nodes), units.scores(scores.at_nodes)
     at_targets = units.scores(scores.at_targets)

@@ -1,9 +1,10 @@
-r"""Direction of a posterior's errors (shift, spread), from simple functions in Stein's identity.
+r"""Estimate shift and spread errors of posteriors, by simple functions in Stein's identity.
 
-Let every posterior p, with score s_p, be right given the conditioning variables (its own scores, or
-x). Then :math:`E[f(\theta) s_p(\theta) + f'(\theta)] = 0` for any function f such that f p vanishes
-at infinity and :math:`E_p|f s_p| < \infty`. f = 1 tests the mean, and :math:`f = \theta_k - c`,
-with c independent of theta, the spread of parameter k; products with a function of x test regions.
+Let each posterior p, with score s_p, be right given the conditioning variables (the scores of p at
+nodes, or x). Then :math:`E[f(\theta) s_p(\theta) + f'(\theta)] = 0` for any f if f p vanishes
+at infinity and :math:`E_p|f s_p| < \infty`. f = 1 tests the mean. :math:`f = \theta_k - c`, with c
+independent of theta, tests the spread of parameter k. Products of f with a function of x test
+whether errors change with x.
 """
 
 from dataclasses import replace
@@ -28,34 +29,34 @@ FOLDS, LANDMARKS = 5, 200
 
 
 class Diagnosis(eqx.Module):
-    r"""Errors of the d parameters, with limits of confidence 1 - level, as `Means` of d moments.
+    r"""Estimated errors of d parameters: `Means` [d], with limits of confidence 1 - level.
 
     Errors **given the other parameters** appear in all parameters that depend on the wrong one;
-    errors of a parameter **by itself** (marginal ones) do not. In a diagnosis from scores, sizes
-    and limits are exact for Gaussian posteriors; p-values are valid for all posteriors, but
-    identify a parameter only for Gaussian ones. In a diagnosis from ranks, errors identify a
-    parameter for any posterior; sizes are in normal scores, corrected for the number of draws.
+    errors of a parameter **by itself** (marginal errors) do not. From scores, sizes and limits are
+    exact for Gaussian posteriors; p-values are valid for all posteriors, but only for Gaussian ones
+    does a small one identify the wrong parameter. From ranks, p-values identify the parameter for
+    any posterior; sizes are in units of normal scores, corrected for the number of draws.
 
     Attributes:
         shift: Shift of a parameter by itself, positive if the posterior is too high, in claimed
             standard deviations. Limits are NaN for nonlinear scores (`jaxcal.results.Coordinates`).
-            None if there are no scores at more nodes than parameters (for covariances).
-        bias: Shift given the other parameters: mean of the score :math:`s_k` over its root mean
-            square, in units of the parameter's actual conditional deviation.
-        spread: Spread given the other parameters, from :math:`1 + s_k (\theta_k - c_k)`, with c_k a
-            regression of theta_k on the conditioning variables, fitted to other pairs. For Gaussian
-            posteriors with independent parameters it is 1 - (actual variance / claimed), negative
-            for overconfidence. Holm's method corrects shift and spread together and bias
+            None if covariances are unknown (they need scores at more nodes than parameters).
+        bias: Shift given the other parameters, in actual conditional deviations: the mean of
+            :math:`s_k / r_k`, with score :math:`s_k` and its root mean square :math:`r_k`.
+        spread: Spread given the other parameters: mean of :math:`1 + s_k (\theta_k - c_k)`, with
+            c_k a regression of theta_k on the conditioning variables, fitted to other pairs. For
+            Gaussian posteriors with independent parameters it is 1 - (actual / claimed variance),
+            negative for overconfidence. Holm's method corrects shift and spread together and bias
             separately (bias and spread together if shift is None).
-        shift_trend: Trend of the shift (of the bias if shift is None) along each of q features: its
-            moment times the rank of the feature, scaled to -1..1 (equal values have their average
-            rank, so a constant has no trend). Fields are [d, q]; corrected together with
-            ``spread_trend``. None unless the test is conditional and has features.
+        shift_trend: Trend of the shift (of the bias if shift is None) along q features: the mean of
+            :math:`w_k g_j`, where the mean of :math:`w_k` is the shift, and :math:`g_j` is the
+            rank of feature j, scaled to -1..1 (ties: average rank). Fields are [d, q]; corrected
+            together with ``spread_trend``. None for the test of calibration or without features.
         spread_trend: Trend of the spread along each feature, [d, q]; None if ``shift_trend`` is.
         strongest: Indices of the parameter and feature of the strongest trend, [2]; or None.
         thirds: Shift (first row) and spread (second row) of the ``strongest`` parameter in the
-            lowest, middle and highest third of its feature, [2, 3]; NaN for a third without pairs,
-            as equal values are not split. None without trends.
+            lowest, middle and highest third of that feature, [2, 3]; NaN for an empty third (equal
+            values are in one third). None without trends.
         marginal_spread: Logarithm of claimed over actual deviation of each parameter by itself,
             with separate Holm correction, as in `jaxcal.results.Coordinates`. None if shift is
             None; NaN for nonlinear scores.
@@ -93,10 +94,10 @@ def diagnose(
     """Return the diagnosis from free parameters ``thetas``, and posterior ``scores`` at them.
 
     ``predictors`` are the conditioning variables. Trends along ``features`` are computed only if
-    ``conditional``. ``covariances`` and ``claimed_centers`` are those of the posteriors, which must
-    not depend on thetas; ``exact``: whether scores are linear. Without claimed centres, marginal
-    spreads and correlations use `cross_fitted_means`, whose errors the limits ignore. p-values are
-    by Student's t and valid from about a hundred pairs on. Cost O(n k^2), k <= 401 regressors.
+    ``conditional``. ``covariances`` and means ``claimed_centers`` of the posteriors must not depend
+    on thetas. ``exact``: whether scores are linear in theta. Without claimed_centers, spreads and
+    correlations use `cross_fitted_means`, whose errors the limits ignore. p-values are by Student's
+    t, valid from about a hundred pairs on. Cost O(n k^2), k <= 401 regressors.
     """
     centers = cross_fitted_means(convert.key(key), predictors, thetas)
     scale = jnp.sqrt(jnp.mean(scores**2, axis=0, keepdims=True))
@@ -138,14 +139,14 @@ def diagnose(
 
 
 def _twice_ranks(feature: Float[Array, " n"]) -> Int[Array, " n"]:
-    """Return twice the rank of each value from 0 on; equal values have their average rank."""
+    """Return 2 r [n], with r the 0-based rank of each value; equal values get their mean rank."""
     ordered = jnp.sort(feature)
     below = jnp.searchsorted(ordered, feature, side="left")
     return below + jnp.searchsorted(ordered, feature, side="right") - 1
 
 
 def with_shapes(table: Table, of: Diagnosis, level: float) -> Diagnosis:
-    """Return the diagnosis with average correlations and tails: the first column of ``table``."""
+    """Return ``of`` with the average correlations and tails in column 0 of ``table``."""
     d = len(of.spread.estimate)
 
     def means(rows: slice) -> Means:
@@ -164,10 +165,9 @@ def _means(effect: Array, p: Array, low: Array, high: Array, level: float | Scal
 
 
 def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
-    """Return the diagnosis with correlations and tails of the table (`with_shapes`), and for each
-    shift and marginal spread the larger p-value: that of the diagnosis or that of the table. Ranks
-    among weighted points too often report a right parameter as too narrow if another one is wrong;
-    the p-values of the table avoid this error."""
+    """Return ``of`` with correlations and tails of the table (`with_shapes`). Each p-value of a
+    shift or marginal spread becomes the larger one of ``of`` and of the table: ranks among weighted
+    points alone too often report a right parameter as too narrow if another one is wrong."""
     d = len(of.spread.estimate)
     everywhere = table.p_value[: 2 * d, 0].reshape(2, d)
 
@@ -194,13 +194,13 @@ def _together(
 def cross_fitted_means(
     key: Key, predictors: Float[Array, "n p"], thetas: Float[Array, "n d"]
 ) -> Float[Array, "n d"]:
-    """Return each theta as predicted from ``predictors`` by a regression fitted to other folds.
+    """Return the prediction of each theta from ``predictors``, by a regression on the other folds.
 
-    The regression is a ridge regression on the predictors (if p <= 200), transformed by arcsinh to
-    limit outliers, and on Gaussian kernels at up to 200 rows of predictors, evenly spaced in the
-    order of `by_values`. Generalized cross-validation in the training folds chooses the penalty.
-    Folds depend on the key and predictors (on thetas too where predictors repeat), not on the order
-    of pairs. No prediction depends on its own theta, so Stein's identity holds exactly.
+    It is a ridge regression on the predictors (if p <= 200), transformed by arcsinh to limit
+    outliers, and on Gaussian kernels at up to 200 rows of predictors, evenly spaced in the order of
+    `by_values`. Generalized cross-validation in the training folds chooses the penalty. Folds
+    depend on the key and predictors (on thetas too where predictors repeat), not on the order of
+    pairs. Prediction i does not depend on theta_i, so Stein's identity holds exactly.
     """
     n = len(thetas)
     z = jnp.arcsinh(_standard(predictors))

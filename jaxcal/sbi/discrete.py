@@ -1,4 +1,4 @@
-"""Tests of the probabilities of a discrete parameter, given x and all other parameters."""
+"""Test the probabilities of a discrete parameter, given x and all other parameters."""
 
 from functools import partial
 from typing import ClassVar
@@ -19,19 +19,19 @@ DRAWS = 9999  # times that all values are drawn from their probabilities; least 
 
 
 class DiscreteParameter(Result):
-    """Tests of the probabilities of a discrete parameter, given x and all other parameters.
+    """Results of three tests of a discrete parameter's probabilities, given x and all others.
 
     Attributes:
         calibrated: Result of `skce_test` for the probabilities of the k values.
         p_along: P-value of all ``errors`` together, from simulated values; valid for every n, [].
-        p_excluded: P-value of the least probable observed value (Bonferroni, for every n), [].
+        p_excluded: P-value of the least probable observed value, [] (Bonferroni over the n pairs).
         claimed: Mean predicted probability of each value, [k].
         actual: Share of pairs in which each value is observed, [k].
-        errors: Residuals of each value (1 if it is observed, else 0, minus its probability) times
-            each of f features, summed over pairs, in standard deviations under calibration, [k, f].
+        errors: [k, f]; entry (v, j) is the sum over pairs of (1[v is observed] - probability of v)
+            times feature j, divided by the standard deviation of this sum under calibration.
         p_errors: P-value of each error, from the same simulations, corrected for all k f errors.
         values: The k values.
-        features: Names of the f features: "" for a constant, then x[0], .. and other parameters.
+        features: Names of the f features: "" for the constant 1, then x[0], .., other parameters.
         name: Name of the parameter.
     """
 
@@ -56,7 +56,7 @@ class DiscreteParameter(Result):
         return jnp.minimum(1.0, len(each) * jnp.min(each, axis=0))
 
     def findings(self, level: float) -> list[str]:
-        """Return a sentence on the clearest error of each value with ``p_errors`` <= ``level``."""
+        """Return a list: for each value with an error of p <= level, a sentence on the clearest."""
         said: list[str] = []
         each = zip(self.values, self.claimed, self.actual, self.errors, self.p_errors, strict=True)
         for value, claimed, actual, errors, p in each:
@@ -100,8 +100,8 @@ def of_probabilities(
     features: tuple[str, ...],
     name: str,
 ) -> DiscreteParameter:
-    """Return tests of the probabilities of k values. ``place`` [n] holds the index of the observed
-    value in each pair; ``inputs`` are features along which errors may vary.
+    """Test the probabilities of k values. ``place`` [n] holds the index of the observed value of
+    each pair; ``inputs`` are features along which errors may vary, with names ``features``.
 
     Cost: n k q multiplications for each of `DRAWS` draws; memory n (k + q).
     """
@@ -153,6 +153,6 @@ def _along(
 
 
 def _evidence(errors: Float[Array, "k f"]) -> Scalar:
-    """Return the log of the sum over errors of the ratio of N(0, 2) to N(0, 1) densities, up to a
-    constant. It is large if one error is large or many are moderately large."""
+    """Return log(sum_e exp(e^2 / 4)) over errors e: up to a constant, log of the sum of ratios of
+    N(0, 2) to N(0, 1) densities. It is large if one error is large or many are moderate."""
     return jax.nn.logsumexp(errors**2 / 4)

@@ -1,9 +1,9 @@
-"""Posteriors with discrete and continuous parameters, such as a choice between models.
+"""Split posteriors of discrete and continuous parameters, such as a choice between models.
 
 A posterior of continuous parameters a and discrete ones z is right if p(a | z, x) and each
-p(z_j | a, the other z, x) are right: if all densities are positive, these determine it (Besag,
-1974). The first is a posterior of continuous parameters given z and x. The others are class
-probabilities, computed from the log densities at each value of z_j.
+p(z_j | a, the other z, x) are right: if all densities are positive, these determine p(a, z | x)
+(Besag, 1974). The first is tested like any posterior, with z as part of x. The others are class
+probabilities, computed from the log density at each value of z_j.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,8 @@ MOST_VALUES = 1000  # of one discrete parameter
 
 @dataclass(frozen=True)
 class _Joined:
-    """The log density of all parameters as a function of the continuous ones. ``params``: its own
-    and the discrete ones. ``order``: the index in (continuous, discrete) of each column."""
+    """Callable (params, continuous) for the log density of all parameters: params are (those of
+    ``log_density``, discrete values); column k of theta is (continuous, discrete)[order[k]]."""
 
     log_density: LogDensity
     order: tuple[int, ...]
@@ -44,8 +44,8 @@ class _Joined:
 
 
 class ContinuousPosterior:
-    """The posterior of continuous parameters given x and the discrete ones, from the ``joint``
-    posterior of all parameters. ``order`` is that of `_Joined`; ``notes`` are sentences."""
+    """Posterior of the continuous parameters given x and the discrete ones, from the ``joint``
+    posterior of all parameters. ``order``: see `_Joined`; ``notes``: sentences for the report."""
 
     def __init__(self, joint: Densities, order: tuple[int, ...], notes: tuple[str, ...]):
         self.joint, self.order, self.notes = joint, order, notes
@@ -62,7 +62,7 @@ class ContinuousPosterior:
         return Unnormalized(density, (of_all.params, xs[Z]), in_axes=(of_all.in_axes, 0))
 
     def of_all(self, xs: dict[str, Array]) -> Unnormalized:
-        """Return the n posteriors of all parameters; TypeError if they are distributions."""
+        """Return the n posteriors of all parameters given x; TypeError if not `Unnormalized`."""
         observed = {name: value for name, value in xs.items() if name != Z}
         predictions = self.joint.predictions(observed if len(observed) > 1 else observed["xs"])
         if not isinstance(predictions, Unnormalized):
@@ -74,9 +74,9 @@ class ContinuousPosterior:
 
 
 class Split(NamedTuple):
-    """A problem with discrete parameters in two parts. ``continuous``: posterior, thetas, xs and
-    options with which `score_pairs` is called for the continuous parameters. ``columns`` in thetas,
-    ``names`` and ``values`` (all possible ones, increasing): one entry per discrete parameter."""
+    """Result of `split`. ``continuous``: posterior, thetas, xs and options with which `score_pairs`
+    is called for the continuous parameters. ``columns`` (in thetas), ``names`` and ``values`` (all
+    possible ones, increasing) have one entry per discrete parameter."""
 
     continuous: tuple[ContinuousPosterior, Array, Any, PairOptions]
     columns: tuple[int, ...]
@@ -84,7 +84,7 @@ class Split(NamedTuple):
     values: tuple[tuple[float, ...], ...]
 
     def tests(self, key: Key, pairs: ScoredPairs, level: float) -> tuple[DiscreteParameter, ...]:
-        """Return the tests of each discrete parameter, on the ``pairs`` of the continuous ones."""
+        """Return the tests of each discrete parameter; ``pairs``: scored from ``continuous``."""
         posterior, xs = self.continuous[0], cast(dict[str, Array], pairs.xs)
         predictions = posterior.of_all(xs)
         discrete = xs[Z].astype(pairs.thetas.dtype)
@@ -209,9 +209,9 @@ def _values(
 
 
 def _prior_of(prior: Any, kept: tuple[int, ...], d: int) -> Any:
-    """Return the prior of the parameters in columns ``kept``, the continuous ones, or None.
-    ``prior``: None; their distribution or draws; or, for all d parameters, draws, a function or
-    sbi's ``MultipleIndependent``. ValueError for other distributions of all d."""
+    """Return the prior of the continuous parameters, in columns ``kept``; None without ``prior``.
+    ``prior``: a distribution or draws of these; or, of all d parameters, draws, a function or sbi's
+    ``MultipleIndependent``. ValueError for other distributions of all d parameters."""
     if prior is None:
         return None
     parts = getattr(prior, "dists", None)  # sbi's MultipleIndependent
@@ -241,7 +241,7 @@ def _drawn(prior: Any, kept: tuple[int, ...], d: int, key: Key, m: int) -> Array
 
 
 def _columns(prior: Any, kept: tuple[int, ...], d: int) -> Array:
-    """Return draws of the continuous parameters, from theirs or from draws of all d."""
+    """Return the columns ``kept`` of draws [m, d]; draws that have only these are unchanged."""
     draws = checks.floats(prior, "prior")
     if draws.ndim != 2 or draws.shape[1] not in (len(kept), d):
         raise ValueError(
@@ -258,7 +258,7 @@ def _probabilities(
     values: Float[Array, " k"],
     column: int | Array,
 ) -> Float[Array, "n k"]:
-    """Return the probability of each value of parameter ``column`` given x and all others."""
+    """Return probabilities of the k values of parameter ``column`` given x and the others."""
 
     def of_one(params: PyTree, theta: Array) -> Array:
         return jax.lax.map(

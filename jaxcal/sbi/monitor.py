@@ -4,12 +4,12 @@ If the posterior is right, the normal score :math:`\nu_t` of the rank of a param
 standard normal given x and all earlier pairs. For any density :math:`q_t(\nu_t \mid x_t)` that is
 predicted from earlier pairs, :math:`E_t = \prod_{s \le t} q_s(\nu_s \mid x_s) / \phi(\nu_s)` is a
 martingale with mean 1, so :math:`P(\sup_t E_t \geq 1 / \alpha) \leq \alpha` (Ville): the level
-holds however often E is computed. Here E is the mean over ranked statistics and four kinds of q:
-predictive Student t densities of Bayesian linear regressions with unknown variance, on a constant,
-on each input alone and on all inputs; and normal densities with log deviations linear in the
-claimed log deviation.
+:math:`\alpha` holds however often E is computed. Here E is the mean over ranked statistics and
+four kinds of q: predictive Student t densities of Bayesian linear regressions with unknown
+variance, on a constant, on each input alone and on all inputs; and normal densities whose log
+standard deviation is linear in the log of the claimed one.
 
-Source: Ville (1939); Grünwald, de Heide and Koolen (2024) for bets by predictive densities.
+Source: Ville (1939); Grünwald, de Heide and Koolen (2024) for predictive densities as q.
 """
 
 import math
@@ -46,20 +46,20 @@ LEAST_PAIRS = 20  # in the first call: its mean and deviation of x scale the x o
 
 
 class Monitored(JudgedResult):
-    """Evidence E against a posterior after each of n pairs: a mean of likelihood ratios.
+    """Result of `monitor`: the evidence E, a mean of likelihood ratios, after each of n pairs.
 
     Attributes:
         log_evidence: Natural logarithm of E after each pair, [n]. The pairs of one call are put in
             random order, since the order in which they are passed may predict the next ones.
-        normal_scores: Normal scores of the ranks of the r statistics, [n, r].
+        normal_scores: Normal scores of the ranks of the r = 1 + d ``statistics``, [n, r].
         inputs: Features of x, standardized by ``center`` and ``scale``, [n, q].
-        widths: Claimed log deviations, likewise standardized, [n, r]: their mean, then each.
+        widths: Logs of claimed standard deviations, [n, r]: mean over parameters, then that of
+            each parameter; standardized in the same way.
         center, scale: Mean and deviation of inputs and widths in the first call, [q + r].
-        slopes: Fitted mean of the normal scores: its intercept and its slope along each single
-            input, [r, 1 + q]; positive where parameters are higher than claimed.
-        spreads: Fitted log deviation of the normal scores about their mean, and its slope along the
-            claimed log deviation, [r, 2]; positive where the posterior is too narrow. Ranks are
-            bounded, so deviations above about 2 are underestimated.
+        slopes: Regressions of the normal scores: intercept, then the slope along each input alone,
+            [r, 1 + q]; positive where parameters are higher than claimed.
+        spreads: Log deviation of the normal scores and its slope along ``widths``, [r, 2]; positive
+            where the posterior is too narrow. Deviations above 2 are underestimated.
         statistics: Names of what is ranked: "density" or "distance", then each parameter.
         level: Largest probability of ever rejecting a right posterior.
         notes: Sentences on the pairs of all calls, as those of `ScoredPairs`.
@@ -143,7 +143,7 @@ def monitor(
     level: float = 0.05,
     **options: Unpack[PairOptions],
 ) -> Monitored:
-    """Add pairs to the evidence against a posterior, and return whether it suffices to reject.
+    """Update the evidence against a posterior with new pairs, and return it with a verdict.
 
     Call it after every few simulations and stop at ``verdict == "rejected"``: repeated calls do not
     raise the probability of rejecting a right posterior above the level.
@@ -154,17 +154,17 @@ def monitor(
         thetas: [k, d] parameters from the prior, k >= 2 new ones in each call.
         xs: [k, ...] observations simulated from them.
         so_far: Result of the previous call; None in the first call, which needs at least 20 pairs.
-        n_draws: Number of draws of each posterior, if draws are cheap. Otherwise ranks are among
-            points weighted by the log density, as in `jaxcal.calibration_test`.
+        n_draws: Number of draws of each posterior, if it is sampled without MCMC. Otherwise ranks
+            are among points weighted by the log density, as in `jaxcal.calibration_test`.
         level: Largest probability of ever rejecting a right posterior; ignored with ``so_far``.
-        **options: Those of `score_pairs`: ``prior`` (without it, each call takes some pairs as
-            nodes), ``summaries`` (features along which errors may change) and others.
+        **options: Those of `score_pairs`: ``prior`` (without it, each call uses some pairs as
+            nodes and does not test them), ``summaries`` (the inputs of the regressions) and others.
 
     Returns:
         `Monitored` of all pairs so far; ``result.save(path)`` and ``jaxcal.load(path)`` store it.
 
-    Cost: ranks of the k new pairs, and for the regressions n q (q + r), or n q r for q > 100, with
-    n pairs so far, q features of x, and r = 1 + d ranked statistics.
+    Cost: ranks of the k new pairs, and O(n q (q + r)) for the regressions (O(n q r) for q > 100),
+    with n pairs so far, q features of x, and r = 1 + d ranked statistics.
 
     Source: Ville (1939) for the level at every time.
 
@@ -231,8 +231,8 @@ def monitor(
 
 
 def _check_new(pairs: ScoredPairs, before: Array | np.ndarray, after: Array) -> None:
-    """Raise ValueError if ``pairs`` repeat each other, or if all their inputs ``after`` are among
-    those of earlier calls, ``before`` (only for >= `LEAST_NEW` pairs, and if neither repeats)."""
+    """Raise ValueError if ``pairs`` repeat each other, or if their >= `LEAST_NEW` inputs ``after``
+    all occur in ``before``, those of earlier calls (only if no row repeats within either array)."""
     again = int(n_repeated(pairs.thetas, pairs.features))
     old, new = ({row.tobytes() for row in np.asarray(rows)} for rows in (before, after))
     continuous = len(old) == len(before) and len(new) == len(after) >= LEAST_NEW
@@ -253,10 +253,10 @@ def _check_same(so_far: Monitored, statistics: tuple[str, ...], features: Array)
 
 
 def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, Array, tuple[str, ...]]:
-    """Return normal scores [n, r] of randomized ranks, claimed log deviations [n, r], and names.
+    """Return normal scores [n, r] of randomized ranks, log claimed deviations [n, r], and r names.
 
-    Ranks are among draws, or among points near each posterior. To keep ranks uniform given the
-    deviations, points do not depend on thetas, and the deviations of draws include theta itself.
+    Ranks are among draws, or weighted points. So that ranks are uniform given the deviations, the
+    points do not depend on theta_i, and deviations of draws are of theta_i and the draws together.
     """
     keys = jax.random.split(key)
     if pairs.sampler is not None:
@@ -273,7 +273,7 @@ def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, Array, t
 
 
 def _log_deviations(deviations: Float[Array, "n d"]) -> Float[Array, "n r"]:
-    """Return the mean of the logarithms of d deviations, then these logarithms; r = 1 + d."""
+    """Return (mean_k log s_k, log s_1, .., log s_d) for each row s of ``deviations``; r = 1 + d."""
     logs = jnp.log(at_least(deviations, jnp.finfo(deviations.dtype).tiny))
     return jnp.concatenate([jnp.mean(logs, axis=1, keepdims=True), logs], axis=1)
 
@@ -349,8 +349,8 @@ def _spread_bets(
 def _spreads(
     ones: Float[Array, "n 1"], scores: Float[Array, "n r"], widths: Float[Array, "n r"]
 ) -> Float[Array, "r 2"]:
-    """Return the log deviation of scores at width 0, and its slope along the width (0 for constant
-    widths), by regression of log absolute scores. ``ones``: 1 for pairs, 0 for rows of padding."""
+    """Return the log standard deviation of scores at width 0, and its slope along the width (0 for
+    constant widths), from a regression of log |score - mean|. ``ones``: 0 in rows of padding."""
     n = jnp.sum(ones)
     scores = scores - jnp.sum(scores * ones, axis=0, keepdims=True) / n
     gaps = ones * (widths - jnp.sum(widths * ones, axis=0, keepdims=True) / n)
@@ -364,8 +364,8 @@ def _spreads(
 def _bets(
     features: Float[Array, "n p"], prior: Float[Array, " p"], scores: Float[Array, "n r"]
 ) -> tuple[Float[Array, "n r"], Float[Array, "r p"]]:
-    """Return log E [n, r] after each pair, from Bayesian regressions of each score on the features,
-    and their final coefficients [r, p]. E: predictive densities over standard normal ones."""
+    """Return log E_t [n, r], E_t = prod_{s <= t} q_s(score_s) / phi(score_s), with q_s predicted by
+    a Bayesian regression of earlier scores on features, and the final coefficients [r, p]."""
     r, p = scores.shape[1], features.shape[1]
 
     def step(carry: tuple[Array, ...], row: tuple[Array, Array]) -> tuple[tuple, Array]:
@@ -392,7 +392,7 @@ def _bets(
 
 
 def _log_t(error: Array, variance: Array, degrees: Array) -> Array:
-    """Return log(sqrt(2 pi) f(error)) for Student's density f with squared scale ``variance``."""
+    """Return log(sqrt(2 pi) f(error)); f: Student's t density with squared scale ``variance``."""
     constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - jnp.log(degrees / 2) / 2
     power = -(degrees + 1) / 2 * jnp.log1p(error**2 / (degrees * variance))
     return constant - jnp.log(variance) / 2 + power

@@ -1,8 +1,8 @@
-r"""Posteriors of numpyro models and guides, over their unconstrained latent variables.
+r"""Use posteriors of numpyro models and guides, over their unconstrained latent variables.
 
-numpyro maps every latent site to the whole space by the bijection of its support; the density of
-the unconstrained variables includes the log-Jacobian. These variables, flattened, are the
-parameters here, so positive, ordered, simplex and matrix-valued sites need no special treatment.
+numpyro maps each latent site to the whole space by the bijection of its support; the density of the
+unconstrained variables includes the log-Jacobian. The parameters here are these variables,
+flattened, so positive, ordered, simplex and matrix-valued sites need no special treatment.
 """
 
 import inspect
@@ -26,12 +26,12 @@ Program: TypeAlias = Callable[..., Any]  # a model or a guide of numpyro
 class NumpyroPosterior:
     """The posterior of a numpyro model, over its unconstrained latent variables.
 
-    Observed sites other than ``observed``, ``numpyro.factor``, scaled sites and masked latent sites
-    change the density of the latent variables but not what the model simulates. With them `pairs`
-    raises ValueError; draw pairs from the joint density by other means. Latent sites must be
-    continuous. An autoguide is fitted to one x: with stacked ``params`` of n fits,
-    ``guide.get_posterior(params)`` is a distribution with batch shape [n], which `score_pairs`
-    takes.
+    Latent sites must be continuous. `pairs` raises ValueError if the model has observed sites that
+    are not in ``observed``, ``numpyro.factor``, scaled sites or masked latent sites: these change
+    the density of the latent variables but not what the model simulates, so draw pairs from the
+    joint density by other means. An autoguide is fitted to one x: fit n of them, stack their
+    ``params``, and pass ``guide.get_posterior(params)``, a distribution with batch shape [n], to
+    `score_pairs`.
 
     Args:
         model: ``model(x)`` puts priors on its latent sites and observes x
@@ -42,8 +42,8 @@ class NumpyroPosterior:
         inputs: Names of further arguments that differ between observations, such as a design; xs is
             then a dict that includes them, each with a leading axis n.
         guide: A trained amortized guide with the same arguments and latent sites, which is tested
-            instead of the model's exact posterior. Where its supports are wider than the model's,
-            the distribution tested is the guide's given the model's supports.
+            instead of the model's exact posterior. If its supports are wider than the model's, it
+            is tested as truncated to the model's supports.
         params: The guide's parameters.
         batch: Number of gradients computed at once.
 
@@ -100,7 +100,7 @@ class NumpyroPosterior:
 
         Returns:
             Parameters [n, d]; and xs, the values of the observed site, or a dict of observed sites
-            and inputs. ValueError if the model's joint density is not what it simulates.
+            and inputs. ValueError if the model has sites that simulations do not use (see above).
         """
         return self._pairs(key, n, inputs, strict=True)
 
@@ -140,8 +140,8 @@ class NumpyroPosterior:
         return jax.jit(one)({name: jnp.asarray(latents[name]) for name in self.example}, rows)
 
     def draw_nodes(self, key: Key, m: int) -> Float[Array, "m d"]:
-        """Return m unconstrained draws of the prior. Factors and other observed sites are ignored,
-        as nodes may be any points; inputs are those of the first observation."""
+        """Return m unconstrained draws of the prior as nodes, for the inputs of the first
+        observation. Factors and other observed sites are ignored: nodes may be any points."""
         inputs = None
         if self.inputs:
             inputs = {name: jnp.stack([self.row[name]] * m) for name in self.inputs}
@@ -162,8 +162,8 @@ class NumpyroPosterior:
         return self._guide_log_prob(latents, call, self._call(sites, inputs, self.guide_x_name))
 
     def _guide_log_prob(self, free: dict[str, Array], of_model: PyTree, of_guide: PyTree) -> Array:
-        """Return the guide's log density of unconstrained latents, which are those of the model's
-        supports; -infinity outside of the guide's supports."""
+        """Return the guide's log density at ``free``, latents mapped from the model's supports to
+        the whole space; -infinity outside of the guide's supports."""
         from numpyro.handlers import seed, substitute
         from numpyro.infer.util import constrain_fn, get_transforms, log_density
 
@@ -185,7 +185,7 @@ class NumpyroPosterior:
         return chunked_scores(self.log_prob, thetas, xs, nodes, batch=self.batch)
 
     def prepare(self, thetas: Array, xs: PyTree) -> None:
-        """Determine the latent sites from the inputs in the first observation of xs."""
+        """Set the latent sites for the inputs in row 0 of xs; ValueError if xs lacks a site."""
         if self.inputs:
             if not isinstance(xs, Mapping) or not {*self.inputs, *self.observed} <= {*xs}:
                 raise ValueError(
@@ -214,7 +214,7 @@ class NumpyroPosterior:
         return rows
 
     def _learn_latents(self, row: dict[str, Array]) -> None:
-        """Determine the latent sites, their names and their flattening for the inputs ``row``."""
+        """Set the latent sites, their names and their flattening, for the inputs in ``row``."""
         self.row = row
         self.example = self._latents()
         unconstrained = self._unconstrained(self.example, row)
@@ -290,7 +290,7 @@ def _site_names(observed: Any, argument: str = "observed") -> tuple[str, ...]:
 
 
 def _is_masked(distribution: Any) -> bool:
-    """Return whether a distribution, or one that it wraps, has a mask that is not all True."""
+    """Return whether a distribution or its base has a mask that is not all True, or is traced."""
     mask = getattr(distribution, "_mask", True)
     base = getattr(distribution, "base_dist", None)
     unmasked = not isinstance(mask, Tracer) and np.all(mask)
@@ -298,7 +298,7 @@ def _is_masked(distribution: Any) -> bool:
 
 
 def _inside(support: Any, value: Array) -> Array:
-    """Return whether a value is within the bounds of a constraint, if it has any."""
+    """Return whether a value is within the bounds of a constraint, []; True if it has none."""
     while hasattr(support, "base_constraint"):
         support = support.base_constraint
     low, high = getattr(support, "lower_bound", -jnp.inf), getattr(support, "upper_bound", jnp.inf)
@@ -306,7 +306,7 @@ def _inside(support: Any, value: Array) -> Array:
 
 
 def _first_free(model: Program, taken: set[str], of: str) -> str:
-    """Return the name of the argument for the observation, the first one not in ``taken``."""
+    """Return the name of the model's argument for x: the first one not in ``taken``."""
     parameters = inspect.signature(model).parameters
     unknown = sorted(taken - set(parameters))
     named = [p for p in parameters.values() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -326,7 +326,7 @@ def _first_free(model: Program, taken: set[str], of: str) -> str:
 
 
 def _coordinate_names(latents: dict[str, Array]) -> tuple[str, ...]:
-    """Return one name per unconstrained coordinate, in the order of `ravel_pytree`."""
+    """Return a name such as "a" or "a[0, 1]" per coordinate, in the order of `ravel_pytree`."""
     names = []
     for name in sorted(latents):
         shape = np.shape(latents[name])

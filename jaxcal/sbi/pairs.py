@@ -1,4 +1,4 @@
-"""`score_pairs`: convert a posterior and simulated pairs to the input of every test."""
+"""`score_pairs`: convert a posterior and simulated pairs to the inputs of the tests."""
 
 from typing import Any, NamedTuple, TypedDict
 
@@ -39,7 +39,7 @@ LONG = 100  # longest observation that is used without the network's embedding
 
 
 class ScoredPairs(eqx.Module):
-    """n simulated pairs, with parameters mapped to the whole space (free parameters), for tests.
+    """Result of `score_pairs`: n pairs, with parameters mapped to the whole space ("free").
 
     Attributes:
         thetas: Free parameters, [n, d].
@@ -51,7 +51,7 @@ class ScoredPairs(eqx.Module):
         predictions: The n posteriors over free parameters (`jaxcal.Unnormalized`, or a distribution
             with batch shape [n]), for `jaxcal.candidates.exchangeability_test` and
             `jaxcal.coverage.coverage`; None without log densities.
-        sampler: Sampler that `sample` uses; None unless draws are cheap.
+        sampler: Sampler that `sample` uses; None if the posterior needs MCMC for draws.
         xs: Observations of the n pairs, as arrays.
         prior_draws: Draws of the prior as free parameters, [k, d], to which jumps of chains are
             fitted (`jaxcal.candidates.Chains`); None without a prior or with too few draws.
@@ -76,7 +76,7 @@ class ScoredPairs(eqx.Module):
 
 
 class PairOptions(TypedDict, total=False):
-    """Options of `score_pairs` that checks of a posterior accept and pass on."""
+    """Options of `score_pairs` that `check_posterior`, `monitor` and `repair_posterior` take."""
 
     prior: PriorLike | None
     bounds: ArrayLike | None
@@ -115,12 +115,12 @@ def score_pairs(
             - `jaxcal.Scores` in the units of 1 / theta.
         thetas: [n, d] parameters from the prior.
         xs: [n, ..] observations simulated from them, or a dict of such.
-        prior: Base measure, and source of bounds: a numpyro or torch distribution, a function
-            ``prior(key, m)``, or draws [m, d]. Not needed if the posterior has its prior. Without
-            any, ``n_nodes`` random pairs are removed and their parameters become the nodes.
+        prior: Source of nodes, and of bounds: a numpyro or torch distribution, draws [m, d], or a
+            function ``prior(key, m)``. By default the posterior's prior; if it has none,
+            ``n_nodes`` random pairs are removed and their parameters become the nodes.
         bounds: (low, high), each a number or [d]; by default those of the prior's support.
-        summaries: [n, q] summaries of xs, for tests given x. By default observations of more than
-            100 numbers are summarized by the network's own embedding, if it has one.
+        summaries: [n, q] summaries of xs, for tests given x. By default, observations of more than
+            100 numbers are replaced by the network's embedding, if there is one.
         names: Names of the d parameters.
         n_nodes: Number of nodes; None takes max(10, 2 d + 2), as covariances can be estimated from
             scores only if there are more nodes than dimensions.
@@ -214,7 +214,7 @@ class _Pairs(NamedTuple):
 def _scored(
     key: Key, pairs: _Pairs, prior: Any, n_nodes: int, space: Space, names: tuple[str, ...]
 ) -> tuple[_Pairs, Scores, tuple[str, ...]]:
-    """Return the tested pairs, their scores (also at nodes), and notes on pairs used as nodes."""
+    """Return the pairs to test, their scores at thetas and nodes, and notes on removed pairs."""
     n, d = pairs.values.shape
     if isinstance(pairs.scorer, ArrayPosterior):
         scores = _arrays(pairs.scorer.scored(pairs.values, pairs.xs, None), n, d)
@@ -242,7 +242,7 @@ def _scored(
 
 
 def inputs_of(pairs: ScoredPairs) -> Float[Array, "n q"]:
-    """Return the features of x in the type of the parameters; ValueError if one is not finite."""
+    """Return the features of x in the dtype of thetas; ValueError if one is not finite."""
     finite = np.all(np.isfinite(np.asarray(pairs.features)), axis=1)
     if not np.all(finite):
         raise ValueError(
@@ -253,8 +253,8 @@ def inputs_of(pairs: ScoredPairs) -> Float[Array, "n q"]:
 
 
 def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
-    """Return a mask [n] of finite rows of xs. ValueError if some are not, unless ``exclude`` and at
-    least 2 are finite."""
+    """Return a mask [n] of rows of xs that are finite. If some are not: ValueError without
+    ``exclude``, and with it if fewer than 2 rows are finite."""
     leaves = [np.asarray(leaf).reshape(n, -1) for leaf in jax.tree.leaves(xs)]
     valid = np.all([np.all(np.isfinite(leaf), axis=1) for leaf in leaves], axis=0)
     if valid.all() or (exclude and valid.sum() >= 2):
@@ -269,8 +269,8 @@ def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
 def summarized(
     scorer: Posterior, xs: Observations, summaries: ArrayLike | None, n: int
 ) -> tuple[Array, tuple[str, ...]]:
-    """Return features of observations, [n, q]: ``summaries``, else the network's embedding of more
-    than `LONG` numbers, with a note, else the observations."""
+    """Return features [n, q] of observations, and notes. Features are ``summaries`` if given; else,
+    for > `LONG` numbers, the network's embedding if it is shorter (with a note); else xs."""
     if summaries is not None:
         return _features(summaries, n), ()
     features = _features(xs, n, "xs")
@@ -296,7 +296,7 @@ def _about_inputs(
     values: Array,
     xs: Any,
 ) -> tuple[str, ...]:
-    """Return sentences if thetas do not look like the prior, or xs like the training data."""
+    """Return sentences if thetas differ from draws of the prior, or xs from the training data."""
     thetas, draws = np.asarray(values, float), None
     features = np.asarray(_features(xs, len(thetas), "xs"), float)
     if hasattr(prior, "sample"):

@@ -1,4 +1,4 @@
-"""Posteriors from JAX (functions, networks, flows, arrays), with scores computed in batches."""
+"""Compute scores of posteriors given by JAX functions, networks, flows or arrays, in batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,8 +35,8 @@ class Posterior(Protocol):
 class Densities(Protocol):
     """Protocol of posteriors with log densities, up to a constant per row.
 
-    ``predictions(xs)`` returns the n posteriors given xs: a `jaxcal.Unnormalized` (for torch, with
-    a density that calls back) or a numpyro distribution with batch shape [n] over parameters [d].
+    ``predictions(xs)`` returns the n posteriors given xs: a `jaxcal.Unnormalized` (of torch, with a
+    callback as density), or a numpyro distribution with batch shape [n] and event shape [d].
     """
 
     def predictions(self, xs: PyTree) -> Any: ...
@@ -44,7 +44,7 @@ class Densities(Protocol):
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Protocol of posteriors whose draws are cheap, without chains.
+    """Protocol of posteriors that can be sampled without MCMC.
 
     ``sample(key, xs, m)`` returns m independent draws of each of the n posteriors, [n, m, d].
     """
@@ -54,7 +54,7 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class Swapped:
-    """A function of (x, theta): ``log_prob(theta, x)``. Two are equal if their ``log_prob`` are."""
+    """Callable (x, theta) that returns ``log_prob(theta, x)``; equal for equal ``log_prob``."""
 
     log_prob: Callable[..., Array]
 
@@ -73,7 +73,7 @@ def _flow(params: PyTree, theta: Array) -> Array:
 
 
 class JaxPosterior(eqx.Module):
-    """A posterior from its log density, normalized or not.
+    """A posterior defined by its log density, which may be unnormalized.
 
     Args:
         log_prob: A function ``log_prob(theta, x)`` of one theta [d] and one x; a network (pytree
@@ -113,7 +113,7 @@ def chunked_scores(
     *,
     batch: int = BATCH,
 ) -> Scores:
-    """Return scores of n posteriors at their own theta and at common nodes, in chunks.
+    """Return scores of n posteriors, of each at its theta and at common nodes, in batches.
 
     Memory: the scores and the intermediates of ``batch`` gradients. One program is compiled per
     shape and function.
@@ -126,8 +126,8 @@ def chunked_scores(
         batch: Number of gradients computed at once.
 
     Returns:
-        `jaxcal.Scores` in the units of 1 / theta. NaN where the gradient or the log density is not
-        finite (the gradient of ``where(inside, log_p, -inf)`` is 0 outside).
+        `jaxcal.Scores` in units of 1 / theta; NaN if the gradient or the log density is not finite
+        (the gradient of ``where(inside, log_p, -inf)`` is 0 outside).
 
     Cost: n (m + 1) gradients.
     """
@@ -150,7 +150,7 @@ def chunked_scores(
 
 
 def _density(log_prob: Any) -> tuple[Callable[..., Array], Any]:
-    """Return ``density(params, theta)`` and a network or None; params are (network, x) or x."""
+    """Return ``density(params, theta)`` and (network or None); params: (network, x), or only x."""
     if hasattr(log_prob, "log_prob") and not isinstance(log_prob, jax.stages.Wrapped):
         return _flow, log_prob
     if eqx.is_array(log_prob) or not jax.tree.leaves(eqx.filter(log_prob, eqx.is_array)):
@@ -175,7 +175,7 @@ def _chunked(density, network, thetas, xs, nodes, batch):
 
 
 def _one_number(model: Unnormalized, theta: Array) -> None:
-    """Raise ValueError if the density of one theta given one x fails or is not a scalar."""
+    """Raise ValueError if the log density of one theta given one x fails or is not a scalar."""
     try:
         value = jax.eval_shape(model.log_density, model.params, theta)
     except (TypeError, ValueError) as error:
@@ -202,7 +202,7 @@ class ArrayPosterior(eqx.Module):
         return self.scores
 
     def rows(self, rows: PyTree) -> "ArrayPosterior":
-        """Return the posterior of the observations ``rows``, indices or a mask."""
+        """Return the scores of the observations ``rows``, which are indices or a mask."""
         at, at_nodes = self.scores.at_targets, self.scores.at_nodes
         some = None if at_nodes is None else np.asarray(at_nodes)[rows]
         return ArrayPosterior(Scores(np.asarray(at)[rows], some, self.scores.nodes))
@@ -247,8 +247,8 @@ MOST_AT_ONCE = 10_000  # most draws of one posterior per attempt
 
 
 class PairedSampler:
-    """Sampler of the posteriors given n fixed observations: a call (key, m) returns m draws of the
-    original parameters, [n, m, d]. Draws out of bounds are redrawn, up to `ATTEMPTS` times."""
+    """Sampler of n posteriors given fixed observations: a call (key, m) returns draws [n, m, d] of
+    original parameters. Draws out of bounds are redrawn; ValueError after `ATTEMPTS` attempts."""
 
     def __init__(self, posterior: Sampler, xs: PyTree, dtype: DTypeLike, space: Space):
         self.posterior, self.xs, self.dtype, self.space = posterior, xs, dtype, space
@@ -285,8 +285,8 @@ class PairedSampler:
 
 
 def rows_of(scorer: Any, rows: np.ndarray) -> Any:
-    """Return the scorer of the observations ``rows``, indices or a mask; ``scorer`` itself if it is
-    a function of xs. ValueError for a batch of distributions."""
+    """Return the scorer for the observations ``rows``, indices or a mask: an `ArrayPosterior` of
+    these rows, or ``scorer`` unchanged if it takes any xs. ValueError for a distribution [n]."""
     if isinstance(scorer, ArrayPosterior):
         return scorer.rows(rows)
     if isinstance(scorer, DistributionPosterior):

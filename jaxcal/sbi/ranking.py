@@ -23,10 +23,10 @@ TOGETHER = 50  # models tested at once
 
 
 class PosteriorRanking(eqx.Module):
-    """M posteriors (models) ranked by the estimated error of each as the posterior given x.
+    """Result of `rank_posteriors`: tests of M posteriors (models), ranked by estimated error.
 
-    All models are tested with the same kernels, so estimates are comparable. Differences between
-    models that are not rejected may be due to chance.
+    The error is the squared discrepancy of `kcsd_test`, with the same kernels for all models, so
+    estimates are comparable. Differences between models not rejected may be due to chance.
 
     Attributes:
         tests: One `jaxcal.TestResult` with a leading axis M, in the original order of the models.
@@ -41,20 +41,20 @@ class PosteriorRanking(eqx.Module):
 
     @property
     def estimates(self) -> Float[Array, " M"]:
-        """Unbiased estimate of each model's squared discrepancy (KCSD); negative only by chance."""
+        """Unbiased estimate of each model's squared KCSD, [M]; may be negative by chance."""
         return self.tests.estimate
 
     @property
     def p_adjusted(self) -> Float[Array, " M"]:
-        """P-values of "this is the posterior given x", after Holm's correction for M models."""
+        """P-values of "the model is the posterior given x", [M], with Holm's correction."""
         return holm(self.tests.p_value)
 
     def order(self) -> list[int]:
-        """Return indices of the models from best to worst; those whose estimate is NaN are last."""
+        """Return indices of models by increasing estimate (best first); NaN estimates are last."""
         return [int(k) for k in np.argsort(np.asarray(self.estimates), kind="stable")]
 
     def verdicts(self) -> np.ndarray:
-        """Return "rejected", "not rejected" or "cannot tell" for each model, from `p_adjusted`."""
+        """Return "rejected", "not rejected" or (for NaN) "cannot tell", [M], from `p_adjusted`."""
         p = np.asarray(self.p_adjusted)
         said = np.where(p <= self.tests.level, "rejected", "not rejected")
         return np.where(np.isnan(p), "cannot tell", said)
@@ -99,9 +99,9 @@ def rank_posteriors(
     null: nulls.Null = nulls.HadamardWild(),
     level: float = 0.05,
 ) -> PosteriorRanking:
-    """Rank many posteriors of one architecture by one test each, in one program.
+    """Test M posteriors of one architecture on the same pairs, and rank them by their errors.
 
-    `kcsd_test` tests whether each model is the posterior given x. Its kernel does not depend on the
+    `kcsd_test` tests whether each model is the posterior given x. The kernel does not depend on the
     model, and all models are tested with the same random draws of the null distribution.
 
     Args:
@@ -110,7 +110,7 @@ def rank_posteriors(
             M: one network per model (``eqx.filter_vmap`` over their construction or training).
         thetas: [n, d] parameters from the prior.
         xs: [n, ..] observations simulated from them.
-        prior: As in `score_pairs`. Without it, one of the pairs is removed.
+        prior: As in `score_pairs`. Without it, one random pair is removed.
         bounds: As in `score_pairs`.
         summaries: As in `score_pairs`.
         names: Names of the M models; by default their indices.

@@ -1,4 +1,4 @@
-"""Ranks of parameters among draws of their posteriors, or among exchangeable candidates."""
+"""Rank parameters among draws of their posteriors, or among exchangeable candidates."""
 
 from dataclasses import replace
 from functools import partial
@@ -43,25 +43,25 @@ LEAST = 1e-6  # least distance of ranks from 0 and 1, which keeps normal scores 
 
 
 class PosteriorRanks(Result):
-    """Ranks of n parameters among m exchangeable ones.
+    """Ranks of n parameter vectors theta, each among m draws of its posterior or m candidates.
 
     Attributes:
-        ranks: [n, r] randomized ranks in [0, 1], uniform if the posterior is right.
-        p_values: [r] p-values of the uniformity of each statistic's ranks, valid for every n.
+        ranks: [n, r] randomized ranks of r = 1 + d statistics, uniform on [0, 1] if the posterior
+            is right.
+        p_values: [r] p-values of "the ranks of the statistic are uniform", valid for every n.
         exchangeability: Result of `jaxcal.candidates.exchangeability_test` for the same candidates;
             None without log densities.
-        diagnosis: `Diagnosis` from the normal scores of the ranks of parameters. Its shift and
-            marginal spread identify a parameter for any shape of the posterior; they are
-            underestimated for chains, which may stay near the parameter.
+        diagnosis: `Diagnosis` from the normal scores of the ranks of parameters. For chains, which
+            may stay near theta, it underestimates errors.
         statistics: Names of what is ranked: first "density" (coverage of highest-density regions)
             or "distance" to a draw of another posterior (TARP), then each parameter (SBC).
-        source: "draws" of the posterior, or "chains" from the parameter.
+        source: "draws" of the posterior, or "chains" of candidates that start at theta.
         size: m, the number of draws or candidates.
         correlation: Lag-one correlation of the draws in their order, [] (`Draws.correlation`).
         repeated: Number of pairs that repeat another one, []; 0 if there are log densities.
         moments: Result of `jaxcal.calibration_test` with the draws, and x as inputs; None if there
             are log densities, and for fewer than 4 independent draws.
-        level: Level of the band in the figure.
+        level: Level of the band in the figure and of the printed errors.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("statistics", "p_values")
@@ -110,7 +110,7 @@ class PosteriorRanks(Result):
 
     @property
     def uniformity(self) -> Scalar:
-        """Combined p-value of the uniformity of all ranks (Bonferroni), []."""
+        """Combined p-value of ``p_values`` (Bonferroni), []; NaN if one of them is."""
         p = self.p_values
         return jnp.minimum(1.0, p.shape[-1] * jnp.min(p, axis=-1))
 
@@ -152,7 +152,7 @@ class PosteriorRanks(Result):
         return lines + self._sizes()
 
     def _sizes(self) -> list[str]:
-        """Return a line per significant error; none for chains or if `p_value` > level."""
+        """Return a line per significant error; [] for chains, and if `p_value` > `level`."""
         if not float(self.p_value) <= self.level or self.source != DRAWS:
             return []
         said = sentences(self.diagnosis, self.statistics[1:], self.level, by_ranks=True)
@@ -167,8 +167,8 @@ def ranks_of(
     chains: Any,
     level: float,
 ) -> PosteriorRanks | None:
-    """Return ranks among ``draws`` (of original parameters), else ``n_draws`` draws of the sampler,
-    else candidates of the proposal ``chains``; None if none of these is possible."""
+    """Return ranks among ``draws`` (of original parameters) if given, else ``n_draws`` draws by
+    ``pairs.sampler``, else candidates of the proposal ``chains``; None if all three are None."""
     draw_key, rank_key = jax.random.split(key)
     n, d = pairs.thetas.shape
     if draws is not None:
@@ -244,7 +244,7 @@ def rank_draws(
     *,
     level: float,
 ) -> PosteriorRanks:
-    """Return `PosteriorRanks` among draws, with `calibration_test` for >= 4 independent draws."""
+    """Return `PosteriorRanks` among draws; ``moments`` is None for < 4 independent draws."""
     fold_key, rank_key = jax.random.split(key)
     independent, lag = Draws(draws).unsorted().thinned()
     points, m = independent.samples, independent.samples.shape[1] - 1
@@ -273,9 +273,9 @@ def rank_draws(
 
 @jax.jit
 def ranks_among_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n r"]:
-    """Return r = 1 + d randomized ranks in [0, 1] per pair, among all draws but the last: of the
-    distance to the last draw of another pair, as reference point, then of each parameter. The key
-    chooses that pair: in sorted rows, the draw of a neighbour would depend on theta."""
+    """Return r = 1 + d randomized ranks in [0, 1] per pair, of theta among all draws but the last:
+    of the distance to a reference point, then of each parameter. The point is the last draw of
+    another pair, chosen by the key: in sorted rows, a neighbour's draw would depend on theta."""
     points = jnp.concatenate([thetas[:, None], draws[:, :-1]], axis=1)
     same = jnp.full(points.shape[:2], 1 / points.shape[1], points.dtype)
     among = Candidates(points, same, same, jnp.ones((), points.dtype))
@@ -295,9 +295,9 @@ def diagnosed(
     level: float | Scalar,
     m: int | None = None,
 ) -> Diagnosis:
-    """Return the diagnosis of ranks in [0, 1] by their normal scores, N(0, 1) if the posterior is
-    right. Without ``features`` there are no trends. Sizes are corrected for the number ``m`` of
-    draws, unless it is None (for chains and weighted points)."""
+    """Return the diagnosis of ranks in [0, 1] from their normal scores, which are N(0, 1) if the
+    posterior is right. Without ``features`` there are no trends. Sizes are corrected for the number
+    ``m`` of draws; None, for chains and weighted points, means no correction."""
     z = jax.scipy.stats.norm.ppf(jnp.clip(of_parameters, LEAST, 1 - LEAST))
     n, d = z.shape
     predictors = jnp.zeros((n, 1), z.dtype) if features is None else features.astype(z.dtype)
@@ -353,15 +353,16 @@ def check_draws(
               ``fit.stan_variables()`` or ``fit.draws_pd()`` of cmdstanpy.
             - A list of n ``InferenceData`` of ArviZ (since ArviZ 1 ``DataTree``), one per
               observation, whose chains are thinned to their effective size.
-        thetas: [n, d] parameters from the prior; a dict of [n] or [n, k] for draws with names.
+        thetas: [n, d] parameters from the prior; for named draws also a dict of [n] or [n, k].
         xs: [n, q] observations or summaries of them, along which trends are tested; or None.
-        names: Names of the d parameters, in the order of the columns of ``thetas``; draws with
-            names are put into this order. Required for several named draws and an array thetas.
-        level: Limits have confidence 1 - level.
+        names: Names of the d parameters, in the order of the columns of ``thetas``; named draws are
+            put into this order. Required if draws have several names and thetas is an array.
+        level: Limits and the band of the figure have confidence 1 - level; errors with p <= level
+            are printed.
 
     Returns:
-        `PosteriorRanks`, with p-values of ranks, of trends along x and of moments (for at least 4
-        independent draws), and the combined p-value.
+        `PosteriorRanks`, with p-values of the ranks, of trends along x and of moments (for at least
+        4 independent draws), and their combined p-value.
 
     Source: Talts et al. (2018) for the ranks; Lemos et al. (2023) for TARP; those of
     `jaxcal.calibration_test`.

@@ -1,4 +1,4 @@
-"""`repair_posterior`: repair a posterior by simulated pairs."""
+"""`repair_posterior`: correct the errors of a posterior by a map fitted to simulated pairs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,15 +28,15 @@ def repair_posterior(
     level: float = 0.05,
     **options: Unpack[PairOptions],
 ) -> RepairedPosterior:
-    r"""Repair a posterior by simulated pairs that it was not trained on, and certify the gain.
+    r"""Repair a posterior by simulated pairs on which it was not trained, and certify the gain.
 
-    The map T of `jaxcal.repair`, with Jacobian matrix B, acts on free parameters u = g(theta): with
-    bounds, the logit or logarithm of the distance from them (`Space`). Given x, p becomes p',
+    The map T of `jaxcal.repair`, with Jacobian matrix B, acts on free parameters u = g(theta), e.g.
+    log(theta - low) for a lower bound (`Space`). For each x, the posterior p becomes p',
 
     .. math:: \log p'(\theta) = \log p(\theta_0) - \log |B| + \log |g'(\theta)|
         - \log |g'(\theta_0)|, \quad \theta_0 = g^{-1}(T^{-1}(g(\theta))),
 
-    so that the constant of p is unchanged, and no mass leaves the bounds.
+    so p' has the normalizing constant of p, and no mass leaves the bounds.
 
     Args:
         key: Random key: typed, legacy or an integer.
@@ -44,10 +44,10 @@ def repair_posterior(
             and NRE of sbi, functions, networks and flows of JAX and torch. TypeError if it has no
             log densities, solves an ODE for each one, or has log densities for one x only.
         thetas: [n, d] parameters from the prior.
-        xs: [n, ..] observations simulated from them, or a dict of such. Pairs that trained the
-            posterior invalidate the certificate: simulate new ones, or hold some out.
-        summarize: Function of observations [n, ..] that returns inputs of the map, [n, q]; by
-            default the observations, or the network's own embedding of long ones.
+        xs: [n, ..] observations simulated from them, or a dict of such arrays. The certificate is
+            valid only if the posterior was not trained on these pairs.
+        summarize: Function of observations [n, ..] that returns the inputs of the map, [n, q]. By
+            default these are xs or, for over 100 numbers per x, the network's embedding if any.
         folds: As in `jaxcal.repair`.
         level: As in `jaxcal.repair`.
         **options: Those of `score_pairs`: ``prior``, ``bounds``, ``names`` and others.

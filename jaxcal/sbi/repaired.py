@@ -1,4 +1,4 @@
-"""Posteriors after a repair, which take and return arrays or tensors as the originals do."""
+"""Evaluate and sample posteriors after a repair, with arrays or tensors as for the originals."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ TRAINED = "  the gain is valid only if none of these pairs trained the posterior
 
 @dataclass(frozen=True, eq=False)
 class Repaired:
-    """A repaired posterior as input of tests, with scores, densities and a map of draws.
+    """A repaired posterior as tests take it: with scores, densities and a map of draws.
 
     Attributes:
         scorer: The original posterior, over original parameters.
@@ -40,7 +40,7 @@ class Repaired:
 
     @property
     def prior(self) -> Any:
-        """Prior of the original posterior, or None."""
+        """Prior that the original posterior has, or None."""
         return getattr(self.scorer, "prior", None)
 
     def predictions(self, xs: PyTree) -> Any:
@@ -54,7 +54,7 @@ class Repaired:
         return Scores(at) if nodes is None else Scores(at, at_nodes, nodes)
 
     def moved(self, draws: Float[Array, "n m d"], xs: PyTree) -> Float[Array, "n m d"]:
-        """Map draws of n original posteriors to draws of the repaired ones."""
+        """Map draws [n, m, d] of the original posteriors given xs to draws of the repaired ones."""
         original, inputs = self._original(xs), self.features(xs)
         far = -math.log(float(jnp.finfo(draws.dtype).tiny))
         us = jnp.clip(self.space.free(draws), -far, far)  # rounding may put draws on a bound
@@ -77,13 +77,13 @@ class RepairedSampler(Repaired):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RepairedPosterior:
-    """Result of `jaxcal.sbi.repair_posterior`: a posterior for any observation.
+    """Result of `jaxcal.sbi.repair_posterior`: the repaired posterior, for any observation.
 
     Every test of `jaxcal.sbi` accepts it, in particular `check_posterior`.
 
     Attributes:
         source: The original posterior, as passed.
-        repaired: The repaired posterior as input of tests.
+        repaired: The repaired posterior as tests take it, a `Repaired`.
         x_shapes: Shape of one observation, or a dict of shapes.
         notes: Sentences on possible problems of the pairs.
     """
@@ -95,8 +95,8 @@ class RepairedPosterior:
 
     @property
     def certificate(self) -> Repair:
-        """The map, its gain in nats with limits, and the tests before and after the repair. They
-        are invalid if the posterior was trained on these pairs."""
+        """`Repair`: the map, its gain in nats with limits, and the tests before and after it.
+        Gain and tests are invalid if the posterior was trained on the pairs of the repair."""
         return self.repaired.repair
 
     def __repr__(self) -> str:
@@ -110,17 +110,17 @@ class RepairedPosterior:
 
     def predictions(self, xs: PyTree) -> Any:
         """Return the repaired posteriors given n observations, as `jaxcal.sbi.predictions` does.
-        The map of each posterior is computed here, once; log densities can be compiled."""
+        The map of each posterior is computed once, in this call, not for each log density."""
         return self.repaired.predictions(self._rows(xs))
 
     def log_prob(self, theta: ArrayLike, x: Any = None) -> Any:
-        """Return log densities, which are normalized if those of the original are.
+        """Return log densities of the repaired posterior, normalized if those of the original are.
 
-        Direct estimates of sbi (NPE) are renormalized to the bounds. Tensors have no gradients.
+        Densities of sbi's NPE are normalized within the bounds. Returned tensors have no gradients.
 
         Args:
             theta: Parameters, [b, d] or [d].
-            x: One observation for all thetas, or b; by default the original's ``default_x``.
+            x: One observation for all thetas, or b of them; by default `default_x`.
 
         Returns:
             Log densities, [b] or []; -infinity outside the bounds. A tensor if theta or x is one.
@@ -143,16 +143,16 @@ class RepairedPosterior:
     def sample(
         self, shape: Any, x: Any = None, *, key: KeyLike | None = None, **options: Any
     ) -> Any:
-        """Return draws: those of the original after the map. TypeError if it offers no draws.
+        """Return draws of the original posterior, mapped to draws of the repaired one.
 
         Args:
             shape: Shape of the draws, a tuple.
-            x: One observation; by default the original's ``default_x``.
-            key: Random key. Posteriors with their own ``sample`` (sbi) use torch's generator.
-            **options: Options of the original's own ``sample``.
+            x: One observation; by default `default_x`.
+            key: Random key; required unless the original is of sbi (it uses torch's generator).
+            **options: Options of ``sample`` of sbi's posterior.
 
         Returns:
-            Draws, [*shape, d]; a tensor if x or the draws of the original are tensors.
+            Draws, [*shape, d]; a tensor if original draws or x are. TypeError without a sampler.
         """
         shape, observed = tuple(shape), self._observation(x)
         if hasattr(self.source, "default_x") and hasattr(self.source, "sample"):  # as sbi's
@@ -169,7 +169,7 @@ class RepairedPosterior:
         return _like((observed,), drawn[0].reshape(*shape, -1))
 
     def sample_batched(self, shape: Any, x: Any, **options: Any) -> Any:
-        """Return mapped draws [*shape, b, d] of the original's ``sample_batched`` given b xs."""
+        """Return draws [*shape, b, d] given b observations x, by sbi's ``sample_batched``."""
         drawn = self.source.sample_batched(tuple(shape), x=x, **options)
         values = checks.floats(drawn, "draws")
         rows = jnp.moveaxis(values.reshape(-1, *values.shape[-2:]), 1, 0)
@@ -177,7 +177,7 @@ class RepairedPosterior:
         return _like((drawn,), jnp.moveaxis(moved, 0, 1).reshape(values.shape))
 
     def draws(self, draws: ArrayLike, x: Any = None) -> Any:
-        """Map draws [.., d] of the original given one observation to draws of the repaired one."""
+        """Map draws [.., d] of the original, given one observation x, to draws of the repaired."""
         values = checks.floats(draws, "draws")
         d = len(self.repaired.space.low)
         if values.ndim < 1 or values.shape[-1] != d:
@@ -215,7 +215,7 @@ class RepairedPosterior:
         return xs
 
     def _log_inside(self, x: Any, n: int) -> Array:
-        """Return log masses of sbi's direct estimates (NPE) within bounds, [n]; 0 for others."""
+        """Return the log mass of sbi's NPE within the prior's bounds given x, [n]; 0 for others."""
         share = getattr(self.source, "leakage_correction", None)
         if share is None or not self.repaired.space.bounded.any():
             return jnp.zeros(n)

@@ -1,4 +1,4 @@
-"""Results of checking a posterior: a verdict on each hypothesis, and on all of them together."""
+"""Results of `check_posterior`: one per test, and a report with a verdict from all tests."""
 
 from dataclasses import replace
 from importlib import import_module
@@ -35,14 +35,14 @@ KINDS = 5  # kinds of errors: shifts, spreads, correlations, tails, trends in x
 
 
 class PosteriorResult(Result):
-    """Outcome of one test of a posterior, with its diagnosis.
+    """Result of one test of a posterior, with a diagnosis of the posterior's errors.
 
     Attributes:
         test: The `jaxcal.TestResult`.
-        diagnosis: Errors of parameters and their direction: a `Diagnosis` from scores.
-        by_ranks: A `Diagnosis` from ranks among points near each posterior, for the test given x if
-            there are log densities; else None.
-        features: [n, q] observations or summaries, in the order of the contributions.
+        diagnosis: `Diagnosis` from scores: errors of each parameter, and their direction.
+        by_ranks: `Diagnosis` from the ranks of theta that `calibration_test` computes. None for the
+            test of calibration, and if there are no log densities.
+        features: [n, q] observations or their summaries; row i belongs to ``contributions[i]``.
         question: "calibrated", or "conditional" for the test given x.
         names: Names of the parameters.
         notes: Sentences on conversions of the parameters and on possible problems of the pairs.
@@ -88,15 +88,15 @@ class PosteriorResult(Result):
     def findings(self) -> list[str]:
         """Return sentences on significant errors of parameters and in regions of x.
 
-        Each kind of error has a share of the level of the test, with Holm's correction inside:
-        for a right posterior the expected false-positive rate is at most that level.
+        Each of the 5 kinds of error is tested at a fifth of the test's level, with Holm's
+        correction within it: a right posterior gets a sentence with at most that probability.
         """
         of, level = self.told(), self.test.level / KINDS
         return sentences(of, self.names, level, by_ranks=of is self.by_ranks)
 
     def told(self) -> Diagnosis:
-        """Return the diagnosis that is reported: from scores for Gaussian posteriors (with tails
-        from ranks), else `by_ranks` if it exists, as its errors identify parameters."""
+        """Return the diagnosis that is reported: for Gaussian posteriors ``diagnosis`` with tails
+        from ``by_ranks``, for others ``by_ranks``; always ``diagnosis`` if ``by_ranks`` is None."""
         if self.by_ranks is None:
             return self.diagnosis
         if tells(self.diagnosis.shift):
@@ -123,8 +123,8 @@ class PosteriorReport(Result):
     """Results of all tests of one posterior on the same pairs; it prints the errors in words.
 
     Attributes:
-        calibration: `PosteriorResult` of the test of calibration: by moments of log densities, or
-            by scores if there are no log densities.
+        calibration: `PosteriorResult` of the test of calibration: `calibration_test`, or
+            `kccsd_test` if there are no log densities.
         conditional: `PosteriorResult` of the test of whether the posterior is right given x.
         coverage: The `jaxcal.coverage.Coverage` that was passed in, or None.
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
@@ -224,9 +224,9 @@ class PosteriorReport(Result):
     def findings(self) -> list[str]:
         """Return sentences on significant errors of parameters, pairs and regions of x.
 
-        The list is empty unless the combined p-value is at most the level. Each kind of error is
-        tested at an equal share of the level, with Holm's correction: for a right posterior the
-        expected false-positive rate is at most that level.
+        The list is empty if ``p_value`` > ``level``. Each of K kinds of error is tested at level
+        ``level`` / K, with Holm's correction: a right posterior gets sentences with probability at
+        most ``level``.
         """
         if not float(self.p_value) <= self.level:
             return []
@@ -241,12 +241,12 @@ class PosteriorReport(Result):
         return said + excluded(self._excluded, len(self.calibration.contributions))
 
     def diagnosis(self) -> Diagnosis:
-        """Return one diagnosis, which combines the most accurate estimates of each kind of error.
+        """Return one diagnosis, with the most accurate available estimates of each kind of error.
 
-        Shift, spread and trends are from ranks among draws if there are draws; else from scores for
-        Gaussian posteriors, and from ranks among points of the density for others. Correlations
-        are from scores for Gaussian posteriors, else from these points. Tails are from the points.
-        Without log densities, both are from draws if there are at least 4.
+        Shift, spread and trends are from ranks among draws if there are draws; otherwise from
+        scores for Gaussian posteriors, and from ``conditional.by_ranks`` for others. Correlations
+        are from scores for Gaussian posteriors, else from ``conditional.by_ranks``, as tails are.
+        Without log densities, correlations and tails are from draws if there are at least 4.
         """
         by_scores, given_x = self.calibration.diagnosis, self.conditional.diagnosis
         by_ranks, of_points = self._by_ranks(), self.conditional.by_ranks
@@ -269,7 +269,7 @@ class PosteriorReport(Result):
         )
 
     def _by_ranks(self) -> Diagnosis | None:
-        """Return the diagnosis from ranks that `diagnosis` uses, or None if it uses none."""
+        """Return the diagnosis from ranks on which `diagnosis` is based; None if on scores."""
         if self.ranks is not None and self.ranks.source == DRAWS:
             return self.ranks.diagnosis
         told = self.conditional.told()
@@ -319,7 +319,7 @@ class PosteriorReport(Result):
         return sum(int(notes[code]) for code in codes) if self._of_densities else 0
 
     def _reasons(self) -> list[str]:
-        """Return the reasons of tests without a verdict; empty if all tests have one."""
+        """Return a reason for each test with the verdict "cannot tell"; [] if there is none."""
         judged: list[Any] = [self.calibration.test, self.conditional.test]
         if self.ranks is not None and self.ranks.exchangeability is not None:
             judged.append(self.ranks.exchangeability)
@@ -371,7 +371,7 @@ class PosteriorReport(Result):
         return "nothing that can be named"
 
     def _how(self, name: str) -> str:
-        """Return a remark on the p-value of a test: its strongest part, or all its parts; or ""."""
+        """Return a remark on test ``name``: its strongest part, its p-values, or "" for none."""
         if name == "moments" and self.calibration.test.parts is not None:
             parts = self.calibration.test.parts
             if self._excluded:

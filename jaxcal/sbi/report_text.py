@@ -1,4 +1,4 @@
-"""Text of posterior reports: the questions, what each test detects, and the errors."""
+"""Compose the text of posterior reports: questions, what each test detects, and errors."""
 
 import numpy as np
 from jaxtyping import Array
@@ -46,8 +46,8 @@ SIGHT = {
 
 
 def table(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
-    """Return a header line and a line per parameter with its shift and spread by itself, or, from
-    scores of posteriors that are not Gaussian, with p-values given the other parameters."""
+    """Return a header line and a line per parameter, with estimates of its shift and spread. If
+    shifts have no limits (`Diagnosis.shift`): with p-values given the other parameters instead."""
     wide = max(9, *(len(name) for name in names))
     if not (tells(d.shift) and tells(d.marginal_spread)):
         lines = [f"{'parameter':{wide}}   given the others: mean, p (Holm)   spread, p (Holm)"]
@@ -73,7 +73,7 @@ def table(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
 
 
 def _by_itself(spread: Means) -> list[str]:
-    """Return texts "ratio (low to high)" of claimed over actual deviation of each parameter."""
+    """Return texts "ratio (low to high)": claimed / actual standard deviation per parameter."""
     values = np.exp(np.asarray([spread.estimate, spread.low, spread.high]))
     return [f"{ratio:.2f} ({low:.2f} to {high:.2f})" for ratio, low, high in values.T]
 
@@ -95,9 +95,9 @@ def least_p_value(d: Diagnosis) -> float:
 def _by_themselves(
     d: Diagnosis, names: tuple[str, ...], level: float, *, by_ranks: bool
 ) -> list[str]:
-    """Return sentences on marginal spreads and tails of parameters, and correlations of pairs: none
-    on tails of a parameter with a significant shift or spread, which may change them, and none on
-    its correlations if that error is large and the diagnosis is ``by_ranks``."""
+    """Return sentences on significant errors of marginal spreads, correlations and tails. A shift
+    or spread error may change the others: if a parameter has a significant one, its tails are
+    omitted; and if that error is large and the diagnosis is ``by_ranks``, its correlations too."""
     said: list[str] = []
     wrong, far = np.zeros((2, len(names)), bool)
     if d.shift is not None and d.marginal_spread is not None:
@@ -143,8 +143,8 @@ def sentences(
     d: Diagnosis, names: tuple[str, ...], level: float, *, by_ranks: bool = False
 ) -> list[str]:
     """Return sentences on errors with Holm-adjusted p-values of at most ``level``. They name
-    parameters only if each moment concerns one parameter alone, as moments of ranks (``by_ranks``)
-    and of scores of Gaussian posteriors do."""
+    parameters if errors identify these: from ranks (``by_ranks``), or from scores of Gaussian
+    posteriors (whose ``d.shift`` has finite limits). Otherwise see `_unnamed`."""
     if not tells(d.shift):
         return _unnamed(d, level)
     said: list[str] = []
@@ -169,8 +169,8 @@ def sentences(
 
 
 def exchanges(ratios: Array | None, names: tuple[str, ...], level: float) -> list[str]:
-    """Return a sentence on the two parameters whose exchange increases the density most; none
-    unless a right posterior has such an increase with probability <= ``level`` (Markov)."""
+    """Return a list: a sentence on the exchange (j, k) of largest log ratio. [] without ratios, or
+    if it is < log(d (d - 1) / (2 level)): probability >= 1 - level for a right posterior."""
     if ratios is None:
         return []
     logs, d = np.asarray(ratios, float), len(names)
@@ -185,8 +185,8 @@ def exchanges(ratios: Array | None, names: tuple[str, ...], level: float) -> lis
 
 
 def excluded(count: int, n: int) -> list[str]:
-    """Return a sentence if in a tenth of the n pairs, and in at least 2, theta has almost no
-    posterior density. A pair of a right posterior is one of these with probability 1e-6."""
+    """Return a sentence if ``count``, the number of pairs with almost no posterior density at
+    theta, is at least max(2, n / 10); else []. A right posterior has P(count > 0) = 1e-6."""
     if count < max(2, n / 10):
         return []
     return [
@@ -196,8 +196,8 @@ def excluded(count: int, n: int) -> list[str]:
 
 
 def _unnamed(d: Diagnosis, level: float) -> list[str]:
-    """Return sentences on errors from scores of posteriors that are not Gaussian: whether there are
-    any, and the feature of x along which they change most. They name no parameter."""
+    """Return sentences that name no parameter, for scores of posteriors that are not Gaussian: one
+    if moments are wrong, one on the feature x[j] along which errors change most."""
     said: list[str] = []
     least = min(float(np.min(np.asarray(means.p_adjusted))) for means in (d.bias, d.spread))
     if least <= level:

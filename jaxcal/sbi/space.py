@@ -1,4 +1,4 @@
-r"""Bounded parameters mapped to the whole space.
+r"""Map bounded parameters to the whole space.
 
 The identity behind Stein tests, :math:`E_p[l s_p + \nabla l] = 0` for a density p with score
 :math:`s_p` and functions l, is an integration by parts: its boundary term vanishes on the whole
@@ -24,11 +24,11 @@ Rows = Float[Array, "*batch d"]
 
 
 class Space(eqx.Module):
-    """d parameters with bounds, and their free versions on the whole line.
+    """Bounds of d parameters, and the map between these and free parameters on the whole line.
 
     The free parameter u of theta is the logit of (theta - low) / (high - low) between two bounds,
     log(theta - low) with a lower bound only, -log(high - theta) with an upper bound only, and theta
-    without bounds. It increases with theta, so "too high" has the same meaning for both.
+    without bounds. u increases with theta, so "too high" means the same for u and theta.
 
     Attributes:
         low: Lower bounds, [d]; -infinity for none.
@@ -44,7 +44,7 @@ class Space(eqx.Module):
         return np.isfinite(np.asarray(self.low)) | np.isfinite(np.asarray(self.high))
 
     def free(self, thetas: Rows) -> Rows:
-        """Return free parameters; infinite on a bound, NaN beyond it."""
+        """Return the free parameters of thetas: infinite for a theta on a bound, NaN beyond it."""
         low, high = self._finite(thetas)
         # 1 where a logarithm is not used: its infinite slope would make the gradient NaN
         up = jnp.log(self._by_bounds(thetas - low, thetas - low, 1.0, 1.0))
@@ -52,7 +52,7 @@ class Space(eqx.Module):
         return self._by_bounds(up - down, up, -down, thetas).astype(thetas.dtype)
 
     def bound(self, us: Rows) -> Rows:
-        """Return the inverse of `free`."""
+        """Return the parameters theta of free parameters: the inverse of `free`."""
         low, high = self._finite(us)
         between = low + (high - low) * jax.nn.sigmoid(us)
         distance = self._distance(us)
@@ -94,10 +94,10 @@ class Space(eqx.Module):
 
 
 def space_of(prior: PriorLike | None, bounds: ArrayLike | None, d: int, dtype: DTypeLike) -> Space:
-    """Return the space of the parameters, from ``bounds`` (low, high) or the prior's support.
+    """Return the space of the parameters, from ``bounds`` (low, high), else the prior's support.
 
-    The prior may be a numpyro or torch distribution over vectors [d]; without a support or bounds,
-    all parameters are unbounded. ValueError for discrete parameters and supports that are no box.
+    The prior may be a numpyro or torch distribution over vectors [d]. If neither gives bounds, all
+    parameters are unbounded. ValueError for a discrete parameter or a support that is not a box.
     """
     if bounds is not None:
         if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:
@@ -130,9 +130,9 @@ def _wide(edge: Any, d: int, dtype: DTypeLike, name: str = "bounds") -> Array:
 def _blocks(prior: Any) -> list[tuple[Any, Any]]:
     """Return (low, high) of each block of parameters of a prior; [] if it declares no support.
 
-    A `TransformedDistribution` of numpyro or torch declares the codomain of its last transform, the
-    real line for an affine one. The support of its base is mapped instead, if every transform is
-    increasing or decreasing in each coordinate.
+    A `TransformedDistribution` of numpyro or torch declares the codomain of its last transform as
+    support, which is too wide for, say, an affine map. So the support of the base distribution is
+    mapped instead, if each transform is increasing or decreasing in each coordinate.
     """
     kind = type(prior).__name__
     if kind in ("Independent", "ExpandedDistribution"):
@@ -155,8 +155,8 @@ def _blocks(prior: Any) -> list[tuple[Any, Any]]:
 
 
 def _image(transform: Any, rising: Any, *interval: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the edges of the image of an interval (low, high) under a monotone transform. Edges of
-    its domain become those of its codomain, where its values may be clipped or NaN."""
+    """Return (low, high) of the image of an interval under a monotone transform. An end on an edge
+    of the domain maps to the edge of the codomain, as values there may be clipped or NaN."""
     edges = [*interval, *next(_edges(transform.domain)), *next(_edges(transform.codomain))]
     arrays = [np.asarray(checks.floats(edge, "prior")) for edge in edges]
     low, high, start, end, least, most = arrays
@@ -175,7 +175,7 @@ def _image(transform: Any, rising: Any, *interval: Any) -> tuple[np.ndarray, np.
 
 
 def is_of_torch(value: Any) -> bool:
-    """Return whether an object's class or base class is from torch, sbi or a flow library."""
+    """Return whether an object's class or a base class is from torch, sbi, zuko or lampe."""
     libraries = {base.__module__.split(".")[0] for base in type(value).__mro__}
     return bool(libraries & {"torch", "sbi", "zuko", "lampe"})
 
@@ -213,7 +213,7 @@ def _edges(support: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def check_inside(space: Space, thetas: Array, names: Sequence[str]) -> None:
-    """Raise ValueError if parameters lie on or beyond a bound."""
+    """Raise ValueError if any of the parameters [n, d] lies on or beyond a bound."""
     values = np.asarray(thetas)
     outside = (values <= np.asarray(space.low)) | (values >= np.asarray(space.high))
     if outside.any():
@@ -228,8 +228,8 @@ def check_inside(space: Space, thetas: Array, names: Sequence[str]) -> None:
 
 
 def check_continuous(thetas: Array, names: Sequence[str]) -> None:
-    """Raise ValueError if a parameter seems discrete: more than 10 values are small enough that
-    their type could represent eighths, and all of these are integers."""
+    """Raise ValueError if a parameter seems discrete: more than 10 of its values have a float
+    spacing of at most 1 / 8, and all of these values are integers."""
     values = np.asarray(thetas)
     digits = np.spacing(np.abs(values)) <= 1 / 8
     discrete = np.all(~digits | (values == np.round(values)), axis=0) & (digits.sum(axis=0) > 10)
@@ -245,10 +245,10 @@ def check_continuous(thetas: Array, names: Sequence[str]) -> None:
 
 def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
     """Return indices of parameters whose values appear uniform between two bounds; [] for n < 200.
-    The range of n >= 200 draws from a density of one mode with vanishing tails is more than 3.6
-    standard deviations; that of a uniform density is 3.46. Distribution functions of two such modes
-    with a smaller range differ from a uniform one by more than .12 (that of 200 uniform values in
-    .007 of cases)."""
+    Two conditions. 3 < range / standard deviation < 3.6: it is 3.46 for a uniform density, above
+    3.6 for n >= 200 draws from one mode with vanishing tails. And the distribution function of the
+    values differs by < .12 from a uniform one: that of two modes with such a range differs by more,
+    that of 200 uniform values does so with probability .007."""
     values = np.asarray(checks.floats(thetas, "thetas"), float)
     if len(values) < 200:
         return []
@@ -261,7 +261,7 @@ def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
 
 @dataclass(frozen=True)
 class _FreedDensity:
-    """The log density of free parameters: that of bounded parameters plus the log-Jacobian."""
+    """Log density of free parameters: ``log_density`` of bounded ones, plus the log-Jacobian."""
 
     log_density: LogDensity
 
@@ -272,7 +272,7 @@ class _FreedDensity:
 
 class FreedDistribution(eqx.Module):
     """The distribution of free parameters, from a distribution of bounded parameters with batch
-    shape [n] and event shape [d] or []. It has those methods of numpyro that tests use."""
+    shape [n] and event shape [d] or []. Has the methods of numpyro distributions that tests use."""
 
     distribution: Any
     space: Space
@@ -303,7 +303,7 @@ class FreedDistribution(eqx.Module):
 
 @dataclass(frozen=True)
 class _BoundDensity:
-    """The log density of bounded parameters, from that of free ones; -infinity out of bounds."""
+    """Log density of bounded parameters, from ``log_density`` of free ones; -inf out of bounds."""
 
     log_density: LogDensity
 
@@ -342,7 +342,7 @@ class BoundDistribution(eqx.Module):
 
 
 def bound_again(predictions: Any, space: Space) -> Any:
-    """Convert predictions of free parameters to predictions of bounded ones."""
+    """Return predictions of bounded parameters from predictions of free ones."""
     if not space.bounded.any():
         return predictions
     if isinstance(predictions, Unnormalized):
@@ -352,13 +352,13 @@ def bound_again(predictions: Any, space: Space) -> Any:
 
 
 def over_free(predictions: Unnormalized, space: Space) -> Unnormalized:
-    """Convert densities of bounded parameters to densities of free ones; works inside of jit."""
+    """Return the densities of free parameters from those of bounded ones; works inside of jit."""
     params, axes = (space, predictions.params), (None, predictions.in_axes)
     return Unnormalized(_FreedDensity(predictions.log_density), params, in_axes=axes)
 
 
 def freed(predictions: Any, space: Space) -> Any:
-    """Convert an `Unnormalized` or a distribution from bounded to free parameters."""
+    """Return predictions of free parameters from predictions of bounded ones, of either type."""
     if isinstance(predictions, Unnormalized):
         return over_free(predictions, space) if space.bounded.any() else predictions
     if not space.bounded.any() and predictions.event_shape:

@@ -22,14 +22,14 @@ MOST_EXCHANGED = 10  # largest number of parameters whose exchanges are computed
 
 @jax.jit
 def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
-    """Return two numbers of rows that repeat another one beyond chance: of thetas, and of pairs."""
+    """Return the numbers of rows that repeat another row beyond chance: in thetas, and in pairs."""
     n = len(thetas)
     alone = repeated_rows(thetas, fingerprints(thetas, n), jnp.zeros(n, jnp.uint32))
     return alone, jnp.sum(copies(thetas, features))
 
 
 def simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
-    """Return sentences on thetas that repeat with different xs (tests report repeated pairs)."""
+    """Return a sentence if thetas repeat with different xs (the tests report repeated pairs)."""
     n = len(thetas)
     count, with_features = map(int, _repeats(thetas, features))
     if count <= with_features:
@@ -65,8 +65,8 @@ def about_space(
 
 
 def about_rounding(unconverted: Any, xs: Any, valid: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence if the conversion of ``unconverted`` to ``xs`` moved numbers by more than
-    .005 standard deviations of their column, in about 1,000 of the ``valid`` rows."""
+    """Return a sentence if the conversion of ``unconverted`` to ``xs`` changed a number by > .005
+    standard deviations of its column. At most about 1,000 of the ``valid`` rows are examined."""
     leaves = (
         zip(unconverted.values(), xs.values(), strict=True)
         if isinstance(xs, dict)
@@ -93,7 +93,7 @@ def about_rounding(unconverted: Any, xs: Any, valid: np.ndarray) -> tuple[str, .
 
 
 def about_scores(scores: Scores) -> tuple[str, ...]:
-    """Return sentences on scores that are not finite, or that clipping seems to have set to 0."""
+    """Return sentences on scores that are not finite, and on scores that are exactly 0."""
     at, at_nodes = np.asarray(scores.at_targets), np.asarray(scores.at_nodes)
     bad = int(np.sum(~np.all(np.isfinite(at), axis=1)))
     bad_nodes = int(np.sum(~np.all(np.isfinite(at_nodes), axis=(1, 2))))
@@ -128,7 +128,7 @@ def about_scores(scores: Scores) -> tuple[str, ...]:
 
 
 def about_tails(at: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence if 2 % of >= 100 pairs hold over half of a parameter's squared scores."""
+    """Return a sentence if 2 % of n >= 100 pairs have over half of a parameter's squared scores."""
     squares = np.sort(at.astype(float) ** 2, axis=0)[::-1]
     total = squares.sum(axis=0)
     if len(at) < 100 or not np.all(np.isfinite(total) & (total > 0)):
@@ -145,7 +145,7 @@ def about_tails(at: np.ndarray) -> tuple[str, ...]:
 
 
 def about_count(n: int) -> tuple[str, ...]:
-    """Return a sentence if there are few pairs."""
+    """Return a sentence if there are fewer than `FEW` pairs."""
     if n >= FEW:
         return ()
     return (
@@ -161,8 +161,8 @@ def about_prior(
     features: np.ndarray,
     draws: np.ndarray | None,
 ) -> tuple[str, ...]:
-    """Return sentences if ``prior`` differs from the posterior's prior ``trained_with``, and if a
-    Kolmogorov-Smirnov test rejects that thetas and ``draws`` of the prior agree in a parameter."""
+    """Return a sentence if ``prior`` differs from the posterior's prior ``trained_with``, and one
+    if Kolmogorov-Smirnov tests reject that thetas are distributed like ``draws`` of the prior."""
     notes = ()
     if trained_with is not None and prior is not trained_with and prior is not None:
         here, there = prior_log_probs(prior, thetas), prior_log_probs(trained_with, thetas)
@@ -193,7 +193,7 @@ def about_prior(
 
 
 def _unlike(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return a mask [d] of columns whose distribution clearly differs from that of the draws."""
+    """Return a mask [d]: p-value of a Kolmogorov-Smirnov test of the two columns < `UNLIKELY`."""
     import scipy.stats
 
     columns = zip(values.T, draws.T, strict=True)
@@ -202,7 +202,7 @@ def _unlike(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 
 def prior_log_probs(prior: Any, thetas: np.ndarray) -> np.ndarray | None:
-    """Return log densities [n], all -infinity if the prior rejects a theta; None if none exist."""
+    """Return log densities [n], None without ``log_prob``; all -inf if torch rejects a theta."""
     if not hasattr(prior, "log_prob"):
         return None
     if is_of_torch(prior):
@@ -222,8 +222,8 @@ def prior_log_probs(prior: Any, thetas: np.ndarray) -> np.ndarray | None:
 def about_training(
     moments: tuple[np.ndarray, np.ndarray] | None, features: np.ndarray
 ) -> tuple[str, ...]:
-    """Return a sentence if means or deviations of xs differ clearly from ``moments``, the pair of
-    these in the network's training data (None if unknown)."""
+    """Return a sentence if means or deviations of xs [n, q] differ clearly from ``moments``, (mean,
+    deviation) of the network's training data, or None if unknown; no sentence for n < 10."""
     if moments is None or len(features) < 10:
         return ()
     mean, sd = (np.broadcast_to(np.ravel(part), features.shape[1:]) for part in moments)
@@ -243,9 +243,9 @@ def about_training(
 def exchange_evidence(
     predictions: Predictions, thetas: Float[Array, "n d"], space: Space
 ) -> Float[Array, "d d"] | None:
-    r"""Return log ratios [d, d] of the density of all rows with parameters j < k exchanged to the
-    density itself; None for d = 1 and for d > `MOST_EXCHANGED`. Entries are -infinity for j >= k,
-    for different bounds, and unless most rows gain density, so that a few rows cannot decide.
+    r"""Return log ratios [d, d]: the log density of all rows with parameters j < k exchanged, minus
+    that without exchange; None for d = 1 and d > `MOST_EXCHANGED`. An entry is -infinity if j >= k,
+    if bounds of j and k differ, or if the median row does not gain (so that few cannot decide).
 
     An exchange preserves volume, so the ratio has mean at most 1 under the right posterior, and
     exceeds :math:`1 / \alpha` with probability at most :math:`\alpha`.
@@ -266,8 +266,8 @@ def exchange_evidence(
 def _exchanged(
     predictions: Predictions, thetas: Float[Array, "n d"], first: Array, second: Array
 ) -> Float[Array, " k"]:
-    """Return the change of the log density of all rows by each of k exchanges of two columns, or
-    -infinity if the median change of a row is not positive."""
+    """Return the change of the summed log density for each of k exchanges of two columns, or
+    -infinity if the median change over rows is not positive."""
     here = log_densities_at(predictions, thetas)
 
     def gained(pair: tuple[Array, Array]) -> Array:

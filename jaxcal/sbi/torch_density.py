@@ -1,6 +1,6 @@
-"""Log densities of torch posteriors: sbi's of every kind, zuko's and lampe's flows, distributions.
+"""Extract log densities from posteriors of torch: objects of sbi, zuko, lampe; distributions.
 
-All functions take and return tensors, row by row: parameters [b, d] and observations [b, ..].
+The functions take b rows of tensors, parameters [b, d] and observations [b, ..], and return b rows.
 """
 
 import copy
@@ -27,19 +27,19 @@ LEAKING = (
 
 @dataclass(frozen=True)
 class TorchDensity:
-    """Log densities of posteriors, up to a constant per row, and related functions.
+    """Functions and settings by which `TorchPosterior` evaluates and samples a posterior.
 
     Attributes:
-        log_prob: ``log_prob(theta, x)`` of tensors [b, d] and [b, ..], which returns [b].
-        score: ``score(theta, x)``, [b, d]; None if it is the gradient of log_prob.
-        draw: ``draw(x, m)``, m draws of each posterior, [m, b, d]; None if draws need a chain.
-        embed: ``embed(x)``, the network's own summaries of x, [b, q]; None if it has none.
-        prior: The posterior's prior, or None.
-        networks: Modules that are put in eval mode; the first parameter sets device and type.
+        log_prob: ``log_prob(theta, x)``, log densities [b], up to a constant for each x.
+        score: ``score(theta, x)``, [b, d]; None if it is computed as the gradient of log_prob.
+        draw: ``draw(x, m)``, m draws of each posterior, [m, b, d]; None if that needs MCMC.
+        embed: ``embed(x)``, the embedding of x by the network, [b, q]; None if it has none.
+        prior: Prior of the posterior, or None.
+        networks: Modules to put in eval mode; their first float tensor sets device and type.
         theta_shape: Shape of one parameter vector that the network expects, or None.
         x_shape: Shape of one observation that the network expects, or None.
-        slow: Whether a log density solves an ODE, which is too slow for tests that need many.
-        notes: Sentences on what is tested.
+        slow: Whether each log density needs an ODE to be solved.
+        notes: Sentences on how the tested density differs from that of ``.sample()``.
     """
 
     log_prob: Callable[[Tensor, Tensor], Tensor]
@@ -57,12 +57,12 @@ class TorchDensity:
 def density_of(posterior: Estimator, prior: Prior = None) -> TorchDensity:
     """Return the `TorchDensity` of an object of torch, sbi, zuko or lampe.
 
-    TypeError if it has no log density, or only for one observation; ValueError if a likelihood or
-    ratio has no prior, or if it cannot be decided whether an estimator is one of NPE or of NLE.
+    TypeError if the object has no log density, or only for one observation. ValueError if it is a
+    likelihood or ratio without a prior, or an estimator that may be of NPE or of NLE.
 
     Args:
         posterior: See `jaxcal.sbi.TorchPosterior`.
-        prior: Prior for an estimator of a likelihood or ratio; used if the object has none.
+        prior: Prior for an estimator of a likelihood or ratio; ignored if the object has one.
     """
     name = type(posterior).__name__
     if name == "VIPosterior":
@@ -116,7 +116,7 @@ def density_of(posterior: Estimator, prior: Prior = None) -> TorchDensity:
 
 
 def _direct(owner: Estimator, prior: Prior) -> TorchDensity:
-    """Return the density of NPE without its correction for leakage, which depends on x only."""
+    """Return the density of NPE without sbi's leakage correction, a constant for each x."""
     estimator = owner.posterior_estimator
     if getattr(owner, "_apply_correction", False):  # NPE-A after several rounds
         return TorchDensity(
@@ -138,7 +138,7 @@ def _posterior_estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _vector_field(estimator: Estimator, prior: Prior) -> TorchDensity:
-    """Return the density of NPSE or FMPE by probability flow, and the network's score of NPSE."""
+    """Return the density of NPSE or FMPE by probability flow; scores of NPSE are the network's."""
     import torch  # pyright: ignore[reportMissingImports]
     from sbi.inference.potentials import (  # pyright: ignore[reportMissingImports]
         vector_field_potential,
@@ -198,8 +198,8 @@ def _ratio(estimator: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
-    """Return the density of an estimator from ``.train()``, read as NPE. ValueError if theta and x
-    have equal size: it may be NLE then (for other sizes, `TorchPosterior.prepare` detects NLE)."""
+    """Return the density of an estimator from ``.train()``, which must be of NPE. ValueError if
+    theta and x have equal size: it may be of NLE (`TorchPosterior.prepare` detects other sizes)."""
     input_size, size_given = map(math.prod, (estimator.input_shape, estimator.condition_shape))
     if input_size == size_given:
         raise ValueError(
@@ -291,7 +291,7 @@ def _ensemble(posterior: Estimator, prior: Prior) -> TorchDensity:
 
 
 def _unbounded(prior: Prior) -> bool:
-    """Return whether the support of a prior of torch is the whole space, or unknown."""
+    """Return whether a torch prior has the whole space as support; True also if it is unknown."""
     support = getattr(prior, "support", None)
     if support is None or not hasattr(support, "check"):
         return True
@@ -303,7 +303,7 @@ def _unbounded(prior: Prior) -> bool:
 
 
 def _potential_at(potential: Estimator, theta: Tensor, x: Tensor) -> Tensor:
-    """Return the potential of each pair, [b]; the object's own observation is restored."""
+    """Return the potential of each pair, [b]; the observation set in it before is restored."""
     observed = {
         name: vars(potential)[name] for name in ("_x_o", "_x_is_iid") if name in vars(potential)
     }
@@ -364,7 +364,7 @@ def _of_lampe(posterior: Estimator, name: str) -> bool:
 
 
 def _arguments(function: Callable[..., object]) -> int:
-    """Return 1 if a function takes or requires one positional argument, else 2."""
+    """Return 1 if a function takes, or requires, exactly one positional argument, else 2."""
     forward = getattr(function, "forward", function)
     try:
         parameters = inspect.signature(forward).parameters.values()

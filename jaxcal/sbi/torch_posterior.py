@@ -1,6 +1,6 @@
-"""Posteriors of PyTorch, in particular of sbi, with scores by torch's automatic differentiation.
+"""Compute scores of posteriors of PyTorch, in particular of sbi, by automatic differentiation.
 
-Inside JAX programs their log densities are callbacks, with first and second derivatives.
+In JAX programs the log densities become callbacks, with first and second derivatives.
 """
 
 import contextlib
@@ -31,16 +31,16 @@ BATCH = 10_000
 class TorchPosterior:
     """A posterior whose log density is computed by torch.
 
-    The networks are evaluated on their device, in their type, in eval mode, and outside of
-    ``torch.no_grad`` and ``torch.inference_mode``; the object is not modified.
+    Networks are evaluated on their own device, in their own float type, in eval mode, and outside
+    of ``torch.no_grad`` and ``torch.inference_mode``; ``posterior`` is not modified.
 
     Args:
         posterior: One of these.
 
             - A posterior of sbi: NPE, NLE, NRE (sampled in any way), NPSE, FMPE, an
               ``EnsemblePosterior``, or a potential.
-            - The estimator that ``.train()`` returns for NPE or NRE, not for NLE. For NRE pass
-              ``prior``. ValueError for NPE if x has as many numbers as theta, as it may be NLE.
+            - The estimator that ``.train()`` returns for NPE or NRE (pass ``prior``), not for NLE.
+              ValueError for NPE if x has as many numbers as theta: it may be an estimator of NLE.
             - A flow of zuko or lampe, or any function x -> distribution of torch, batch shape [n].
             - A function ``log_prob(thetas, xs)`` of tensors [n, d] and [n, ..] that returns [n] and
               may be unnormalized.
@@ -49,7 +49,7 @@ class TorchPosterior:
         like: A tensor whose device and type are used for inputs if the posterior has no network.
 
     Cost: one gradient per row; for FMPE the solution of an ODE and its adjoint per batch. Scores of
-    NPSE are those of its network, at its smallest noise.
+    NPSE are the output of its network at the smallest noise level.
 
     Example:
         >>> import torch
@@ -81,7 +81,7 @@ class TorchPosterior:
             self.predictions = self.at
 
     def prepare(self, thetas: Array, xs: PyTree) -> None:
-        """Raise ValueError if thetas or xs differ in size from what the network was trained on."""
+        """Raise ValueError if thetas or xs differ in size from those the network was trained on."""
         wanted = self.density.x_shape
         if wanted is None or isinstance(xs, dict):
             return
@@ -107,11 +107,11 @@ class TorchPosterior:
         return Scores(jnp.asarray(at, thetas.dtype), jnp.asarray(at_nodes, thetas.dtype), nodes)
 
     def at(self, xs: PyTree) -> Unnormalized:
-        """Return the posteriors given xs, whose log densities are computed by callbacks."""
+        """Return the n posteriors given xs [n, ..]; their log densities are callbacks to torch."""
         return called_back(self, jax.tree.map(jnp.asarray, _arrays(xs)))
 
     def summaries(self, xs: PyTree) -> np.ndarray | None:
-        """Return the network's own embedding of xs, [n, q], or None if it has none."""
+        """Return the network's embedding of xs, [n, q], or None if it has no embedding."""
         embed = self.density.embed
         if embed is None or isinstance(xs, dict):
             return None
@@ -119,7 +119,7 @@ class TorchPosterior:
         return np.concatenate([part[0] for part in parts])
 
     def training_moments(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return mean and deviation of the training xs, or None unless a network stores them."""
+        """Return mean and deviation of the training xs; None if no embedding net stores them."""
         size = math.prod(self.density.x_shape or ())
         for network in self.density.networks if self.density.embed is not None else ():
             for module in network.modules():
@@ -130,26 +130,26 @@ class TorchPosterior:
         return None
 
     def scores(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray:
-        """Return the score of each pair, [n, d]; NaN where a computed log density is not finite."""
+        """Return the scores of the pairs, [n, d], of `logs_and_scores` with ``logs=False``."""
         return self.logs_and_scores(thetas, xs, logs=False)[1]
 
     def log_densities(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray:
-        """Return the log density of every pair, [n], up to a constant per row."""
+        """Return the log density of each pair, [n], up to a constant that depends on x."""
         parts = self._walk(thetas, xs, lambda t, x: (self._log_prob(t, x),), gradients=False)
         return np.concatenate([part[0] for part in parts])
 
     def logs_and_scores(
         self, thetas: np.ndarray, xs: PyTree, *, logs: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return log densities [n] and scores [n, d] of every pair. Without ``logs``, log densities
-        are 0 if the network computes scores itself."""
+        """Return log densities [n] and scores [n, d] of the pairs; scores are NaN where the density
+        is not finite. ``logs=False`` returns log densities of 0 if the network outputs scores."""
         both = partial(self._both, logs=logs)
         parts = list(self._walk(thetas, xs, both, gradients=True))
         values, scores = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
         return values, scores
 
     def curvature(self, thetas: np.ndarray, xs: PyTree, directions: np.ndarray) -> np.ndarray:
-        """Return Hessians of log densities times ``directions``, [n, d]; TypeError for an ODE."""
+        """Return H_i directions[i], [n, d]; H_i: Hessian of log density i. TypeError for ODEs."""
         torch = _torch()
         if self.density.slow:
             raise TypeError("posterior: the solution of an ODE has no second derivatives here")
@@ -217,7 +217,7 @@ class TorchPosterior:
         gradients: bool,
         rows: int | None = None,
     ) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield ``function(theta, x)`` of each batch, in NumPy; theta is None if thetas are."""
+        """Yield ``function(theta, x)`` of each batch in NumPy; theta is None if ``thetas`` is."""
         torch = _torch()
         leaves = jax.tree.leaves(xs)
         n, size = len(leaves[0] if thetas is None else thetas), rows or self.batch

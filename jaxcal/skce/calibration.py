@@ -140,7 +140,7 @@ def _no_class_kernel(kernel: Any, m: int) -> TypeError:
 
 
 def of_targets_alone(spec: Specification) -> None:
-    """Raise TypeError unless the target kernel is a function of targets alone."""
+    """Raise TypeError if the target kernel also depends on the predictions."""
     if isinstance(spec.target_kernel, MatrixKernel):
         raise TypeError("target_kernel: a function of two predictions is for skce_test and skce")
 
@@ -202,7 +202,7 @@ def skce_test(
             classes, for m classes up to n^2 (m - 1) = 10^8, and for normals, Laplace distributions
             and their mixtures up to n = 64 with a target kernel that has closed forms (Gaussian;
             for Laplace distributions `L1Laplace`). Otherwise, and with ``features`` or K(p, q),
-            `jaxcal.nulls.Wild`: no verdict if rare targets decide, and under ten are expected.
+            `jaxcal.nulls.Wild`: no verdict if rare targets, expected under ten times, decide it.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         base_measure: Nodes of divergences that need scores, as in `jaxcal.kccsd_test`.
         n_nodes: Number of these nodes to draw, as in `jaxcal.kccsd_test`.
@@ -212,7 +212,7 @@ def skce_test(
             bandwidths that you set are then in standard deviations.
         whiten: `jaxcal.whitening.Moments()`, or another whitener, transforms targets and
             predictions to the units of each prediction, as in `jaxcal.kccsd_test`, for the target
-            kernel. From draws, it uses the half for the divergence. Not for classes.
+            kernel. For `jaxcal.Draws` it uses their half for the divergence. Not for classes.
         features: `RandomFeatures(key, 100)` replaces the pairs by random features of the kernel, in
             linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are stored either.
         tile: Rows and columns of a block of pairs that is computed at a time.
@@ -296,8 +296,8 @@ def kce(
 ) -> Array:
     """Estimate the kernel calibration error (KCE): the square root of the biased SKCE.
 
-    The derivative is 0 where the estimate is 0. If the biased SKCE is negative, the result is 0
-    down to -100 eps (rounding) and NaN below; positive definite kernels of height 1 exclude that.
+    The derivative is 0 where the estimate is 0. A negative biased SKCE gives 0 down to -100 eps
+    (rounding), and NaN below, which positive definite kernels with k(x, x) = 1 exclude.
 
     Args:
         key: Random key, used only where draws are needed.

@@ -44,9 +44,9 @@ class BlockEstimates(Result):
     def lower_bound(self, level: float = 0.05) -> Scalar:
         """Return a lower bound of the squared error, ``max(0, estimate - t standard_error)``, [].
 
-        t is the quantile of 1 - ``level`` of Student's t, one degree of freedom less than blocks,
-        and for many blocks 1 - ``level`` is the confidence of the bound: it inverts the test
-        `jaxcal.nulls.BlockNormal`.
+        t is the quantile 1 - ``level`` of Student's t with m - 1 degrees of freedom for m blocks.
+        The bound inverts the test `jaxcal.nulls.BlockNormal`; for many blocks its confidence is
+        1 - ``level``. NaN for one block.
         """
         from scipy.special import stdtrit
 
@@ -144,8 +144,8 @@ def skce_interval(result: TestResult | BlockEstimates, *, level: float = 0.05) -
     r"""Return a normal interval for the squared calibration error of a MISCALIBRATED model.
 
     For the result of `skce_test` it is :math:`\hat{SKCE} \pm z\,2\sqrt{\hat\zeta_1 / n}`: z is
-    the normal quantile of 1 - ``level`` / 2, and :math:`\zeta_1` the variance of the mean of the
-    kernel h of `skce` given one observation. For `BlockEstimates` the spread of the blocks is used.
+    the normal quantile of 1 - ``level`` / 2, and :math:`\zeta_1` the variance of E[h(X, X') | X],
+    with h the kernel of `skce`. For `BlockEstimates` the spread of the blocks is used instead.
     Near calibration the limit is not normal: use the p-value. The lower end is not clipped at 0.
 
     Args:

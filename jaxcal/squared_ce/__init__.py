@@ -1,7 +1,7 @@
-"""Squared calibration errors of classifiers, and a comparison of their estimators by risk.
+"""Estimate squared calibration errors of classifiers, and compare the estimators by their risk.
 
 `calibration_error` takes probabilities and labels and returns a report. Its steps are public too:
-the reduction to a regression problem, estimators, risks and intervals.
+`reduce` to a regression problem, estimators such as `Bins`, `empirical_risk`, `leave_one_out`.
 """
 
 from jaxcal.squared_ce.binning import Bins

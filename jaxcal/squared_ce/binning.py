@@ -1,8 +1,8 @@
-r"""Estimate the residual at a confidence by the mean residual of its bin.
+r"""Estimate the residual (confidence minus outcome) at a confidence by the mean over its bin.
 
-Bins are :math:`(b_{m-1}, b_m]`, and 0 belongs to the first. Only scalar notions have bins.
-Source: Gruber and Bach (2025), eq. 10, 23, 24; the debiased form is that of Kumar, Liang and Ma
-(2019), which subtracts the variance of a bin's accuracy.
+Bins are :math:`(b_{m-1}, b_m]`, and 0 belongs to the first. The canonical notion has no bins, as
+its predictions are vectors. Source: Gruber and Bach (2025), eq. 10, 23, 24; for the debiased form,
+which subtracts the estimated variance of a bin's accuracy, Kumar, Liang and Ma (2019).
 """
 
 from collections.abc import Sequence
@@ -41,17 +41,17 @@ def _edges(value: object) -> tuple[float, ...] | None:
 
 
 class Bins(eqx.Module):
-    """Estimator by bins of the confidence; the number of bins is the hyperparameter.
+    """Estimate the residual (confidence minus outcome) by its mean in each bin of the confidence.
 
-    ``Bins(15)`` is the usual fixed choice.
+    The number of bins is tuned over ``counts``; ``Bins(15)`` is the usual fixed choice.
 
     Args:
         counts: Numbers of bins to try.
-        equal_mass: Edges at quantiles of the training inputs instead of equal widths.
+        equal_mass: Whether edges are quantiles of the training confidences, not equally spaced.
         edges: Fixed increasing edges from 0 to 1, instead of ``counts`` and ``equal_mass``.
-        debiased: Subtract acc (1 - acc) / (n_b - 1) from the product h(p, p') of residuals in a bin
-            with n_b outcomes of mean acc. h may then be negative; it is 0 for n_b = 1.
-        empty: Residual in bins without training data; by default the mean of all residuals.
+        debiased: Whether to subtract acc (1 - acc) / (n_b - 1) from h(p, p') = r(p) r(p') for p, p'
+            in one bin with n_b outcomes of mean acc. h(p, p) may be negative; it is 0 if n_b = 1.
+        empty: Residual of bins without training data; by default the mean over all training rows.
 
     Cost: O(n) per candidate.
 
@@ -89,8 +89,8 @@ class Bins(eqx.Module):
 
 
 class BinSettings(NamedTuple):
-    """Arrays of c candidates with up to m bins: ``edges`` [c, m + 1], padded by inf; ``counts``
-    of bins [c]; mean ``residuals`` [c, m]; ``noise`` [c, m], subtracted from h if debiased."""
+    """Bins of c candidates, at most m each: ``edges`` [c, m + 1], padded by inf; ``counts`` [c] of
+    bins; mean ``residuals`` [c, m]; ``noise`` [c, m], subtracted from h in a bin if debiased."""
 
     edges: Float[Array, "*c e"]
     counts: Int[Array, "*c"]
@@ -99,7 +99,7 @@ class BinSettings(NamedTuple):
 
 
 class FittedBins(eqx.Module):
-    """`Bins` on one training set, for all candidate numbers of bins."""
+    """`Bins` fitted to one training set, for all candidate numbers of bins; implements `Fitted`."""
 
     settings: BinSettings
     debiased: bool = eqx.field(static=True)
@@ -124,13 +124,13 @@ class FittedBins(eqx.Module):
 def bin_numbers(
     confidences: Float[Array, " n"], edges: Float[Array, " e"], count: Array
 ) -> Int[Array, " n"]:
-    """Return the index m of the bin (edges[m], edges[m + 1]] of each confidence; 0 at edges[0]."""
+    """Return the index i < ``count`` of the bin (edges[i], edges[i + 1]] of each confidence."""
     which = jnp.searchsorted(edges, confidences, side="left") - 1
     return jnp.clip(which, 0, (count - 1).astype(which.dtype))
 
 
 def _all_edges(bins: Bins, confidences: Float[Array, " n"]) -> tuple[Array, Array]:
-    """Return the edges of every candidate, padded by infinity, and their numbers of bins."""
+    """Return edges of c candidates, [c, m + 1], padded by inf, and their numbers of bins, [c]."""
     if bins.edges is not None:
         rows = [jnp.asarray(bins.edges, confidences.dtype)]
     elif bins.equal_mass:
@@ -143,7 +143,7 @@ def _all_edges(bins: Bins, confidences: Float[Array, " n"]) -> tuple[Array, Arra
 
 
 def _quantile_edges(confidences: Float[Array, " n"], count: int) -> Array:
-    """Return edges of ``count`` bins with equally many confidences, up to ties in one bin."""
+    """Return edges of ``count`` bins with equally many confidences, but tied ones share a bin."""
     inner = jnp.quantile(confidences, jnp.arange(1, count) / count, method="higher")
     ends = jnp.asarray([0.0, 1.0], confidences.dtype)
     return jnp.concatenate([ends[:1], inner.astype(confidences.dtype), ends[1:]])

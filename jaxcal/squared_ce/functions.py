@@ -1,21 +1,21 @@
-r"""Calibration functions h(p, p'), their risk, and the interface of their estimators.
+r"""Define calibration functions h(p, p'), their risk, and the protocol of their estimators.
 
 The function to estimate is :math:`h^*(p, p') = \langle p - q(p), p' - q(p')\rangle`, with q(p) the
-mean of the outcome given the prediction p; the mean of h*(p, p) is the squared calibration error.
+mean of the outcome given the prediction p; E h*(p, p) is the squared calibration error.
 Every estimated h is a finite sum of products, :math:`h(p, p') = l(p) \cdot r(p')`, so one pair of
-`Factors` describes it on a data set. The risk, with residuals D = p - outcome,
+`Factors` describes it on a data set. The empirical risk, with residuals D = p - outcome, is
 
 .. math:: \hat R(h) = \frac{1}{n(n-1)} \sum_{i \ne j} (\langle D_i, D_j\rangle - h(p_i, p_j))^2
 
-is unbiased for a function h that was fitted on OTHER data, and its mean R(h) is smallest at h*:
+For a function h that was fitted on OTHER data, its expectation R(h) is smallest at h*:
 R(h) - R(h*) = E (h - h*)^2. Source: Gruber and Bach (2025), eq. 12, 13, 17, 20 and 22.
 
-Differences of risks are small: for a scalar notion R(0) - R(h*) is the fourth power of the error.
+Differences of risks are small: R(0) - R(h*) is the fourth power of the error if p is scalar.
 In float32, risks of good functions differ by less than their rounding errors: use float64.
 
 An estimator has a grid of candidate hyperparameters. ``fit`` returns all candidates for one
-training set, so that they can share computations such as a factorisation. At an evaluation set
-``features`` are computed once, and ``factors`` once per candidate.
+training set, so that they can share computations such as a factorisation. On an evaluation set
+`Fitted.features` are computed once, and `Fitted.factors` once per candidate.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,8 +36,8 @@ from jaxcal.typing import ArrayLike, Scalar
 
 
 class Factors(NamedTuple):
-    """Factors l and r at n inputs: ``h(p_i, p_j) = left[i] . right[j]``. Both are the same array if
-    h is a product of estimated residuals."""
+    """Factors of h at n inputs: ``h(p_i, p_j) = left[i] . right[j]``. ``left`` and ``right`` are
+    the same array if h is a product of estimated residuals."""
 
     left: Float[Array, "n r"]
     right: Float[Array, "n r"]
@@ -45,13 +45,13 @@ class Factors(NamedTuple):
 
 @runtime_checkable
 class CalibrationFunction(Protocol):
-    """Protocol of symmetric functions of two predictions: ``factors`` at inputs [n, d]."""
+    """Protocol of a symmetric h(p, p'): ``factors(inputs)`` returns `Factors` at inputs [n, d]."""
 
     def factors(self, inputs: Array, /) -> Factors: ...
 
 
 class Residual(eqx.Module):
-    """Calibration function ``h(p, p') = r(p) . r(p')``, for r from inputs to residuals [n, d]."""
+    """Calibration function ``h(p, p') = r(p) . r(p')``; ``function`` maps inputs to r, [n, d]."""
 
     function: Callable[[Array], Array] = eqx.field(static=True)
 
@@ -64,7 +64,7 @@ class Residual(eqx.Module):
 
 
 def on_diagonal(factors: Factors) -> Float[Array, " n"]:
-    """Return ``h(p_i, p_i)`` for each i; it may be negative unless h is a product of residuals."""
+    """Return ``h(p_i, p_i)`` for each i, [n]; >= 0 if h is a product of residuals."""
     return jnp.sum(factors.left * factors.right, axis=1)
 
 
@@ -74,15 +74,15 @@ def finite_rows(factors: Factors) -> Array:
 
 
 class Risk(NamedTuple):
-    """Empirical risk: its ``value`` [], a U-statistic, and the mean over the n - 1 pairs of each
-    observation, ``rows`` [n], whose mean is ``value``."""
+    """Empirical risk ``value`` [], a U-statistic, and ``rows`` [n]: for each observation the mean
+    over its n - 1 pairs. The mean of ``rows`` is ``value``."""
 
     value: Scalar
     rows: Float[Array, " n"]
 
     @property
     def standard_error(self) -> Scalar:
-        """Jackknife standard error, too large for a degenerate U-statistic; NaN for n = 2."""
+        """Jackknife standard error of ``value``; too large if it is degenerate; NaN for n = 2."""
         return jackknife(self.rows)
 
 
@@ -98,19 +98,19 @@ def jackknife(rows: Float[Array, "*b n"]) -> Float[Array, "*b"]:
 
 @full_precision
 def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
-    """Return the empirical risk of a calibration function on one problem.
+    """Return the empirical risk: the mean of ``(<D_i, D_j> - h(p_i, p_j))^2`` over i != j.
 
     Args:
         h: Calibration function: a symmetric function of two predictions with a method
-            ``factors(inputs)``, such as `jaxcal.squared_ce.functions.Residual`, or a function that
-            `calibration_error` returns with ``keep=True`` (which needs float64).
-        problem: A `Reduced` with inputs [n, d] and n >= 2: not class-wise.
+            ``factors(inputs)``, such as `jaxcal.squared_ce.functions.Residual`, or one that
+            `calibration_error` stores with ``keep=True`` (call it with float64 enabled in JAX).
+        problem: Predictions p and residuals D from `reduce`, with n >= 2; for the class-wise
+            notion, one of ``problem.problems()``.
 
     Returns:
-        A named tuple: ``value`` [], a U-statistic, and ``rows`` [n], the mean over the n - 1 pairs
-        of each observation.
+        A named tuple: ``value`` [], and ``rows`` [n], the mean over the n - 1 pairs of each row.
 
-    Cost: n r^2 or n^2 r for r factors, whichever is lower.
+    Cost: n r^2 or n^2 r, whichever is lower, for r factors.
 
     Source: Gruber and Bach (2025), Sec. 3.2.
 
@@ -132,7 +132,7 @@ def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
 
 
 def risk_of_factors(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
-    """Return `empirical_risk` from residuals and the factors of h at the same observations."""
+    """Return the `Risk` from residuals and the factors of h at the same observations."""
     n, d = residuals.shape
     if d + factors.left.shape[1] < n:
         return risk_by_moments(residuals, factors)
@@ -166,7 +166,7 @@ class _PairFeatures(NamedTuple):
 
 
 class SquaredGaps(eqx.Module):
-    """Terms ``(<D_i, D_j> - L_i . R_j)^2`` of the risk, with residuals D and factors L and R."""
+    """Terms ``(<D_i, D_j> - L_i . R_j)^2`` of the risk, for `quadratic_sums`: factors L and R."""
 
     @property
     def channels(self) -> int:
@@ -212,11 +212,11 @@ Setting = dict[str, float | str]  # values of hyperparameters; texts have no ord
 
 @runtime_checkable
 class Fitted(Protocol):
-    """Protocol of an estimator on one training set, with all its candidates.
+    """Protocol of an estimator fitted to one training set, with all its c candidates.
 
-    ``settings``: a pytree whose leaves have a leading axis of candidates. ``features(inputs)``:
-    what all candidates share. ``factors(features, setting)``: `Factors` of the candidate with this
-    entry of ``settings``. ``is_product``: whether h is a product of residuals.
+    ``settings``: pytree whose leaves have a leading axis c. ``features(inputs)``: values at inputs
+    that all candidates use. ``factors(features, setting)``: `Factors` of the candidate ``setting``,
+    an entry of ``settings``. ``is_product``: whether h(p, p') = r(p) . r(p') for all candidates.
     """
 
     @property
@@ -232,11 +232,11 @@ class Fitted(Protocol):
 
 @runtime_checkable
 class Estimator(Protocol):
-    """Protocol of classes of calibration functions with a grid of candidates.
+    """Protocol of estimators of a calibration function, with a grid of candidates.
 
     ``grid(problem)``: hyperparameters of the candidates, in the order of ``Fitted.settings``.
-    ``fit(train, shared)``: ``shared`` is a list passed to all estimators of a training set; a
-    `KernelRidge` appends its factorisation for others with the same kernels and rank.
+    ``fit(train, shared)`` returns `Fitted`. ``shared``: one list for all estimators of a training
+    set, to which `KernelRidge` adds its factorisation for others with the same kernels and rank.
     """
 
     @property
@@ -271,7 +271,7 @@ def candidate(fitted: Fitted, i: int) -> Candidate:
 class AtData(eqx.Module):
     """Values of all c candidates at n observations.
 
-    ``rows`` [c, n]: row means of the risk over the observations used (NaN for others); their mean
+    ``rows`` [c, n]: `Risk.rows` among the observations used (NaN for others); their mean
     is the candidate's risk. ``diagonal`` [c, n]: h(p_i, p_i). ``finite`` [c, n]: whether factors
     are finite. ``residuals`` [c, n, d]: estimated residuals if h is their product, else None.
     """
@@ -307,8 +307,8 @@ def at_data(fitted: Fitted, problem: Reduced, use: Bool[Array, " n"] | None = No
 def rows_among(
     residuals: Float[Array, "n d"], factors: Factors, use: Bool[Array, " n"]
 ) -> Float[Array, " n"]:
-    """Return row means of the risk over pairs of observations in ``use``, NaN at others; all NaN if
-    ``use`` has fewer than two."""
+    """Return `Risk.rows` from pairs of observations in ``use`` only: NaN at other observations, and
+    at all of them if ``use`` selects fewer than two."""
     some = use[:, None]
     among = Factors(jnp.where(some, factors.left, 0), jnp.where(some, factors.right, 0))
     # pairs with an observation whose residual and factors are 0 add 0
@@ -319,9 +319,9 @@ def rows_among(
 
 
 def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:
-    """Return the names of hyperparameters whose chosen value is at an end of the grid.
+    """Return the names of hyperparameters whose chosen value is the least or largest tried.
 
-    Values that are texts, such as kernels, have no order, so their names are not returned.
+    Not returned: those with one value, or with texts, such as kernels, which have no order.
     """
     names = []
     for name, value in grid[chosen].items():

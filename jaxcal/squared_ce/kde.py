@@ -1,15 +1,15 @@
-r"""Kernel regression of the outcome on the prediction p, with Dirichlet or beta kernels.
+r"""Regress the outcome on the prediction p, with Dirichlet or beta kernels as weights.
 
 .. math:: \hat g(p) = \frac{\sum_i o_i k(p; z_i)}{\sum_i k(p; z_i)}, \qquad
           k(p; z) = \mathrm{Dir}(p \mid z / b + 1)
 
 with training inputs z_i, outcomes o_i and bandwidth b. A confidence c is the point (c, 1 - c), for
-which the kernel is a beta density. Source: Gruber and Bach (2025), eq. 11, 25, 26; the kernel and
-its direction are those of the authors' code, which the paper does not print.
+which the kernel is a beta density. Source: Gruber and Bach (2025), eq. 11, 25, 26. The paper does
+not state the kernel; here it is that of the authors' code, a density in p with parameters from z.
 
 Many confidences of a network in float32 are exactly 0 or 1, where :math:`z \log p` may be 0 times
-infinity. The ratio is then its limit as all coordinates of p that are 0 go to 0 together: only the
-training points with the smallest sum of z over these coordinates keep weight.
+infinity. The ratio is then replaced by its limit as all coordinates of p that are 0 go to 0
+together: only training points with the smallest sum of z over these coordinates keep weight.
 """
 
 import equinox as eqx
@@ -27,7 +27,7 @@ BLOCK = 2**20  # entries of a block of kernel values
 
 
 class KernelDensity(eqx.Module):
-    """Estimator by kernel density ratios (kde); the bandwidth is the hyperparameter.
+    """Estimate the residual p - g(p), for g a regression of the outcome on p by kernels (kde).
 
     Args:
         bandwidths: Bandwidths to try; by default the 20 of the paper, from 1e-5 to 1.
@@ -59,7 +59,7 @@ class KernelDensity(eqx.Module):
 
 
 class FittedDensity(eqx.Module):
-    """`KernelDensity` on one training set: points on the simplex, outcomes, and bandwidths."""
+    """`KernelDensity` fitted to n points on the simplex; ``settings``: the c bandwidths."""
 
     points: Float[Array, "n m"]
     outcomes: Float[Array, "n d"]
@@ -105,8 +105,8 @@ def log_kernel(p: Array, points: Array, b: Array | float, *, at_zero: bool) -> F
 def logits_of(
     p: Array, points: Array, b: Array | float, keep: Array | bool = True
 ) -> Float[Array, " t"]:
-    """Return the log weights of t training points at p: `log_kernel`, but -inf for points that are
-    not in ``keep`` or whose sum of coordinates at the zeros of p is not the smallest."""
+    """Return the log weights of t training points at p: `log_kernel`, but -inf for points outside
+    the mask ``keep``, or whose sum of coordinates k with p_k = 0 is not the smallest."""
     powers = jnp.where(keep, points @ (p <= 0).astype(points.dtype), jnp.inf)
     values = log_kernel(p, points, b, at_zero=False)
     return jnp.where((powers <= jnp.min(powers)) & keep, values, -jnp.inf)

@@ -1,4 +1,4 @@
-r"""Kernel ridge regression of products of residuals (kkr), and of residuals (ukkr).
+r"""Estimate products of residuals (kkr), or residuals (ukkr), by kernel ridge regression.
 
 "kkr" regresses the products on the Kronecker product of the kernel with itself,
 
@@ -15,7 +15,7 @@ b = V^T G^T D. One factorisation is used for all ridges. Source: Gruber and Bach
 The ridge rho is added to K (x) K or to K. The paper's lambda is rho / n^2 for kkr and rho / n for
 ukkr. The authors' code has rho = multiplier n^power with powers 1.5 (kkr) and .75 (ukkr). The paper
 prints lambda with n^.5, so rho with n^2.5 and n^1.5, up to a thousand times as large.
-On the diagonal kkr may be negative: the matrix of 1 / (v_i v_j + rho) is indefinite.
+For kkr, h(p, p) may be negative: the matrix of 1 / (v_i v_j + rho) is indefinite.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ QUERY_ROWS = 4096  # number of queries for which a(p) is computed at a time
 
 
 class Spectral(eqx.Module):
-    """The factorisations of g kernels, with r eigenvalues each; a(p), v and b as in the module.
+    """Factorisations of g kernels, with r eigenvalues each; the module defines a(p), v and b.
 
     ``centres`` [g, t, q]: the training points, or landmarks among them. ``lift`` [g, t, r]:
     a(p) = k(p, centres) @ lift. ``values`` [g, r]: eigenvalues v >= 0. ``loadings`` [g, r, d]: b.
@@ -58,7 +58,7 @@ class Spectral(eqx.Module):
     unexplained: Float[Array, " g"]
 
     def lifted(self, queries: Float[Array, "n q"]) -> Float[Array, "g n r"]:
-        """Return a(p) = k(p, centres) @ lift of each query p and kernel. Cost: O(n t r) each."""
+        """Return a(p) = k(p, centres) @ lift for each kernel and query p. Cost: O(g n t r)."""
         parts = [
             _lift_rows(kernel, centres, lift, queries)
             for kernel, centres, lift in zip(self.kernels, self.centres, self.lift, strict=True)
@@ -71,7 +71,7 @@ def spectral(kernels: tuple[KernelLike, ...], train: Reduced, rank: int | None) 
     """Return the factorisation of each kernel's Gram matrix at the training inputs.
 
     ``rank`` None: one eigendecomposition per kernel, O(n^3) time and O(n^2) memory. Otherwise
-    ``rank`` landmarks, in O(n r^2 + r^3).
+    ``rank`` landmarks, in O(n rank^2 + rank^3) per kernel.
     """
     return _spectral(kernels, train, None if rank is None else min(rank, train.n))
 
@@ -128,7 +128,7 @@ def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) 
 
 
 class RidgeSettings(NamedTuple):
-    """Candidates, or one candidate: index of the kernel, and the ridge rho."""
+    """Index of the kernel, and ridge rho, of each of c candidates or of one candidate."""
 
     kernel: Int[Array, "*c"]
     ridge: Float[Array, "*c"]
@@ -157,9 +157,9 @@ UKKR = {True: [-i for i in range(1, 10)], False: [4.5 - i / 2 for i in range(1, 
 
 
 class KernelRidge(eqx.Module):
-    """Kernel ridge regression of residuals (ukkr), or of products of two residuals (kkr).
+    """Estimate residuals (ukkr), or products of two residuals (kkr), by kernel ridge regression.
 
-    kkr may be negative on the diagonal, and needs float64 for small ridges. Estimators of both
+    For kkr, estimated squares may be negative, and small ridges need float64. Estimators of both
     kinds with the same kernels and rank share one factorisation per training set.
 
     Args:
@@ -234,7 +234,7 @@ class KernelRidge(eqx.Module):
 
 
 class FittedRidge(eqx.Module):
-    """`KernelRidge` on one training set, for all candidates; ``is_product``: whether it is ukkr."""
+    """`KernelRidge` fitted to one training set; ``is_product``: whether it is ukkr, not kkr."""
 
     spectral: Spectral
     settings: RidgeSettings
@@ -254,7 +254,7 @@ class FittedRidge(eqx.Module):
 
 
 def _inverse(values: Array) -> Array:
-    """Return 1 / values, and 0 where a value is 0, as in a pseudo-inverse."""
+    """Return 1 / values, and 0 for values that are not positive, as in a pseudo-inverse."""
     return jnp.where(values > 0, 1 / jnp.where(values > 0, values, 1.0), 0.0)
 
 

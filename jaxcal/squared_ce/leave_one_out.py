@@ -1,9 +1,9 @@
-r"""Squared calibration error by leaving each row out once, and intervals for such errors.
+r"""Estimate squared calibration errors by leaving each row out once, and compute intervals.
 
 Let the columns of Q [n, k] be orthonormal functions of the predictions p at the n rows, and
-D = p - o the residuals of the outcomes o. The estimated residuals are :math:`\hat r = Q Q^T D`. The
-one-step correction does not change a projection S (2 S - S^2 = S), and the fit without row i has a
-closed form. So the one-step estimate, with each row tested against the fit to all others, is
+D = p - o the residuals of the outcomes o. The estimated residuals are :math:`\hat r = S D` with the
+projection :math:`S = Q Q^T`, which the one-step correction (below) keeps, as 2 S - S^2 = S. With
+the fit to all other rows in place of the fit at row i, in closed form, the one-step estimate is
 
 .. math:: \hat\theta = \frac1n \sum_i \Big\langle D_i, \frac{\hat r_i - h_i D_i}{1 - h_i}
           \Big\rangle, \qquad h_i = |Q_i|^2.
@@ -11,16 +11,16 @@ closed form. So the one-step estimate, with each row tested against the fit to a
 It needs no split and no key. Given the predictions, its mean is the squared error if the true
 residual is a linear combination of the k functions; otherwise it is close to the squared error of
 the projection, which is smaller. Near calibration, n times the estimate is a sum of about k centred
-chi squares, whose covariance follows from the predictions. Otherwise the estimate is normal.
+chi squares, whose covariance follows from the predictions. Otherwise it is about normal.
 
-The intervals, and the paired test of two risks, are not in the paper. For a residual function r
-that was fitted on other data, and the true one r*,
+The intervals, and the paired test of two risks, are not from Gruber and Bach (2025). For a
+residual function r that was fitted on other data, and the true one r*,
 
 .. math:: \psi(p, o) = 2 \langle p - o, r(p)\rangle - |r(p)|^2, \qquad
           E\,\psi = E|r^*|^2 - E|r - r^*|^2
 
-so the expected mean of psi (the one-step estimate) is at most the squared error. Its bias is of
-second order in the error of r; that of the mean of |r|^2 is of first order.
+so the one-step estimate, the mean of psi over rows, has at most the squared error as expectation.
+Its bias is of second order in r - r*; the bias of the mean of |r|^2 is of first order.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ from jaxcal.typing import Scalar
 class OneStep(NamedTuple):
     """One-step estimate of the squared error, ``squared`` [], which may be negative.
 
-    ``standard_error`` []: the larger of its estimate and of its value for calibrated predictions.
+    ``standard_error`` []: estimated, but at least its value for calibrated predictions.
     ``interval``: normal, valid if the squared error of the estimated residual is small against the
     standard error. ``lower_bound`` []: one-sided, of the same confidence, valid for any residual.
     """
@@ -88,8 +88,8 @@ def one_step(
 ) -> OneStep:
     """Return the one-step estimate of the squared error and its intervals from `one_step_terms`.
 
-    ``claimed`` [n]: variances of the terms for calibrated predictions. The standard error is at
-    least the one from these variances, which include outcomes that did not occur.
+    ``claimed`` [n]: variances of the terms for calibrated predictions. The standard error is then
+    at least sqrt(mean(claimed) / n), which accounts for outcomes that did not occur.
     """
     n, mean = terms.shape[0], jnp.mean(terms)
     error = jnp.std(terms, ddof=1) / n**0.5 if n > 1 else jnp.full((), jnp.nan, terms.dtype)
@@ -105,7 +105,7 @@ def compare_risks(
 ) -> RiskDifference:
     """Test whether the first of two functions has the lower risk on the same observations.
 
-    ``first`` and ``second`` [n]: row means of the two risks. Both functions must be fitted on other
+    ``first`` and ``second`` [n]: `Risk.rows` of the two. Both functions must be fitted on other
     data. The standard error is the jackknife's for a U-statistic, which is too large if the two
     functions are nearly equal. Identical functions have difference 0 and p = 1 / 2.
     """
@@ -121,8 +121,8 @@ def compare_risks(
 
 
 def root(interval: Interval, most: float = np.inf) -> Interval:
-    """Return the interval of an error from that of its square, whose ends are first clipped to
-    [0, ``most``]."""
+    """Return the interval of an error: the roots of the ends of an interval of its square, after
+    these are clipped to [0, ``most``]."""
     low, high = (np.sqrt(np.clip(np.asarray(end), 0, most)) for end in interval[:2])
     return Interval(low, high, interval.level)  # pyright: ignore[reportArgumentType]
 
@@ -144,8 +144,8 @@ ADDED = 2  # outcomes added to the fit, half of them of each class, as by Agrest
 class Moments(NamedTuple):
     """Moments of the estimate if the squared error is t: the variance is ``noise`` + ``slope`` t +
     ``rows``, the third moment ``noise3`` + ``slope3`` t. ``excess`` >= 1: relative variance of
-    outcomes, 1 if calibrated; far from t = 0, its square scales ``noise``, its cube ``noise3``.
-    ``least``: function of t whose value ``slope`` has at least; see `_implied`."""
+    outcomes, 1 if calibrated; far from t = 0, ``noise`` is multiplied by its square, ``noise3`` by
+    its cube. ``slope`` is raised to at least ``least(t)``; see `_implied`."""
 
     noise: float
     slope: float
@@ -157,14 +157,14 @@ class Moments(NamedTuple):
 
 
 class LeaveOneOut(eqx.Module):
-    """Result of `leave_one_out`.
+    """Estimated calibration error, its square and its interval, from `leave_one_out`.
 
     Attributes:
         squared: Estimate of the squared error; negative in about half of the data sets with
             calibrated predictions.
         error: Root of ``squared``, clipped to [0, 1] for single probabilities, else to [0, 2^1/2].
         interval: Interval of the calibration error, clipped in the same way.
-        functions: Number of functions of the predictions that fit the residual of each class.
+        functions: Number of functions of the predictions that are fitted to each class's residuals.
     """
 
     squared: float
@@ -179,7 +179,7 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
 
     The residual at each row is compared with a fit to all other rows: a projection on a few
     functions of the predictions. For confidences these are :math:`n^{2/5}` (at most 32) cosines of
-    their ranks. For vectors they are, for each class, the first n / 4 (at most 2048 / m) of: 1; its
+    their ranks. For m classes they are, per class, the first n / 4 (at most 2048 / m) of: 1; its
     probability, also at the temperatures 1/4, 1/2, 2 and 4; the probabilities of the other classes;
     their products with its own; and about :math:`n^{2/5} / 2` cosines of each probability's rank.
     The interval consists of the errors that a test does not reject. Near zero the test is
@@ -187,11 +187,11 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     than about four unexpected outcomes, such as wrong labels where p is 1, their variance is at
     least the one that the tested error implies. Residuals that are no combination of these
     functions, such as fast oscillations, are not detected. Intervals by draws, as in
-    `jaxcal.compare`, were wider in 32 of 33 settings of a study, at about the same coverage but for
+    `jaxcal.compare`, were wider in 32 of 33 settings, with about equal coverage except for
     steps and waves (`experiments/squared_ce_intervals`).
 
     Args:
-        problem: A `Reduced`, for example from `reduce`.
+        problem: Predictions and outcomes from `reduce`, with 4 or more rows.
         level: The interval has confidence 1 - ``level``.
 
     Returns:
@@ -257,7 +257,7 @@ def _cosines(
 
 
 def _of_vectors(p: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m k"]:
-    """Return the values of k orthonormal functions for each class; see `leave_one_out`."""
+    """Return k orthonormal functions of the n rows of p for each class; see `leave_one_out`."""
     from scipy.special import softmax
 
     n, m = p.shape
@@ -326,15 +326,15 @@ def _estimate(
 def _variances(
     rates: Float[np.ndarray, "n m"], values: Float[np.ndarray, "n m"]
 ) -> Float[np.ndarray, " n"]:
-    """Return the variance in each row of the value of a class drawn with these rates."""
+    """Return the variance in each row of the value of a class that is drawn with these rates."""
     return np.sum(rates * values**2, axis=1) - np.sum(rates * values, axis=1) ** 2
 
 
 def _implied(
     p: Float[np.ndarray, "n m"], fit: Float[np.ndarray, "n m"]
 ) -> Callable[[float], float]:
-    """Return the function of t that gives the slope of the variance (see `Moments`) if the residual
-    has squared size t and the direction of ``fit``, and so outcomes have the rates p - residual.
+    """Return `Moments.slope` as a function of t, if the residual is ``fit`` rescaled to mean square
+    t, so that outcomes have the rates p - residual.
 
     Without unexpected outcomes ``fit`` may be 0, so a few outcomes of each class are added."""
     n, m = p.shape
@@ -349,7 +349,7 @@ def _implied(
 
 
 def accepted(squared: float, moments: Moments, level: float, most: float) -> tuple[float, float]:
-    """Return the ends of the interval of squared errors in [0, ``most``] that are not rejected.
+    """Return the ends of the interval in [0, ``most``] of squared errors that a test accepts.
 
     ``squared`` is the estimate. If it is negative it might reject every error, so it counts as 0
     for the upper end, which can only widen the interval. ``moments`` are those of the estimate.
@@ -358,7 +358,7 @@ def accepted(squared: float, moments: Moments, level: float, most: float) -> tup
 
     def tails(truth: float, squared: float) -> tuple[float, float, float]:
         """Return P(estimate <= squared), P(estimate >= squared), and the level of the lower tail,
-        for a true squared error."""
+        if the true squared error is ``truth``."""
         at_zero = moments.noise + moments.rows
         away = -np.expm1(-(truth**2) / at_zero) if at_zero > 0 else 1.0
         wider = 1 + away * (moments.excess - 1)
@@ -389,8 +389,8 @@ def accepted(squared: float, moments: Moments, level: float, most: float) -> tup
 
 
 def _last(holds: Callable[[float], bool], most: float) -> float:
-    """Return the largest number in [0, most] up to which a condition holds, by bisection; 0 if it
-    holds nowhere."""
+    """Return the largest number in [0, most] up to which ``holds`` is true, by bisection; 0 if it
+    is true nowhere."""
     low, high = 0.0, most
     for _ in range(60):
         middle = (low + high) / 2

@@ -1,8 +1,8 @@
 r"""Estimate the calibration error from every row; tune estimators and compare them on test rows.
 
-The latter is Algorithm 1 of Gruber and Bach (2025), Sec. 3.2.2: hyperparameters and the estimator
-are those of the lowest mean validation risk; test rows affect no choice. The final function is the
-mean of the folds' functions h, without a refit.
+Tuning and comparison are Algorithm 1 of Gruber and Bach (2025), Sec. 3.2.2: the hyperparameters and
+the estimator of the lowest mean validation risk are chosen; test rows affect no choice. The final
+function is the mean of the folds' functions h, without a refit.
 """
 
 from collections.abc import Sequence
@@ -70,17 +70,17 @@ class Report(Result):
 
     @property
     def error(self) -> float:
-        """The calibration error, from every row."""
+        """Estimated calibration error, from every row by `leave_one_out`."""
         return self.every_row.error
 
     @property
     def interval(self) -> Interval:
-        """Interval of the calibration error, from every row.
+        """Interval of the calibration error, from every row by `leave_one_out`.
 
-        Its coverage, nominally 95 %, is 94 to 100 % for eight populations of confidences with 60 to
-        10,000 rows, 41 to 100 % for three with steps or fast waves, 89 to 99 % for nineteen
-        populations of vectors with 300 rows: errors that no combination of the functions of
-        `leave_one_out` follows are understated (experiments/squared_ce_intervals).
+        Simulated coverage at nominal 95 %: 94 to 100 % for eight populations of confidences with 60
+        to 10,000 rows; 41 to 100 % for three with steps or fast waves; 89 to 99 % for nineteen
+        populations of vectors with 300 rows. Errors are understated if no combination of the
+        functions of `leave_one_out` fits them (experiments/squared_ce_intervals).
         """
         return self.every_row.interval
 
@@ -98,9 +98,9 @@ class Report(Result):
         """Test on the test rows whether the first of two estimators has the lower risk.
 
         Use it for statements about estimators, not to choose the estimate to quote: the validation
-        rows determine that. The p-value assumes a normal distribution, but risks are skewed. Of
-        two functions of equal risk (scalar data, error .18) the one that is favored more often was
-        so at level 5 % in 8 % of 2000 data sets at n = 150, 7 % at 500 and 2000, 5 % at 8000.
+        rows determine that. The p-value assumes a normal distribution, but risks are skewed: of two
+        functions of equal risk (scalar data, error .18), one was found better at level 5 % in 8 %
+        of 2000 data sets at n = 150, 7 % at 500 and 2000, 5 % at 8000, the other less often.
 
         Args:
             first: Name of an estimator.
@@ -204,7 +204,7 @@ class Report(Result):
 
 
 def words(name: str) -> str:
-    """Return a description of an estimator that includes its name."""
+    """Return a description of an estimator with its name, such as "kernel ridge (ukkr)"."""
     short, *rank = name.split(" ", 1)
     if short not in WORDS:
         return name
@@ -226,8 +226,8 @@ Asked: TypeAlias = Estimators | Literal["paper"]
 def default_estimators(problem: Reduced) -> list[Estimator]:
     """Return the estimators of the paper: 15 bins, tuned bins, kde, kkr and ukkr.
 
-    The canonical notion has no bins. The kernel ridges have a low rank if n > 1024 for scalar
-    notions, where the kernel has a numerical rank below 20, and if n > 4096 for the canonical one.
+    The canonical notion has no bins. The kernel ridges have rank 64 if n > 1024 for other notions,
+    whose kernel has a numerical rank below 20, and rank 512 if n > 4096 for the canonical notion.
     """
     scalar, n = problem.inputs.shape[-1] == 1, problem.n
     if scalar:
@@ -278,8 +278,8 @@ def calibration_error(
             the paper: 15 bins, tuned bins (neither for the canonical notion), kernel density, and
             two kernel ridges.
         folds: Number of contiguous folds of the shuffled rows (1 for a single validation set of a
-            fifth). Or, for the rows for tuning in the order of the data: a splitter with ``split(X,
-            y)`` as in scikit-learn, or pairs (training rows, validation rows) of their numbers.
+            fifth). Or a splitter with ``split(X, y)`` as in scikit-learn, or pairs (training rows,
+            validation rows): indices among the rows for tuning, in the order of the data.
         test: Share of rows on which tuned estimators are evaluated, drawn by the key; or these rows
             (indices, or a mask [n]).
         level: Intervals have confidence 1 - ``level``.

@@ -1,4 +1,4 @@
-"""Reduction of class probabilities and labels to a regression problem: inputs, outcomes, residuals.
+"""Reduce class probabilities and labels to a regression problem: inputs, outcomes, residuals.
 
 A notion of calibration states that the conditional mean of an outcome given an input equals the
 input. Notions differ in their inputs and outcomes, see `reduce`.
@@ -22,7 +22,7 @@ NOTIONS: tuple[Notion, ...] = ("canonical", "top-label", "class-wise", "binary")
 
 
 class Reduced(eqx.Module):
-    """A notion of calibration as a regression: is E[outcome | input] = input?
+    """Regression problem of a notion of calibration, which states E[outcome | input] = input.
 
     The residuals D = inputs - outcomes have mean 0 given the input if and only if the notion
     holds. `reduce` returns it.
@@ -80,7 +80,7 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
             probabilities of class 1, [n].
         targets: Classes 0, .., m - 1, [n].
         notion: "canonical": P(Y = i | f(X) = p) = p_i for targets Y, predictions f(X) and all i;
-            inputs [n, m]. For two classes, squared errors are 2, risks 4 times those of "binary".
+            inputs [n, m]. For m = 2, squared errors are 2 times, risks 4 times those of "binary".
             "top-label": P(Y = argmax f | max f = c) = c; inputs [n, 1]. Of equal largest
             probabilities, the first class is predicted.
             "class-wise": P(Y = k | f_k(X) = c) = c, one problem per class; inputs [m, n, 1]. The
@@ -120,7 +120,7 @@ def top_label(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
 
 
 def class_wise(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
-    """Return the class-wise problems of each class against the rest, inputs [m, n, 1]."""
+    """Return the class-wise problems, one per class against the rest: inputs [m, n, 1]."""
     vectors = canonical(predictions, targets)
     return Reduced(vectors.inputs.T[..., None], vectors.outcomes.T[..., None], "class-wise")
 

@@ -19,7 +19,7 @@ VALIDATION_SHARE = 0.2  # share of the tuning rows that validate, if there is on
 
 def shuffled(key: Key, *values: Any) -> np.ndarray:
     """Return the n row indices in a random order. Rows are first sorted lexicographically by all
-    ``values`` [n, ..], so that the order of the rows has no effect on which row is where."""
+    ``values`` [n, ..], so that permuted data give the same rows in the same random order."""
     columns = np.concatenate([np.reshape(value, (len(value), -1)) for value in values], axis=1)
     return np.lexsort(columns.T[::-1])[np.asarray(jax.random.permutation(key, len(columns)))]
 

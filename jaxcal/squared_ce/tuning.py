@@ -49,8 +49,8 @@ class Tuned(eqx.Module):
         chosen: Index of the candidate with the lowest mean risk, [P].
         contributions: h(p, p) of the ensemble, summed over problems, [t]; ``squared`` is the mean.
         fold_contributions: h(p, p) of each fold's function, summed over problems, [k, t].
-        terms: Terms whose mean is ``one_step``, [t]; None unless h is a product of residuals.
-        test_rows: Row means of the ensemble's risk over the test observations, [t].
+        terms: Terms with the mean ``one_step.squared``, [t]; None if h is no product of residuals.
+        test_rows: `Risk.rows` of the ensemble at the test observations, [t].
         edges: Names of hyperparameters at an end of their grid, one list per problem; values
             beyond it may have lower risk.
         nonfinite_validation: Number of validation rows at which the chosen function is not finite.
@@ -110,7 +110,7 @@ class Tuned(eqx.Module):
 
     @property
     def rmse(self) -> tuple[float, float]:
-        """100 times the root of the validation risk: its mean over folds and standard error."""
+        """Mean over folds of 100 sqrt(validation risk); its standard error (NaN for one fold)."""
         roots = 100 * np.sqrt(np.maximum(self.fold_risks, 0))
         k = roots.size
         return float(np.mean(roots)), float(np.std(roots, ddof=1) / k**0.5) if k > 1 else np.nan
@@ -126,12 +126,12 @@ class Tuned(eqx.Module):
 
     @property
     def error(self) -> float:
-        """The calibration error: root of ``squared``, clipped to [0, ``largest``] (eq. 21)."""
+        """The calibration error: root of ``squared``, clipped to [0, ``largest``]."""
         return float(np.sqrt(np.clip(self.squared, 0, self.largest)))
 
     @property
     def fold_errors(self) -> Float[np.ndarray, " k"]:
-        """Calibration error by each fold's function; the spread is due to the training data."""
+        """Errors on the test rows by each fold's function; their spread is due to training data."""
         squares = np.array([_mean(fold) for fold in self.fold_contributions])
         return np.sqrt(np.clip(squares, 0, self.largest))
 
@@ -139,8 +139,8 @@ class Tuned(eqx.Module):
     def interval(self) -> Interval:
         """Interval of the calibration error: root of the interval of ``one_step``.
 
-        If the one-step estimate is negative, the upper end is as if it were 0. Both ends are NaN if
-        h is not a product of residuals.
+        A negative one-step estimate counts as 0 for the upper end. Both ends are NaN if h is not a
+        product of residuals.
         """
         step = self.one_step
         if step is None:
@@ -292,9 +292,9 @@ def _on_common_rows(folds: list[Fold], searches: dict[str, Search]) -> dict[str,
 
 
 def _ensemble(functions: list[Candidate], final: Reduced) -> Contents:
-    """Return values at t test rows. ``folds`` [k, t]: h(p, p) of each of the k ``functions``. Of
-    their mean: ``diagonal`` [t], h(p, p); ``finite`` [t]; ``factors``; and, None unless h is a
-    product of residuals, ``terms`` [t] (`one_step_terms`), ``claimed`` [2, t] (`claimed_parts`)."""
+    """Return a dict: "folds" [k, t], h(p, p) of each of k ``functions`` at t test rows; for their
+    mean, "diagonal" [t], h(p, p), "finite" [t] and "factors"; and, if h is a product of residuals
+    (else None), "terms" [t] from `one_step_terms` and "claimed" [2, t] from `claimed_parts`."""
     parts = [_factors(function, final.inputs) for function in functions]
     folds = np.stack([np.asarray(on_diagonal(part)) for part in parts])
     finite = np.all([np.asarray(finite_rows(part)) for part in parts], axis=0)
@@ -324,7 +324,7 @@ _rows_among = eqx.filter_jit(rows_among)
 
 
 def join(name: str, parts: list[Contents], level: float, keep: bool, largest: float) -> Tuned:
-    """Return a `Tuned` from ``parts`` by `tune` for each problem; errors and risks are summed."""
+    """Return the `Tuned` of an estimator from its parts by `tune`, one per problem, summed up."""
 
     def total(name: str) -> np.ndarray:
         return np.sum([part[name] for part in parts], axis=0)

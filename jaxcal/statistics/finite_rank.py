@@ -1,15 +1,15 @@
-r"""Statistics h(i, j) = < z_i, z_j > of finite rank: sums over pairs from sums of vectors z.
+r"""Approximate statistics h(i, j) by < z_i, z_j > with random vectors z, in linear time.
 
 For a shift-invariant kernel on predictions times one on targets, both of height 1,
 
 .. math:: k(p, p')\, l(y, y') = E \cos(\theta - \theta'), \qquad
           \theta = \nu^\top \phi(p) + \omega^\top y,
 
-with random frequencies :math:`\nu, \omega` and the vectors :math:`\phi(p)` of a divergence. Linear
-operations on l act on :math:`\cos\theta` and :math:`\sin\theta`: the Stein operator turns them into
-:math:`s \cos\theta - \omega \sin\theta` and :math:`s \sin\theta + \omega \cos\theta`; a kernel mean
-is subtracted through the characteristic function of the prediction. The mean of < z_i, z_j > over
-the frequencies is h.
+with random frequencies :math:`\nu, \omega` and the vectors :math:`\phi(p)` of a divergence. z holds
+:math:`\cos\theta` and :math:`\sin\theta` for r pairs of frequencies, after the linear operation
+that turns l into h: the Stein operator gives :math:`s \cos\theta - \omega \sin\theta` and
+:math:`s \sin\theta + \omega \cos\theta`; kernel means subtract the characteristic function of the
+prediction. The mean of < z_i, z_j > over the frequencies is h.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -27,22 +27,22 @@ from jaxcal.typing import DTypeLike, Features, KernelLike, Key, OfVectors
 
 
 class Frequencies(NamedTuple):
-    """Frequencies of the joint kernel: ``predictions`` [r, q], ``targets`` [r, d], and amplitudes
-    ``sizes`` [r], whose squares sum to the kernel's height k(x, x) on average."""
+    """r frequencies of a product kernel k l: ``predictions`` [r, q] (nu), ``targets`` [r, d]
+    (omega), and amplitudes ``sizes`` [r], whose squares sum to k(x, x) l(y, y) on average."""
 
     predictions: Float[Array, "r q"]
     targets: Float[Array, "r d"]
     sizes: Float[Array, " r"]
 
     def turns(self, vectors: Float[Array, "q n"]) -> Float[Array, "r n"]:
-        """Return the phases of the predictions, in turns, from their vectors."""
+        """Return the phases nu . phi / (2 pi) of n predictions with ``vectors`` phi."""
         return (self.predictions / TURN) @ vectors
 
 
 class Draw(eqx.Module):
-    """Draw of ``count`` frequencies, the same at every call, for a ``kernel`` on vectors of
-    predictions, of length ``dimension``, and a ``target_kernel``. ``orthogonal``: whether they are
-    from `orthogonal_normals`."""
+    """Sampler of ``count`` frequencies, the same at every call. ``kernel``: kernel on vectors of
+    predictions, of length ``dimension``; ``target_kernel``: kernel on targets; ``orthogonal``:
+    whether frequencies come from `orthogonal_normals`."""
 
     key: Key
     kernel: KernelLike
@@ -53,8 +53,8 @@ class Draw(eqx.Module):
     dtype: DTypeLike = eqx.field(static=True)
 
     def frequencies(self, d: int = 0, kernel: KernelLike | None = None) -> Frequencies:
-        """Return frequencies for the predictions and, if d > 0, for targets [n, d] under
-        ``kernel``, by default ``target_kernel``."""
+        """Return frequencies of the kernel on predictions and, if d > 0, of the kernel on targets
+        [n, d]: ``kernel``, by default ``target_kernel``."""
         keys, q = self._keys(), self.dimension
         draw = orthogonal_normals if self.orthogonal else _normals
         normals = draw(keys[0], self.count, q + d, self.dtype)
@@ -80,15 +80,15 @@ class Draw(eqx.Module):
 
 @runtime_checkable
 class Waves(Protocol):
-    """Map from the vectors [q, n] of the predictions and the features of a statistic to random
-    features [channels, p, n] of a kernel on predictions times the statistic."""
+    """Protocol of a function of vectors [q, n] of predictions and features of a statistic, which
+    returns random features [channels, p, n] of a kernel on predictions times the statistic."""
 
     def __call__(self, vectors: Float[Array, "q n"], features: Any, /) -> Float[Array, "c p n"]: ...
 
 
 @runtime_checkable
 class HasWaves(Protocol):
-    """Protocol of statistics of targets whose method ``waves`` returns their random features."""
+    """Protocol of statistics of targets with a method ``waves`` that returns a `Waves`."""
 
     def waves(self, draw: Draw, features: Any, /) -> Waves: ...
 
@@ -96,8 +96,8 @@ class HasWaves(Protocol):
 def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "WeightedWaves":
     """Return the map to random features of a kernel on predictions times a statistic.
 
-    The statistic needs a method ``vectors(features)``, [channels, q, n], whose inner products are
-    the statistic, or a method ``waves(draw, features)``; TypeError otherwise.
+    The statistic of ``weighted`` needs a method ``waves(draw, features)``, or a method
+    ``vectors(features)``, [channels, q, n], whose inner products it is; TypeError otherwise.
     """
     divergence, statistic = weighted.divergence, weighted.statistic
     assert isinstance(divergence, VectorDivergence)
@@ -124,7 +124,7 @@ class WeightedWaves(eqx.Module):
 
 
 class VectorWaves(eqx.Module):
-    """Cosines and sines of r frequencies times a statistic's vectors [q]: 2 r q numbers per row."""
+    """Products of 2 r cosines and sines with q numbers of `OfVectors`: 2 r q numbers per row."""
 
     frequencies: Frequencies
     statistic: OfVectors
@@ -143,8 +143,8 @@ class Map(Protocol):
 
 
 class FiniteRank(eqx.Module):
-    """Pairwise statistic < z_i, z_j > with z = ``vectors(features)`` [channels, p, n]: the engine
-    computes sums over pairs from n p numbers instead of n^2. ``route``: how, in words."""
+    """Pairwise statistic < z_i, z_j > with z = ``vectors(features)`` [channels, p, n]. Sums over
+    pairs then need n p numbers, not n^2. ``route``: text on how z is computed, for reports."""
 
     map: Map
     channels: int = eqx.field(default=1, static=True)
@@ -162,10 +162,10 @@ class FiniteRank(eqx.Module):
 
 
 def waves(turns: Float[Array, "r n"], sizes: Float[Array, " p"]) -> tuple[Array, Array]:
-    """Return ``sizes`` times cosine and sine [p, n], p = 2 r, of the turns and of turns - 1 / 4.
+    """Return arrays a and b [p, n], p = 2 r: ``sizes`` times (cos, sin) and times (sin, -cos).
 
-    With a and b these arrays, ``a * real - b * imaginary`` holds first the real and then the
-    imaginary part of ``exp(2 pi i turns) (real + i imaginary)``, times ``sizes``.
+    cos and sin are those of 2 pi ``turns``. ``a * real - b * imaginary`` holds r real and then r
+    imaginary parts of ``exp(2 pi i turns) (real + i imaginary)``, times ``sizes``.
     """
     cos, sin = cos_and_sin(turns)
     both = jnp.concatenate([cos, sin]), jnp.concatenate([sin, -cos])
@@ -173,7 +173,7 @@ def waves(turns: Float[Array, "r n"], sizes: Float[Array, " p"]) -> tuple[Array,
 
 
 def twice(rows: Array) -> Array:
-    """Return the rows twice, first for cosines and then for sines."""
+    """Return rows [r, ..] twice, [2 r, ..]: once for cosines and once for sines."""
     return jnp.concatenate([rows, rows])
 
 
@@ -182,16 +182,16 @@ def _normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[Array, "co
 
 
 class Precisions(NamedTuple):
-    """Random variances ``values`` [r, d] of normal frequencies, and heights ``height`` [r] of the
-    kernels of these frequencies, whose mean is k(x, x). ``drawn`` [r, d]: frequencies that kernels
-    draw themselves, which are added."""
+    """r random Gaussian kernels whose mixture is a kernel k: variances ``values`` [r, d] of their
+    normal frequencies, and ``height`` [r], with mean k(x, x). ``drawn`` [r, d]: frequencies that
+    the method ``frequencies`` of a kernel has drawn, which are added."""
 
     values: Float[Array, "r d"]
     height: Float[Array, " r"]
     drawn: Float[Array, "r d"] | float = 0.0
 
     def frequencies(self, normals: Float[Array, "r d"]) -> Float[Array, "r d"]:
-        """Return frequencies, from standard normal vectors."""
+        """Return frequencies [r, d], from standard normal vectors."""
         return normals * jnp.sqrt(self.values) + self.drawn
 
 
@@ -208,9 +208,9 @@ def precisions(
 
     The kernel may be `Gaussian`, `IMQ`, `RationalQuadratic`, `Matern52`, `Laplace`, `L1Laplace`,
     `Constant`, their sums, products and multiples, with their bandwidths; any radial kernel with a
-    method ``precisions(key, count)`` that draws S of :math:`shape(u) = E e^{-S u / 2}`; or any
-    kernel with k(x, x) = 1 and a method ``frequencies(key, count, d)`` that draws [count, d] from
-    its spectral density. For others, TypeError with the ``name`` of the argument.
+    method ``precisions(key, count)`` that draws S, [count], of :math:`shape(u) = E e^{-S u / 2}`,
+    u a squared distance; or any kernel with k(x, x) = 1 and a method ``frequencies(key, count, d)``
+    that draws [count, d] from its spectral density. TypeError about ``name`` for others.
     """
     dtype = jnp.result_type(float) if dtype is None else dtype
 
@@ -264,7 +264,7 @@ def precisions(
 
 
 def orthogonal_normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[Array, "count d"]:
-    """Return standard normal vectors [count, d] that are orthogonal within blocks of d.
+    """Return standard normal vectors [count, d], of which each block of d is orthogonal.
     Source: Yu, Suresh, Choromanski, Holtmann-Rice and Kumar (2016), Orthogonal random features."""
     blocks = -(-count // d)
     drawn = jax.random.normal(key, (blocks, d, d), dtype)

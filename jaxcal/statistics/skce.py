@@ -4,7 +4,7 @@ r"""Compute the statistic h(i, j) of the kernel calibration error, from kernel m
 
 with independent Z ~ p and Z' ~ p' (Widmann, Lindsten and Zachariah 2021, Section 3.2). h_Y is the
 inner product of the residuals :math:`k(y, \cdot) - E k(Z, \cdot)` of two observations; its mean
-over y ~ p is 0 for every other observation. `KernelResidual` computes h_Y, which
+over y ~ p is 0 for every (p', y'). `KernelResidual` computes h_Y, which
 `jaxcal.statistics.weighted.Weighted` multiplies by k_P. For a kernel k((p, y), (p', y')) of classes
 that is no product, h_Y depends on p and p' too (`jaxcal.kernels.classes.MatrixKernel`).
 """
@@ -26,7 +26,7 @@ from jaxcal.typing import Features
 
 
 class Observed(NamedTuple):
-    """Features of n observations: targets [n, d] or classes [n], and those of the kernel means."""
+    """Features for h_Y: targets [n, d] or classes [n], and features of the kernel means."""
 
     ys: Array
     distribution: Features
@@ -35,9 +35,9 @@ class Observed(NamedTuple):
 class KernelResidual(eqx.Module):
     r"""h_Y: the inner product of residuals :math:`\xi = k(y, \cdot) - E k(Z, \cdot)`.
 
-    Z is a draw of the prediction. Features: `Observed`. With kernel means from draws, ``block`` is
-    valid for pairs of different observations only; ``diagonal`` averages over pairs of different
-    draws. Cost per pair: a kernel on targets and the means; for classes, a product of vectors [m].
+    Z is a draw of the prediction. Features: `Observed`. If kernel means come from draws, ``block``
+    is biased for an observation with itself; ``diagonal`` averages over pairs of different draws.
+    Cost per pair: a kernel on targets and three means; for classes, a product of vectors [m].
 
     Source: Widmann, Lindsten and Zachariah (2021), Section 3.2.
     """
@@ -75,8 +75,8 @@ class KernelResidual(eqx.Module):
         return (at_targets + means.own(features.distribution))[None]
 
     def waves(self, draw: Draw, features: Observed) -> "MeanWaves | ClassWaves":
-        """Return the map to random features; ``means`` must be those of a `Wave`. For classes, a
-        random projection of the residuals replaces frequencies of targets."""
+        """Return the map to random features. ``means`` must be kernel means of a `Wave` or, for
+        classes, of any kernel: random projections of e_y - p replace frequencies of targets."""
         if isinstance(features.distribution, Classes):
             kernel = self.means.kernel
             if isinstance(kernel, MatrixKernel):
@@ -89,8 +89,8 @@ class KernelResidual(eqx.Module):
 
 
 class MeanWaves(eqx.Module):
-    """Map to cosines and sines of r frequencies minus their means under the prediction: 2 r numbers
-    per observation."""
+    """Map to cosines and sines of the target minus their means under the prediction, for r
+    frequencies, turned by the phases of predictions: 2 r numbers per observation."""
 
     frequencies: Frequencies
     cosine: KernelMeans
@@ -106,8 +106,8 @@ class MeanWaves(eqx.Module):
 
 
 class ClassWaves(eqx.Module):
-    r"""Map to cosines and sines of r frequencies times random projections of the one-hot target
-    minus p: 2 r numbers per observation. ``directions`` [r, m]: those of `class_directions`."""
+    r"""Map to r cosines and sines of the prediction p times r random projections of e_y - p, e_y
+    the one-hot target: 2 r numbers per row. ``directions`` [r, m]: those of `class_directions`."""
 
     frequencies: Frequencies
     directions: Float[Array, "r m"]
@@ -122,8 +122,8 @@ class ClassWaves(eqx.Module):
 def class_directions(
     signs: Float[Array, "r k"], matrix: Float[Array, "m m"] | None
 ) -> Float[Array, "r m"]:
-    r"""Return random directions g with :math:`E (g^\top u)(g^\top v) = u^\top \Lambda v`, for u, v
-    of sum 0, from random signs; ``matrix`` is :math:`\Lambda`, None for the identity."""
+    r"""Return r random directions g [m] with :math:`E (g^\top u)(g^\top v) = u^\top \Lambda v` for
+    u, v of sum 0, from random signs [r, m - 1]. ``matrix``: :math:`\Lambda`; None for I."""
     m = signs.shape[1] + 1
     # an orthonormal basis [m, m - 1] of the vectors of sum 0
     ones = jnp.ones((m, 1), signs.dtype)
@@ -138,7 +138,7 @@ def class_directions(
 
 
 def _sine(cosine: KernelMeans) -> KernelMeans:
-    """Return the kernel means with cosines replaced by sines: formulas are linear in the wave."""
+    """Return the kernel means with each cosine `Wave` replaced by the sine."""
     return jax.tree.map(
         lambda part: Wave(sine=True) if isinstance(part, Wave) else part,
         cosine,

@@ -5,8 +5,8 @@ For a kernel l on targets and scores s, the Stein kernel of two observations is
 .. math:: h = l\, s^\top s' + s^\top \nabla_{y'} l + s'^\top \nabla_y l
               + \mathrm{tr}\, \nabla_y \nabla_{y'} l
 
-(Glaser et al. 2023, eq. 10). s and the gradient may both be multiplied by a matrix M that depends
-on the prediction only (an operator-valued kernel k M^T M', their App. A).
+(Glaser et al. 2023, eq. 10). s and the gradient may both be multiplied by a preconditioner, a
+matrix M that depends on the prediction only (an operator-valued kernel k M^T M', their App. A).
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ from jaxcal.typing import KernelLike, Point, PointKernel, Points, Scalar
 
 
 class SteinFeatures(NamedTuple):
-    """Targets and scores [n, d] of n observations, and the preconditioner: None, [n], [n, d] or
-    [n, d, d]."""
+    """Targets and scores [n, d] of n observations, and preconditioners M: None, multiples [n] of I,
+    diagonals [n, d] or matrices [n, d, d]."""
 
     ys: Points
     scores: Points
@@ -36,8 +36,8 @@ class SteinFeatures(NamedTuple):
 def stein(kernel: PointKernel, x: Point, y: Point, score_x: Point, score_y: Point) -> Scalar:
     r"""Return :math:`l s_x^\top s_y+s_x^\top\nabla_y l+s_y^\top\nabla_x l+tr\nabla_x\nabla_y l`.
 
-    The definition for one pair, by automatic differentiation of any twice differentiable kernel l.
-    Points and scores [d]; unit: score squared; cost O(d^2). Not finite if a score is not.
+    l is the ``kernel`` at (x, y), which is differentiated automatically, twice. Points and scores
+    are [d]; the value is in units of score squared, not finite if a score is not. Cost O(d^2).
     Source: Glaser et al. (2023), eq. 10.
     """
     k = kernel(x, y)
@@ -49,9 +49,9 @@ def stein(kernel: PointKernel, x: Point, y: Point, score_x: Point, score_y: Poin
 def check_smooth(kernel: PointKernel, y: Points, size: float) -> None:
     r"""Raise ValueError if automatic differentiation misses the kernel's second derivative.
 
-    Compares :math:`\partial_{x_q} \partial_{y_q}` of the kernel at x = y by autodiff, which misses
-    the kink of abs(x - y), with finite differences of six widths, multiples of the ``size`` of the
-    points. One width that agrees to 5 % is enough: narrow kernels need narrow widths.
+    Compares :math:`\partial_{x_q} \partial_{y_q}` of the kernel at x = y (for q <= 8) by autodiff,
+    which misses the kink of abs(x - y), with finite differences of six widths, multiples of
+    ``size``. One width that agrees to 5 % is enough: narrow kernels need narrow widths.
     """
     d, eps = y.shape[1], float(jnp.finfo(y.dtype).eps)
     directions = jnp.eye(d, dtype=y.dtype)[:8]
@@ -118,8 +118,8 @@ def _derivatives(f: Callable[[Array], Array], u: Array) -> tuple[Array, Array, A
 
 
 def _radial_block(f: Callable[[Array], Array], a: SteinFeatures, b: SteinFeatures) -> Array:
-    r"""Return blocks [r, c] of h for l = f(r^2), r the distance, by three matrix products:
-    :math:`f s^\top s' + 2 f' (s' - s)^\top (y - y') - 2 d f' - 4 r^2 f''`."""
+    r"""Return a block [r, c] of h for l = f(u), u = |y - y'|^2, by three matrix products:
+    :math:`f s^\top s' + 2 f' (s' - s)^\top (y - y') - 2 d f' - 4 u f''`."""
     r2 = points.squared_distances(a.ys, b.ys)
     value, first, second = _derivatives(f, r2)
     inner_a = jnp.sum(a.scores * a.ys, -1, keepdims=True)
@@ -175,12 +175,12 @@ def _rows(features: SteinFeatures, lengths: Array) -> tuple[Array, Array]:
 
 
 class Stein(eqx.Module):
-    """Inner product h of the Stein features of two observations, the statistic of KSD. Times a
-    kernel on predictions (`jaxcal.statistics.weighted.Weighted`) it is that of KCCSD or KCSD.
+    """The Stein kernel h of two observations (see the module), which is the statistic of KSD; times
+    a kernel on predictions (`jaxcal.statistics.weighted.Weighted`) that of KCCSD or KCSD.
 
-    With ``components`` the d components are channels; their sum is the statistic. For radial target
-    kernels (one bandwidth or one per dimension) blocks are matrix products, O(d) per pair; other
-    twice differentiable kernels use automatic differentiation, O(d^2) per pair.
+    With ``components``, the d summands of h, one per target coordinate, are channels. For radial
+    target kernels (one bandwidth or one per dimension) blocks are matrix products, O(d) per pair;
+    other twice differentiable kernels use automatic differentiation, O(d^2) per pair.
     """
 
     target_kernel: KernelLike  # its profile or bandwidth, if any, selects the algorithm
@@ -212,7 +212,7 @@ class Stein(eqx.Module):
         return jnp.moveaxis(jax.vmap(alone)(features), 0, 1)
 
     def waves(self, draw: Draw, features: SteinFeatures) -> "SteinWaves":
-        """Return the map to random features of the statistic, from those of its target kernel."""
+        """Return the map to random features of the target kernel under the Stein operator."""
         frequencies = draw.frequencies(self.dimension, self.target_kernel)
         return SteinWaves(frequencies, self.components)
 
@@ -240,8 +240,8 @@ class Stein(eqx.Module):
 
 
 class SteinWaves(eqx.Module):
-    """Map to cosines and sines of r frequencies under the Stein operator: 2 r d values per row.
-    With ``components`` each target coordinate is a channel."""
+    """Map to r cosines and sines under the Stein operator: 2 r d values per observation, in one
+    channel or, with ``components``, in d channels, one per target coordinate."""
 
     frequencies: Frequencies
     components: bool = eqx.field(default=False, static=True)

@@ -16,7 +16,7 @@ from jaxcal.typing import DivergenceLike, Features, KernelLike, Pairwise
 
 
 class Inner(eqx.Module):
-    """Inner product of residuals; the features are the residuals, [n, q]."""
+    """Statistic < t_i, t_j > of residuals that are vectors; its features are these, [n, q]."""
 
     @property
     def channels(self) -> int:
@@ -29,20 +29,20 @@ class Inner(eqx.Module):
         return jnp.sum(features**2, axis=1)[None]
 
     def vectors(self, features: Float[Array, "n q"]) -> Float[Array, "1 q n"]:
-        """Return the residuals as columns."""
+        """Return the residuals [n, q] as columns of one channel."""
         return features.T[None]
 
 
 class WeightedFeatures(NamedTuple):
-    """``predictions``: features for the divergence; ``residual``: features for the statistic of the
-    targets."""
+    """Features of `Weighted`: ``predictions``, for the divergence, and ``residual``, for the
+    statistic of the targets."""
 
     predictions: Features
     residual: Features
 
 
 class Weighted(eqx.Module):
-    """A kernel on predictions times each channel of a statistic of the targets."""
+    """The statistic k(p_i, p_j) < t_i, t_j >: a kernel on predictions times a ``statistic``."""
 
     prediction_kernel: KernelLike
     divergence: DivergenceLike

@@ -1,4 +1,4 @@
-"""Tests of data larger than memory, in one pass over batches."""
+"""Test data larger than memory, in one pass over batches."""
 
 from jaxcal.streaming.batches import array_batches
 from jaxcal.streaming.shards import Shards

@@ -1,6 +1,6 @@
 """Read the arrays of a test from a .npz file that another language or library saved.
 
-A file with a fault raises `BadFile`, which names the file, the array and what was wanted.
+A file that cannot be used raises `BadFile`, which names the file, the array and what was wanted.
 """
 
 import struct
@@ -36,11 +36,11 @@ UNREADABLE = (
 
 
 class BadFile(Exception):
-    """One sentence about a file that cannot be used."""
+    """Raised for a file that cannot be used; the message is one sentence."""
 
 
 class TestArrays(NamedTuple):
-    """The arrays of a test, all of one float type; ``node_scores`` or ``features`` is None.
+    """The arrays of a test, all of one float type; one of ``node_scores`` and ``features`` is None.
 
     ``targets`` and ``scores`` [n, d]; ``node_scores`` [n, m, d]; ``nodes`` [m, d], or None;
     ``features`` [n, q]. ``notes``: sentences about likely mistakes.
@@ -85,7 +85,7 @@ def read(path: Path) -> TestArrays:
 
 
 def load(path: Path, names: Iterable[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Return the arrays of a file with these names, and the names of the others; raises BadFile."""
+    """Return a file's arrays with these ``names``, and the names of its others; raises BadFile."""
     names = tuple(names)
     try:
         file = path.open("rb")
@@ -171,7 +171,7 @@ def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...])
 def _fitted(
     path: Path, name: str, array: np.ndarray, axes: list[str], lengths: dict[str, int]
 ) -> np.ndarray:
-    """Return the array with all ``axes``, and add to their ``lengths``; BadFile if these differ."""
+    """Return the array with all ``axes``, adding new ``lengths``; BadFile if known ones differ."""
     shape = array.shape
     if array.ndim == len(axes) - 1 and lengths.get(axes[-1], 1) == 1:
         array = array[..., None]

@@ -101,8 +101,8 @@ def arrays_of(
     Args:
         table: The Arrow table.
         columns: Columns to read.
-        widths: Length of the lists in a column, by array; added for new arrays (first list).
-        seen: Labels that occur; added, if there is one class (that class and some of the others).
+        widths: Length of lists by array name; for a new array that of its first list is added.
+        seen: If there is one class, labels that occur are added: that class and some others.
 
     Returns:
         Arrays of n rows by name, and a mask [n]. Unreadable values are NaN, and labels -1."""
@@ -132,9 +132,9 @@ def _arrow() -> tuple[Any, Any]:
 
 
 def _labels(column: Any, classes: Sequence[str], seen: set[str]) -> np.ndarray:
-    """Return the index of each label among the classes, or -1 if it is unknown. For one class: 1
-    for it and 0 for others, ``seen`` (`arrays_of`); -1 for null, empty texts and, if it is yes or
-    no, for labels that are neither."""
+    """Return the index of each label in ``classes``, or -1 for other labels. For a single class: 1
+    for it, 0 for other labels (for ``seen`` see `arrays_of`), -1 for null and empty texts and, if
+    the class is in `YES` or `NO`, for labels in neither."""
     pa, pc = _arrow()
     texts = pc.replace_substring_regex(pc.cast(column, pa.string()), r"\.0$", "")
 
@@ -157,7 +157,7 @@ def _labels(column: Any, classes: Sequence[str], seen: set[str]) -> np.ndarray:
 
 
 def _numbers(name: str, column: Any, widths: dict[str, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return numbers [n], or [n, k], k in ``widths`` (`arrays_of`), and a mask of valid rows."""
+    """Return numbers [n], or [n, k] for lists of k = ``widths[name]``, and a mask of valid rows."""
     pa, pc = _arrow()
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     kind = column.type
@@ -214,7 +214,7 @@ def faults(arrays: Arrays, read: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 
 def checked(arrays: Arrays) -> Arrays:
-    """Return ``arrays``; BadFile if a test takes other names or types, or lengths differ."""
+    """Return ``arrays`` unchanged; BadFile if no test takes them, or if their lengths differ."""
     if TARGETS not in arrays or set(arrays) - {TARGETS} not in FORMS:
         forms = "; ".join(", ".join(f"'{name}'" for name in sorted(form)) for form in FORMS)
         raise BadFile(
@@ -234,7 +234,7 @@ def checked(arrays: Arrays) -> Arrays:
 
 
 def log_normal(parameters: tuple[Array, Array], y: Array) -> Array:
-    """Return the log density at y, up to a constant, of normals (means, standard deviations)."""
+    """Return the log density at y, up to a constant, of normals with these means and deviations."""
     mean, deviation = parameters
     return -jnp.sum(((y - mean) / deviation) ** 2 / 2 + jnp.log(deviation))
 

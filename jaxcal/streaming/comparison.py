@@ -6,16 +6,16 @@ these sums for each of `BLOCKS` = 1,024 groups of rows. Each group has one row o
 consecutive rows. The number of a row determines its random group and its random residuals, so draws
 do not depend on the order of the rows or on their split among workers.
 
-Only the leverages :math:`h_i` in the leave-one-out factors :math:`1 / (1 - h_i)` would need a
-second pass. In these factors they are replaced by their mean r / n, so that
+Let F be the orthonormal basis, of rank r, of the regression. Only its leverages :math:`h_i` in the
+leave-one-out factors :math:`1 / (1 - h_i)` would need a second pass. There they are replaced by
+their mean r / n, so that
 
 .. math:: U = \frac{\|\sum_i F_i d_i^\top\|^2 - \sum_i h_i \|d_i\|^2}{2 (n - r)},
 
-with the basis F of rank r, and exact leverages in the second sum. For equal leverages this is the
-value that `jaxcal.compare` computes in memory. For uniform Dirichlet predictions of 30 classes the
-two differed by at most .12 standard errors at n = 1,024, .05 at 4,096 and .013 at 65,536; for 2 and
-10 classes by a quarter of that; if six predictions far from all others decide the regression, by up
-to .26 (`experiments/compare/leverages.py`).
+with exact leverages in the second sum. For equal leverages `jaxcal.compare` computes the same in
+memory. The two differed by at most .12 standard errors at n = 1,024, .05 at 4,096, .013 at 65,536
+for uniform Dirichlet predictions of 30 classes; by a quarter of that for 2 and 10 classes; by up to
+.26 if six outlying predictions decide the regression (`experiments/compare/leverages.py`).
 """
 
 from functools import partial
@@ -120,12 +120,12 @@ class ComparisonSums(eqx.Module):
 
 
 class Sums(NamedTuple):
-    """Sums of M models over n rows, with g = (1, x) of length s, and the fields of `Rows`.
+    """Sums over n rows for M models, with g = (1, x) of length s; `Rows` has x, d and the others.
 
     Attributes:
-        groups: For each of b groups, sums of the products of g with g, d, ``drawn``, ``added``
-            (each of length p) and the squared norm of d, in t = s + 3 p + 1 columns.
-        sizes: Sum of the squared norm of d times g g^T.
+        groups: For each of b groups the sum of g v^T, where v = (g, d, ``drawn``, ``added``, |d|^2)
+            has length t = s + 3 p + 1.
+        sizes: Sum of |d|^2 g g^T.
         lost: Number of rows with values that are not finite.
     """
 
@@ -144,8 +144,8 @@ def _errors(
     rank: int,
     n_draws: int,
 ) -> Error:
-    """Return the errors of all models, with a leading axis. ``keys``: of normal draws and of signs.
-    ``added``: ``added`` and ``along`` of `jaxcal.streaming.rows.Sizes`."""
+    """Return the `Error` of all models, with a leading axis. ``keys``: for normal draws and for
+    signs. ``added``: the numbers ``added`` and ``along`` of `jaxcal.streaming.rows.Sizes`."""
     return jax.vmap(lambda of: _error(keys, of, n, added, rank, n_draws))(sums)
 
 

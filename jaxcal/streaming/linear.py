@@ -1,7 +1,7 @@
 """Compute tests from sums over batches, in time linear in the number n of observations.
 
 Tests with p random features take n p^2 multiplications and store p^2 numbers. The calibration test
-stores k (b + k) numbers for k entries and b draws.
+stores k (b + k) numbers for k entries (moments times features) and b draws.
 """
 
 import math
@@ -36,7 +36,7 @@ from jaxcal.typing import ArrayLike, Key, Predictions, PredictionsLike
 
 
 class StreamResult(JudgedResult):
-    """Outcome of a streamed test.
+    """Outcome of a streamed KCCSD, KCSD or SKCE test.
 
     Attributes:
         estimate: Unbiased estimate of the squared discrepancy that the random features define.
@@ -99,7 +99,7 @@ class LinearFit(eqx.Module):
 
     ``key`` is for draws; ``prepared`` holds units, bandwidths, nodes and frequencies; ``kind`` is
     "kccsd", "kcsd" or "skce"; ``size`` is the length p of the feature vector z of an observation;
-    ``numbered``: whether averages over predictions are taken from draws.
+    ``numbered``: whether row numbers determine draws, for averages over predictions.
     """
 
     key: Key
@@ -119,8 +119,8 @@ class LinearFit(eqx.Module):
         return cls(key, prepared, kind, size.size, numbered and not isinstance(predictions, Draws))
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Return zero sums, by name, of z, z z^T, |z|^2, |z|^4, and for notes; the minimum of minus
-        a flag."""
+        """Return zeros by name for sums of z, z z^T, |z|^2, |z|^4 and of numbers for notes, and for
+        one minimum, that of minus the flag "abrupt-edge"."""
         p, frame = self.size, self.prepared.frame
         d = frame.origin.size if isinstance(frame, Frame) else 1
         shapes = {"sums": (p,), "products": (p, p), "coarse": (3, d), "signs": (2,)}
@@ -142,7 +142,7 @@ class LinearFit(eqx.Module):
         return ys.shape[0], sums, {"abrupt-edge": -abrupt}
 
     def noted(self, state: StreamState) -> dict[str, Any]:
-        """Return notes on all observations, and on the first sample."""
+        """Return the notes, by code, on all observations and on the first sample."""
         sums, abrupt = state.sums, state.least["abrupt-edge"] < 0
         notes = self.prepared.notes | {code: int(sums[code]) for code in COUNTED}
         notes |= coarse(jnp.asarray(sums["coarse"]), state.n)
@@ -262,7 +262,7 @@ class StreamedCalibration(JudgedResult):
             few observations.
         counts: Numbers of observations whose density is 0 at the target ("impossible"), whose
             density or score ("lost") or target ("nonfinite") is not finite, or whose density ends
-            near the target although none in the first sample did ("ended"); and the number of
+            near the target although none in the first sample does ("ended"); and the number of
             inputs that are constant in the first sample, and so not used ("constant").
         level: Level of the test.
         notes: Numbers and flags of possible problems, by the codes of their warnings.
@@ -327,7 +327,7 @@ class EntriesStream(eqx.Module):
         n_draws: int,
         names: Sequence[str] | None,
     ) -> "EntriesStream":
-        """Return the test fitted to observations. ``names``: of the coordinates of a target."""
+        """Return the test fitted to observations; ``names`` are those of the target coordinates."""
         checked, columns = observed(predictions, ys, inputs)
         called = table_names(names, ys, inputs, columns)
         return cls(EntriesFit.of(key, checked, ys, columns, n_draws, called))

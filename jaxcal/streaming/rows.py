@@ -34,9 +34,9 @@ class Rows(NamedTuple):
         d: Residuals, [n, p].
         drawn: Random residuals of a calibrated model, [n, p].
         added: Residuals of uniformly drawn targets, [n, p].
-        moments: Quantities whose means determine the field "covered" of `Comparison`, [t, n, q].
-        scores: For classes whether the likeliest is right; last the negative log probability or
-            density of the target, NaN if unknown; [c, n].
+        moments: [t, n, q]; the means give "says" (classes) or "covered" of a `Comparison`.
+        scores: Last row: negative log probability or density of the target, NaN if unknown. For
+            classes, before it: 1 if the most probable class is the target, else 0. [c, n].
         lost: 1 for rows with values that are not finite, else 0, [n].
     """
 
@@ -58,7 +58,7 @@ class Sizes(NamedTuple):
         moments: Shape of the moments of one row, (t, q).
         scores: Number of scores.
         added: Mean squared norm of added residuals.
-        along: Largest eigenvalue of the covariance of added residuals (for ranks, of many levels).
+        along: Largest eigenvalue of the covariance of added residuals (ranks: for many levels).
         uniforms: Number of uniform random numbers that each row needs.
     """
 
@@ -76,7 +76,7 @@ class Dealt(NamedTuple):
 
     Attributes:
         first: Number of the first row of the batch.
-        places: Index in the batch of each group's row, in k runs of `BLOCKS` row numbers, [k, b].
+        places: Index in the batch of the row of each group b, per run of `BLOCKS` numbers, [k, b].
         real: 1 if the batch has that row, else 0, [k, b].
         uniforms: Uniform random numbers of each row, [n, u].
         new: 1 for rows that count, 0 for rows that were counted before, [n].
@@ -129,11 +129,11 @@ class Dealt(NamedTuple):
 
 
 class ClassRows(eqx.Module):
-    """Reads class probabilities; residuals are one-hot targets minus probabilities.
+    """Reader of class probabilities; residuals are one-hot targets minus probabilities.
 
     Attributes:
-        directions: For more than `COMPONENTS` classes, the leading components of the first sample
-            of predictions of each model, on which residuals are regressed, [M, m, s]; else None.
+        directions: For more than `COMPONENTS` classes, the leading principal components of each
+            model's first sample, on which residuals are regressed, [M, m, s]; else None.
         m: Number of classes.
     """
 
@@ -197,8 +197,8 @@ class ClassRows(eqx.Module):
         )
 
     def told(self, moments: Float[Array, "M 4 m"], skill: Float[Array, "M 3"]) -> Contents:
-        """Return the fields "says" and "skill" of a `Comparison` from means over all rows of
-        ``moments`` and of ``skill``: the squared norm of the residuals, then the scores."""
+        """Return the fields "says" and "skill" of a `Comparison`, from means over all rows:
+        ``moments`` of `Rows`, and in ``skill`` the squared norm of d, then ``scores``."""
         eps = float(jnp.finfo(jnp.float32).eps)
 
         def one(of: Float[Array, "4 m"]) -> Says:
@@ -210,8 +210,8 @@ class ClassRows(eqx.Module):
 
 
 class RankRows(eqx.Module):
-    """Reads other predictions than class probabilities, in the units of a first sample; residuals
-    are those of ranks of targets at ten levels (`jaxcal.ckce.probability`).
+    """Reader of predictions that are not class probabilities, in the units of a first sample;
+    residuals are those of ranks of targets at ten levels (`jaxcal.ckce.probability`).
 
     Attributes:
         key: Random key that, with the number of a row, draws points near its prediction.
@@ -285,8 +285,8 @@ class RankRows(eqx.Module):
         )
 
     def told(self, moments: Float[Array, "M 2 d"], skill: Float[Array, "M 2"]) -> Contents:
-        """Return the fields "covered" and "skill" of a `Comparison`, from the means of ``moments``
-        and ``scores`` of `Rows`."""
+        """Return the fields "covered" and "skill" of a `Comparison`, from means over all rows:
+        ``moments`` of `Rows`, and in ``skill`` the squared norm of d, then ``scores``."""
         log = skill[:, -1]
         some = bool(jnp.any(~jnp.isnan(log)))
         inside, below = jnp.clip(moments, 0, 1).swapaxes(0, 1)
@@ -306,8 +306,8 @@ def _numbers(first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 def _told(
     key: Key, units: Units, predictions: PyTree, ys: Array, numbers: tuple[Array, Array]
 ) -> tuple[tuple[Points, Points], Float[Array, "n p"], Float[Array, "2 n d"], Bool[Array, " n"]]:
-    """Return centres and log scales of predictions; by `probability.extrapolated`, residuals of
-    ranks and indicators of the central interval and of the lower half; and finite rows."""
+    """Return centres and log scales of predictions; residuals of ranks, and indicators of their
+    central interval and lower half, by `probability.extrapolated`; and a mask of finite rows."""
     raw = ys.reshape(len(ys), -1)
     standardized = Standardized(predictions, units, ys.shape[1:])
     near = seen(row_keys(key, numbers), standardized, units.points(raw), ys)

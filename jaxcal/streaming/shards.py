@@ -38,7 +38,7 @@ class Shards:
     batch never spans two shards. States record the name, size and checksum of each shard, so that a
     resumed pass refuses other shards; for the checksum each shard is read twice. The last batch of
     a shard is padded, by rows that do not count, to one of a few lengths, as each length is
-    compiled. After a pass ``left_out`` is the number of rows left out; ``fault`` names the first.
+    compiled. After a pass ``left_out`` is the number of rows left out; ``fault`` states the first.
 
     Args:
         path: A folder, a file, or (for Parquet and CSV) a URI of ``pyarrow.fs``: s3://, gs://,
@@ -160,7 +160,7 @@ class Shards:
     def _usable(
         self, path: str, want: int = 0, random: np.random.Generator | None = None
     ) -> Iterator[Arrays]:
-        """Yield the usable rows of a shard: all, or ``want`` of them drawn at random."""
+        """Yield the usable rows among all rows of a shard, or among ``want`` that are drawn."""
         start = 0
         for arrays, read, rows in self._read(path, want, random):
             place = start + np.arange(len(read)) if rows is None else rows
@@ -226,7 +226,7 @@ class Shards:
         return {k: a.astype(kind) if a.dtype.kind == "f" else a for k, a in arrays.items()}
 
     def _cut(self, parts: Iterator[Arrays]) -> Iterator[Arrays]:
-        """Yield the rows of ``parts`` in parts of ``size`` rows; the last may have fewer."""
+        """Yield the rows of ``parts``, regrouped to ``size`` rows each; the last may have fewer."""
         waiting: list[Arrays] = []
         n = 0
         for part in parts:

@@ -1,4 +1,4 @@
-"""Merge, save, restore and add up over processes the sums of a pass over batches."""
+"""Merge, save and load the sums of a pass over batches, and add them up over processes."""
 
 import itertools
 import sys
@@ -42,7 +42,7 @@ def same_test(fingerprint: int) -> None:
 
 
 def gathered(values: np.ndarray) -> np.ndarray:
-    """Return the arrays [k] of all processes, [processes, k], without a conversion of their type.
+    """Return the arrays [k] of all processes as one array [processes, k] of the same type.
 
     While this process waits, it prints the missing ones to stderr every `LATE` seconds.
 
@@ -193,10 +193,11 @@ class StreamState:
         a normal exit of JAX waits for all processes and prints long errors if one has ended.
 
         Returns:
-            The sum, without ``shards``; this state itself if there is only one process.
+            The sum, without ``shards``, which are not compared; this state if there is one process.
 
         Raises:
-            ValueError: The processes have fitted different tests, or hold the same rows.
+            ValueError: The processes have fitted different tests, or hold equal row
+                numbers or shards.
             RuntimeError: A process, named in the message, has ended or did not connect in time.
 
         Example:
@@ -328,7 +329,7 @@ Start = tuple[dict[str, np.ndarray], dict[str, float]]
 
 
 class RankCounts(eqx.Module):
-    """Counts the ranks of targets among ``draws`` draws per prediction, for `Coverage`."""
+    """Count the ranks of targets among ``draws`` draws per prediction, for `Coverage`."""
 
     draws: int = eqx.field(static=True)
 
@@ -353,7 +354,7 @@ class RankCounts(eqx.Module):
 
 
 class TableSums(eqx.Module):
-    """Sums of counts, predictions and labels in each of ``cells`` cells, for a `Table`."""
+    """Sum counts, predictions and labels in each of ``cells`` cells, for a `Table`."""
 
     cells: int = eqx.field(static=True)
 

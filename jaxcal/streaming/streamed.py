@@ -35,12 +35,12 @@ class StreamedTest(eqx.Module):
     """A test fitted to a first sample, which takes batches one by one.
 
     Units, bandwidths, nodes and frequencies are fitted to the first sample, which may be part of
-    the stream. The statistic is that of a linear-time test with random features of all batches, up
-    to rounding, for any order and sizes of the batches (draws from predictions depend on the number
-    of the first row that a batch adds). P-values are those of its limit distribution, as with
-    `nulls.Eigenvalues`, even where `jaxcal.skce_test` would redraw targets: the expected number of
-    each rare class or count in the stream should be ten or more. Memory: one batch of n rows and p
-    features, and p^2 numbers.
+    the stream. The statistic is that of the linear-time test of all batches with random features,
+    whatever their order and sizes, up to rounding (but draws from predictions depend on the number
+    of the first row that a batch adds). P-values are from its limit distribution, as with
+    `nulls.Eigenvalues`, even where `jaxcal.skce_test` would redraw targets, so each rare class or
+    count should have an expected number of ten or more in the stream. Memory: one batch of n rows
+    and p features, and p^2 numbers.
 
     `jaxcal.calibration_test` needs no random features, because its statistic consists of sums. The
     number of a row determines its random signs and points. Rows are numbered from 0. If several
@@ -93,7 +93,7 @@ class StreamedTest(eqx.Module):
             predictions: Log densities of the first sample, as in `jaxcal.calibration_test`. For
                 numpyro distributions, draws depend on the batch instead of the row numbers.
             targets: Targets of the first sample.
-            inputs: Inputs of the first sample, or None; with inputs, batches are triples.
+            inputs: Inputs of the first sample, or None. If given, batches are triples with inputs.
             names: Names of the d coordinates of a target; by default 0, 1, ...
             n_draws: Number of draws of signs.
 
@@ -161,7 +161,7 @@ class StreamedTest(eqx.Module):
     def comparison(
         cls, key: KeyLike, models: Models, targets: ArrayLike, *, n_draws: int = 999
     ) -> "StreamedTest":
-        """Return `jaxcal.compare` in units of probability as a streamed test, an approximation.
+        """Return an approximation of `jaxcal.compare` in units of probability as a streamed test.
 
         Batches are pairs (models by the same names, targets); the result is a `Comparison` and
         needs 1,024 observations or more. All observations have the same leave-one-out factor:
@@ -197,10 +197,10 @@ class StreamedTest(eqx.Module):
 
     @classmethod
     def table(cls, cells: int = CELLS) -> "StreamedTest":
-        """Return a stream for `jaxcal.dce.Table`, which needs no first sample.
+        """Return a streamed test that computes a `jaxcal.dce.Table`; it needs no first sample.
 
         Batches are pairs of probabilities [n] or [n, 2] and labels 0 or 1. For three or more
-        classes, [n, m] and labels below m, the table is of the largest probability and of whether
+        classes, [n, m] and labels below m, the table uses the largest probability, and whether
         its class is the label. `jaxcal.dce` computes measures and tests from the resulting `Table`.
         """
         cells = checks.integer(cells, "cells")
@@ -334,13 +334,13 @@ class StreamedTest(eqx.Module):
 
     @full_precision
     def result(self, state: StreamState, *, level: float = 0.05, rows: int | None = None) -> Result:
-        """Return the result of the sums: p-value and verdict, coverage, or the table.
+        """Return the result from the sums: p-value and verdict, or a coverage or table.
 
         Args:
             state: The state after some or all batches.
             level: Level of the test.
-            rows: Number of all rows, numbered from 0, or None: with it an error names missing
-                rows, such as those of a lost worker.
+            rows: Number of all rows, numbered from 0. If given, an error names the rows that are
+                missing, such as those of a lost worker.
 
         Returns:
             `jaxcal.streaming.linear.StreamedCalibration` by `calibration`, a `Comparison` by

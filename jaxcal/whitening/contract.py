@@ -79,7 +79,7 @@ def checked(value: object, name: str) -> Whitener:
 
 
 def at_base_points(at_nodes: NodeScores | None, who: str) -> tuple[Nodes, Float[Array, "n m d"]]:
-    """Return nodes and the scores at them; ValueError that names ``who`` if there are none."""
+    """Return nodes [m, d], and scores at nodes; ValueError that names ``who`` if one is missing."""
     if at_nodes is None or at_nodes.nodes is None:
         raise ValueError(
             f"whiten: {who} needs scores at base points and those points: give Scores.at_nodes and "

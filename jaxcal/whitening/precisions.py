@@ -23,7 +23,7 @@ RANGE = 1e4  # largest ratio, up or down, of an eigenvalue to the typical precis
 
 
 class Preconditioner(NamedTuple):
-    """Scales ``values`` [n], [n, d] or [n, d, d]; number of predictions ``clamped`` []."""
+    """Scales M, ``values`` [n], [n, d] or [n, d, d]; ``clamped`` []: number of clamped scales."""
 
     values: Array
     clamped: Int[Array, ""]
@@ -37,7 +37,7 @@ def precision_root(
 
     ``form``: "isotropic" (one number per prediction), "diagonal" or "full" (symmetric; m > d).
     Precisions :math:`\Lambda_p` (if "full", eigenvalues) that are not positive are replaced by the
-    median of the others; those that differ from it by a factor over 1e4 are clamped; predictions
+    median of the positive ones; those over 1e4 times larger or smaller are clamped; predictions
     with either are counted. M depends on no target, so the Stein identity holds for a bad fit; the
     level also requires that no M is far too large. M has the unit of y. O(n m d^2 + n d^3).
     """
@@ -88,7 +88,7 @@ def _centred(
 
 
 def _regression(z: Nodes, s: Float[Array, "n m d"]) -> Float[Array, "n d d"]:
-    """Return minus the symmetric part of the slope in a regression of scores on points."""
+    """Return minus the symmetric part of the slope when scores s are regressed on nodes z."""
     m, d = z.shape
     slope = -jnp.linalg.lstsq(z, jnp.moveaxis(s, 1, 0).reshape(m, -1))[0]
     slope = jnp.moveaxis(slope.reshape(d, -1, d), 1, 0)
@@ -124,7 +124,7 @@ def bounded_spectrum(
 
     Eigenvectors have no derivative where eigenvalues coincide, but the matrix has: to first order
     the eigenvalues change by the diagonal of the change of the matrix in their basis, and its other
-    entries are multiplied by divided differences. Exact in every order if ``bound`` changes none.
+    entries are multiplied by divided differences. All orders are exact if ``bound`` changes none.
     """
     fixed = jax.lax.stop_gradient(matrices)
     values, vectors = jnp.linalg.eigh(fixed)
@@ -150,7 +150,7 @@ def inverses(precisions: Float[Array, "n d d"]) -> tuple[Float[Array, "n d d"], 
 def regressed(
     nodes: Nodes, scores: Float[Array, "n m d"]
 ) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"]]:
-    """Return positive definite precisions, by `slopes` of scores at m nodes, and covariances."""
+    """Return positive definite precisions, by `slopes` of scores at m nodes, and their inverses."""
     precisions, _ = bounded_matrices(slopes(nodes, scores, "full"), precisions=True)
     return precisions, _inverse(precisions)
 
@@ -171,8 +171,8 @@ def bounded_matrices(
     """Return positive definite covariances or precisions, and how many matrices were changed.
 
     A diagonal entry that is not positive becomes the median of its coordinate over predictions; a
-    deviation over `WIDTHS` times the median is reduced to this bound. Entries off the diagonal in
-    rows and columns of either become 0. Eigenvalues after scaling to diagonal 1, which removes
+    deviation over `WIDTHS` times the median is reduced to this bound. In the rows and columns of
+    these entries the others become 0. Eigenvalues after scaling to diagonal 1, which removes
     units, become 1 if not positive; those of precisions are at least `LEAST`. Matrices that are not
     finite become NaN and are not counted.
     """

@@ -1,7 +1,7 @@
-"""Whiten by centres and scales of predictions, and compare predictions by them.
+"""Compute centres and scales of predictions, to whiten targets and to compare predictions.
 
-They are computed from moments of predictions, moments from the user or moments of draws; or, for
-densities, from a regression of scores at nodes or by Newton steps.
+`Moments` uses moments of the predictions, of their draws or from the user. For densities,
+`Regression` regresses scores on nodes, and `Landing` finds modes by Newton steps.
 """
 
 from typing import Any
@@ -111,7 +111,7 @@ class Moments(eqx.Module):
 
 
 def _moments_in_units(mean: Any, covariance: Any, predictions: Standardized) -> Normals:
-    """Convert moments in the units of the targets to the units of the predictions."""
+    """Return moments, given in the units of the targets, in the units of the predictions."""
     d = predictions.units.scale.size
     mean = jnp.asarray(mean)
     n = mean.shape[0]
@@ -293,7 +293,7 @@ class LocationScale(_Euclidean, eqx.Module):
     r"""Divergence between predictions by their centres, log scales and correlations.
 
     The Euclidean distance of vectors :math:`(c_p, \log D_p, R_p^{1/2})` by ``whitener``: centres in
-    the units of the test, log deviations, and the root of the correlations above its diagonal. All
+    the units of the test, log deviations, and the part of :math:`R_p^{1/2}` above its diagonal. All
     else is ignored. `Fisher` grows like 1 / width^4, so the sharpest predictions dominate its
     median or overflow; this distance grows like the logarithm of widths.
 
