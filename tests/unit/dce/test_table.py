@@ -139,7 +139,7 @@ def test_tables_add_up_in_any_order_to_grouped_sums():
 
 
 @pytest.mark.parametrize("cells", [10, 100, 8192])
-def test_groups_of_equal_predictions_are_in_the_cells_of_their_members(cells):
+def test_groups_of_equal_predictions_are_in_their_cells(cells):
     """Sums of ten numbers .3 and the product .29 * 100 are below the edge that they are at."""
     p = np.repeat(np.arange(101) / 100, 10)
     groups = np.full(101, 10), [sum(p[10 * k : 10 * k + 10]) for k in range(101)], np.full(101, 3)

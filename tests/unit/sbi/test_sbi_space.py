@@ -45,7 +45,7 @@ def test_scores_are_gradients_of_densities_with_their_jacobian(thetas):
     np.testing.assert_allclose(ours, wanted, rtol=1e-9, atol=1e-9)
 
 
-def test_gradients_are_finite_at_values_that_overflow_an_exponential():
+def test_gradients_are_finite_where_an_exponential_overflows():
     """In float32 exp(89) is infinite: a parameter of 300 beside bounded ones had NaN gradients."""
     box = jax.tree.map(lambda edge: edge.astype(jnp.float32), BOX)
     us = jnp.asarray([[0.0, 1, 1, 300], [-100, -100, 100, -300], [100, -200, 200, 0]], jnp.float32)
