@@ -232,8 +232,8 @@ def unjudged(
     tile: int,
     mesh: Mesh | None,
 ) -> TestResult:
-    """Return the result before `TestResult.at_level`: only confidence limits of coordinates depend
-    on ``level``, which is an array, so that one program serves all levels."""
+    """Return the result without its verdict level, which `TestResult.at_level` sets afterwards.
+    ``level`` determines limits of coordinates only; as an array it needs no new compilation."""
     one = partial(_unjudged, test, tile, mesh)
     return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
 

@@ -191,7 +191,7 @@ class Tempered(eqx.Module):
 
 
 def summary(examined):
-    print("verdict:", examined.verdict())
+    print("verdict:", examined.conclusion)
     for question, part in (("calibrated", examined.calibration), ("x", examined.conditional)):
         print(f"p = {float(part.p_value):.3f} ({question})", *part.findings(), sep="\n    ")
 
@@ -255,7 +255,7 @@ by_heart = train(start, many_steps // 5, keys[2], thetas[:few], xs[:few])
 summary(sbi.check_posterior(keys[4], by_heart, *fresh, **options))
 print("with coverage:")
 drilled = sbi.check_posterior(keys[4], by_heart, *fresh, coverage=covered(by_heart), **options)
-print("verdict:", drilled.verdict())
+print("verdict:", drilled.conclusion)
 print(*(f"note: {note}" for note in drilled.warnings()), sep="\n")
 for name, shown in {"longer": after.coverage, "by heart": drilled.coverage}.items():
     inside = 100 * jnp.interp(0.9, shown.levels, shown.observed)

@@ -197,7 +197,7 @@ def counts(reports: list[PosteriorReport], patterns: tuple[str, ...]) -> dict[st
     def true(text: str) -> bool:
         return any(re.match(pattern, text) for pattern in patterns)
 
-    verdicts = [report.verdict() for report in reports]
+    verdicts = [report.conclusion for report in reports]
     findings = [report.findings() for report in reports]
     p_values = [
         {name.replace(" ", "_"): float(p) for name, p in report.p_values().items()}

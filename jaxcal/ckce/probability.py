@@ -172,8 +172,8 @@ def by_regression(
 ) -> Error:
     """Return the error from the regression of residuals d on functions x of the predictions.
 
-    ``weights`` are 0 or 1. ``keys``: for blocks, drawn residuals and signs. ``variance``: variance
-    of the residuals of a uniform label or rank along one direction. ``rank``: columns of `Basis`.
+    ``weights`` are 0 or 1. ``keys``: for blocks, drawn residuals and signs. ``variance``: that of
+    a residual, in any direction, if labels or ranks are uniform. ``rank``: columns of `Basis`.
     """
     deal_key, null_key, signs_key = keys
     total = jnp.sum(weights)
@@ -232,12 +232,12 @@ def unseen(square: Scalar, coefficients: Float[Array, "r p"]) -> Scalar:
 def slope(
     value: Scalar, first: Float[Array, " k"], second: Float[Array, "k k"], alone: Scalar
 ) -> Scalar:
-    r"""Return the variance of the first sum per unit of the true value T.
+    r"""Return the slope s: the sum over ``first`` has variance s T if the true value is T.
 
-    Label noise adds N, 4 times the sum of squares of ``second``, to the sum of squares of
-    ``first``, which without N estimates slope times T. Where T is 0, the slope is N / ``alone``,
-    with ``alone`` the sum of products of observations with themselves. The result is the mean of
-    both slopes with weights T and :math:`\sqrt{2 N}`, two standard errors of ``value`` at T = 0.
+    The sum of squares of ``first`` has mean s T + N; label noise adds N, 4 times the sum of squares
+    of ``second``. This gives one estimate of s. At T = 0 another is N / ``alone``, with ``alone``
+    the sum of products of observations with themselves. The result is their mean with weights T
+    and :math:`\sqrt{2 N}`, which is two standard errors of ``value`` at T = 0.
     """
     noise, true = 4 * jnp.sum(second**2), at_least(value, 0)
     weight = jnp.sqrt(2 * noise)

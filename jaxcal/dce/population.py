@@ -160,7 +160,7 @@ def _quantile(x: Vector, count: Vector, alpha: float | Scalar) -> Scalar:
     tiny = jnp.finfo(x.dtype).tiny
 
     def at(log_c: Scalar) -> tuple[Scalar, Scalar]:
-        """Return t for c (see `upper_mean`), and P(weighted mean of x < t)."""
+        """Return t for c = exp(log_c), as in `upper_mean`, and P(weighted mean of x < t)."""
         c = -jnp.expm1(-jnp.exp(log_c))
         tilted = count / at_least(1 - c * x, tiny)
         t = jnp.sum(tilted * x) / jnp.sum(tilted)

@@ -181,7 +181,8 @@ def _sums(
 def _arranged(
     features: Features, columns: _Columns, signs: HadamardSigns, side: int
 ) -> tuple[Features, _Columns, Array]:
-    """Return features and columns, with signs, in the rows of `Places`, and its ``rows`` [n]."""
+    """Return features and columns in the order of `Places`, columns with its signs; and the row
+    of each observation, [n]."""
     places = signs.arranged(side)
     dtype = columns.weights.dtype
     real = places.signs != 0

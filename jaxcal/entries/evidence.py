@@ -158,7 +158,7 @@ LENGTHS = 0.75  # length of a wave, in deviations of a feature
 def varying(
     key: Key, frame: Frame, seen: Seen, inputs: Points | None, kept: Bool[Array, " n"]
 ) -> Group:
-    """Return the alternative "varying": shift or spread is an unknown function of the features.
+    """Return the `Group` "varying", for shifts or spreads that are an unknown function of features.
     Cost per observation: 4 (PARTS - 1) WAVES^2 multiplications."""
     features = jnp.concatenate(frame.features(seen, inputs), axis=1)
     (n, q), keys = features.shape, jax.random.split(key)

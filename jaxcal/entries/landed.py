@@ -44,7 +44,7 @@ class Landed(NamedTuple):
     ``centers`` [n, d]; ``scales`` [n, d, d], where ``scales @ scales.T`` approximates covariances
     near a mode; ``claims``: (centre, standard deviation) of predictions, both [n, d], from which
     features are computed; ``endless`` [n]: whether the density falls more slowly than 1 / distance
-    along coordinate i mod d of prediction i, so that its integral is infinite; False for draws.
+    along a coordinate (i mod d for prediction i), so its integral is infinite; False for draws.
     """
 
     points: Float[Array, "n k d"]

@@ -21,10 +21,10 @@ BLOCK = 4096  # observations whose points are in memory at once
 
 class Ranked(NamedTuple):
     """Ranks of n targets among their points, uniform given the prediction under calibration: of the
-    log ``density``, of ``coordinates``, and of ``products`` of pairs of coordinates minus means.
+    log ``density``, of ``coordinates``, and of ``products`` (y_j - mean_j) (y_k - mean_k).
 
-    ``at_most``: largest value that the random rank ``density`` could take. ``resolved``: ranks of
-    coordinates, redrawn uniformly if nearer to 0 or 1 than the points resolve. If one
+    ``at_most``: upper limit of the rank ``density``, which is random within a point. ``resolved``:
+    ranks of coordinates; those within a point of 0 or 1 are redrawn there uniformly. If one
     coordinate of a prediction is wrong, the target has almost no weight, and its ranks in the other
     coordinates are 0 or 1 too often; ``resolved`` ranks avoid this, but say less about tails.
     ``statistics``: ranks of the user's functions. ``halves``: ranks of coordinates among the first

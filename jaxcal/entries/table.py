@@ -171,7 +171,7 @@ def with_limits(
 
 
 def row_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the rows of a table for coordinates with these names."""
+    """Return names of table rows: "shift of a", .., "correlation of a and b", "tails of a", .."""
     rows = [f"{kind} of {name}" for kind in ("shift", "spread") for name in names]
     rows += [f"correlation of {a} and {b}" for a, b in combinations(names, 2)]
     return (*rows, *(f"tails of {name}" for name in names))

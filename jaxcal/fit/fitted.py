@@ -13,6 +13,7 @@ from jaxcal.fit.residuals import ClassFrame, Featured, Frame, Residual, View
 from jaxcal.kernels.points import Constant
 from jaxcal.numerics import at_least, binary_size
 from jaxcal.read import Scores, Units, checks
+from jaxcal.read.families import Classes
 from jaxcal.statistics.finite_rank import FiniteRank
 from jaxcal.statistics.weighted import Weighted
 from jaxcal.typing import (
@@ -158,7 +159,7 @@ class Fitted(eqx.Module):
         if units is not None and vectors is not None:
             checks.width(jnp.asarray(vectors), units.scale, "inputs")
         if not isinstance(frame, Frame):
-            m = predictions.probabilities.shape[1]
+            m = predictions.probabilities.shape[1] if isinstance(predictions, Classes) else 0
             if m != frame.classes:
                 raise ValueError(f"predictions: wanted {frame.classes} classes, got {m}")
             return

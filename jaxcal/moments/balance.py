@@ -74,7 +74,7 @@ class Balance(eqx.Module):
             convert.real(length, "lengths", above=0)
 
     def fitted(self, key: Key, dimension: int, dtype: DTypeLike) -> "Balance":
-        """Return this moment with moves in ``dtype``, drawn by `symmetric_moves` if it has none."""
+        """Return a copy with ``moves`` cast to ``dtype``; None is replaced by `symmetric_moves`."""
         if self.moves is None:
             moves = symmetric_moves(key, self.n_moves, dimension, self.lengths, dtype)
         else:

@@ -307,7 +307,7 @@ def _general_mixture(base: Base, whole: PyTree) -> Mixtures | None:
 
 @distribution("TransformedDistribution")
 def _affine(base: Base, whole: PyTree) -> PyTree | None:
-    """Return the closed form after affine transforms of coordinates; None for others."""
+    """Return the affinely transformed closed form of ``base``; None for other transforms."""
     if any(type(transform).__name__ != "AffineTransform" for transform in base.transforms):
         return None
     inner = base.base_dist

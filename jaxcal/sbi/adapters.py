@@ -1,6 +1,6 @@
 """Convert posteriors of any supported form to objects with scores, and draws to one array.
 
-Draws of the prior serve as nodes for scores, and as points to which jumps of chains are fitted.
+Draws of the prior serve as nodes for scores, and `Chains` are fitted to them.
 """
 
 import inspect

@@ -84,8 +84,9 @@ def check_posterior(
             and long series), ``names`` of the parameters, ``n_nodes``, ``exclude_invalid_x``.
 
     Returns:
-        `PosteriorReport`, which prints the errors in words; its ``figure()`` draws them. Raises the
-        errors of `score_pairs`.
+        `PosteriorReport`, which prints the errors in words; ``verdict`` is "rejected", "not
+        rejected" or "cannot tell", ``conclusion`` says it in a sentence, and ``figure()`` draws the
+        errors. Raises the errors of `score_pairs`.
 
     Cost per pair: about 380 log densities, n_nodes + 12 gradients and 10 d Hessian-vector products.
     Ranks add 5 d such products, and n_draws log densities with gradients or, for chains, 384 log
@@ -103,8 +104,8 @@ def check_posterior(
         >>> def log_prob(theta, x):  # twice as narrow as the exact posterior, N(x / 2, 1 / 2)
         ...     return -4 * ((theta - x / 2) ** 2).sum()
         >>> report = sbi.check_posterior(2, log_prob, thetas, xs, prior=prior, names=["a", "b"])
-        >>> report.verdict()
-        'not calibrated, so not the posterior given x either'
+        >>> report.verdict, report.conclusion
+        ('rejected', 'not calibrated, so not the posterior given x either')
         >>> [text.split(":")[0] for text in report.findings()]
         ['a is overconfident (too narrow) by itself', 'b is overconfident (too narrow) by itself']
     """

@@ -53,8 +53,9 @@ class PosteriorRanking(eqx.Module):
         """Return indices of models by increasing estimate (best first); NaN estimates are last."""
         return [int(k) for k in np.argsort(np.asarray(self.estimates), kind="stable")]
 
-    def verdicts(self) -> np.ndarray:
-        """Return "rejected", "not rejected" or (for NaN) "cannot tell", [M], from `p_adjusted`."""
+    @property
+    def verdict(self) -> np.ndarray:
+        """ "rejected", "not rejected" or (for NaN) "cannot tell", [M], from `p_adjusted`."""
         p = np.asarray(self.p_adjusted)
         said = np.where(p <= self.tests.level, "rejected", "not rejected")
         return np.where(np.isnan(p), "cannot tell", said)
@@ -62,7 +63,7 @@ class PosteriorRanking(eqx.Module):
     def __repr__(self) -> str:
         if isinstance(self.tests.p_value, Tracer):
             return "PosteriorRanking(traced)"
-        p, order, verdicts = np.asarray(self.p_adjusted), self.order(), self.verdicts()
+        p, order, verdicts = np.asarray(self.p_adjusted), self.order(), self.verdict
         shown = order if len(order) <= 10 else order[:10]
         estimates, n = np.asarray(self.estimates), self.tests.contributions.shape[-1]
         rows = [

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxcal.coverage import Coverage
-from jaxcal.results import Result, Sentences, TestResult, tells
+from jaxcal.results import JudgedResult, Result, Sentences, TestResult, tells
 from jaxcal.results.notes import codes
 from jaxcal.results.report import about_coordinates
 from jaxcal.sbi.diagnosis import Diagnosis
@@ -119,7 +119,7 @@ class PosteriorResult(Result):
         return lines + [line for line in rest if not line.startswith(("  warning", "  explained"))]
 
 
-class PosteriorReport(Result):
+class PosteriorReport(JudgedResult):
     """Results of all tests of one posterior on the same pairs; it prints the errors in words.
 
     Attributes:
@@ -182,13 +182,14 @@ class PosteriorReport(Result):
         p = jnp.stack(list(self.p_values().values()))
         return jnp.minimum(1.0, p.shape[0] * jnp.nanmin(p, axis=0))
 
-    def verdict(self) -> str:
-        """Return one sentence from all p-values, with Bonferroni's correction at `level`: the
-        posterior is wrong, there is no evidence against it, or "cannot tell" with reasons."""
+    @property
+    def conclusion(self) -> str:
+        """The verdict as a sentence: what is wrong; or that there is no evidence against the
+        posterior; or "cannot tell" with the reasons."""
+        if self.verdict == "cannot tell":
+            return f"cannot tell: {self.reason}"
         p = {name: float(value) for name, value in self.p_values().items()}
         passes = {name: not value <= self.level / len(p) for name, value in p.items()}
-        if all(passes.values()) and (why := self._reasons()):
-            return "cannot tell: " + "; ".join(why)
         right, simple = passes.pop("given x"), passes.pop("witnesses")
         probable = passes.pop("discrete", True)
         failed = [name for name, fine in passes.items() if not fine]
@@ -287,7 +288,8 @@ class PosteriorReport(Result):
     def _contents(self) -> Contents:
         parts = {name: getattr(self, name) for name in ("ranks", "coverage")}
         return {
-            "verdict": self.verdict(),
+            "verdict": self.verdict,
+            "conclusion": self.conclusion,
             "p_value": self.p_value,
             "p_values": self.p_values(),
             "findings": self.findings(),
@@ -329,9 +331,13 @@ class PosteriorReport(Result):
                 why[f"the p-value of the {name} is not a number"] = None
         return list(why)
 
+    def _no_verdict(self) -> Sentences:
+        why = self._reasons()
+        return [("; ".join(why), bool(why) and not float(self.p_value) <= self.level)]
+
     def _lines(self) -> list[str]:
         n, d = self.calibration.contributions.shape[0], len(self.names)
-        lines = [f"verdict: {self.verdict()}"]
+        lines = [f"verdict: {self.conclusion}"]
         total = float(self.p_value)
         lines.append(f"  n = {n} pairs, d = {d}; combined p = {total:.2g} (all tests below)")
         p = {name: float(value) for name, value in self.p_values().items()}

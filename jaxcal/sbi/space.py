@@ -77,8 +77,8 @@ class Space(eqx.Module):
         return (slope * values + change).astype(values.dtype)
 
     def _distance(self, us: Rows) -> Rows:
-        """Return the distance of theta from its only bound; 1 for other parameters, since gradients
-        of an exponential that overflows are NaN, also where it is not used."""
+        """Return the distance of theta from its bound if it has one bound, exp(+-u); else 1. The
+        exponential of other u may overflow, which makes gradients NaN even in unused branches."""
         return jnp.exp(self._by_bounds(jnp.zeros_like(us), us, -us, 0.0))
 
     def _finite(self, rows: Rows) -> tuple[Array, Array]:

@@ -82,7 +82,7 @@ class Risk(NamedTuple):
 
     @property
     def standard_error(self) -> Scalar:
-        """Jackknife standard error of ``value``; too large if it is degenerate; NaN for n = 2."""
+        """Jackknife standard error of ``value``, NaN for n = 2; too large if calibrated."""
         return jackknife(self.rows)
 
 

@@ -108,7 +108,7 @@ class Shards:
 
     @property
     def names(self) -> list[str]:
-        """Names of the shards of all shares."""
+        """Names of all shards, also of those outside of ``share``."""
         return [self._name(path) for path in self.paths]
 
     def first_row(self) -> int:

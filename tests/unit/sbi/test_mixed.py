@@ -64,7 +64,7 @@ def checked(density, pairs, **options):
 
 def test_a_right_posterior_passes_and_shows_discrete_parameters(pairs):
     report = checked(log_prob, pairs)
-    assert report.verdict() == "no evidence against the posterior (which is not proof of it)"
+    assert report.conclusion == "no evidence against the posterior (which is not proof of it)"
     assert report.names == ("a", "b")
     (k,) = report.discrete
     assert (k.name, k.values, k.features) == ("k", (0.0, 1.0, 2.0), ("", "x[0]", "x[1]", "a", "b"))
@@ -78,7 +78,7 @@ def test_a_right_posterior_passes_and_shows_discrete_parameters(pairs):
 
 def test_only_wrong_probabilities_are_rejected_and_named(pairs):
     by_weight = checked(Claims(weights=(0.2, 0.3, 0.5)), pairs)
-    assert "probabilities of discrete parameters are wrong" in by_weight.verdict()
+    assert "probabilities of discrete parameters are wrong" in by_weight.conclusion
     said = by_weight.findings()
     assert any(text.startswith("k = 0 is claimed with probability") for text in said)
     assert not any(text.startswith(("a ", "b ")) for text in said)

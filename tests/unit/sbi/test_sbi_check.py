@@ -72,7 +72,7 @@ def right(pairs):
 
 
 def test_the_exact_posterior_passes_both_questions(right):
-    assert right.verdict().startswith("no evidence")
+    assert right.conclusion.startswith("no evidence")
     assert not right.calibration.findings()
     assert right.warnings() == []
     text = repr(right)
@@ -159,10 +159,10 @@ def test_findings_of_witnesses_reach_the_verdict(right):
 
     # five p-values share the level, and five kinds of error that of the last
     off, fine = with_p(0.00196), with_p(0.0021)
-    assert off.verdict().startswith("not right: one kind of error is clear (see what is off)")
+    assert off.conclusion.startswith("not right: one kind of error is clear (see what is off)")
     assert float(off.p_value) == pytest.approx(0.049)
     assert off.findings()
-    assert fine.verdict() == right.verdict()
+    assert fine.conclusion == right.verdict()
     assert fine.findings() == []
     assert repr(off).count("p (Holm)") == 2
     uncorrected = "nothing that can be named: p-values up to 0.05 here are not significant"
@@ -221,7 +221,7 @@ def test_one_parameter_far_in_a_tail_is_said_to_decide(pairs):
     thetas, xs = pairs
     report = sbi.check_posterior(KEY, log_prob, thetas.at[0, 0].add(12.0), xs, prior=PRIOR)
     assert "a parameter lies where its posterior has almost no density" in repr(report)
-    assert report.verdict().startswith("not calibrated")
+    assert report.conclusion.startswith("not calibrated")
 
 
 def test_ranks_name_parameters_of_any_shape(pairs):
@@ -253,11 +253,11 @@ def test_coverage_reaches_the_verdict(right):
 
     def with_coverage(p):
         shown = Coverage(jnp.ones(1), jnp.ones(1), jnp.ones(10, int), p, p, jnp.asarray(0), 9)
-        return replace(right, coverage=shown).verdict()
+        return replace(right, coverage=shown).conclusion
 
     assert with_coverage(jnp.asarray(0.008)).startswith("not calibrated: highest-density regions")
     assert "(coverage, p = 0.008), although" in with_coverage(jnp.asarray(0.008))
-    assert with_coverage(jnp.asarray(0.009)) == right.verdict()  # six p-values share the level
+    assert with_coverage(jnp.asarray(0.009)) == right.conclusion  # six p-values share the level
     assert with_coverage(jnp.asarray(jnp.nan)).startswith(
         "cannot tell: the p-value of the coverage"
     )
@@ -567,9 +567,9 @@ def test_a_density_that_ends_inside_the_prior_gives_no_verdict(pairs, density):
 def test_nan_inside_the_prior_gives_no_verdict_density_0_rejects(pairs):
     lost = sbi.check_posterior(KEY, said_to_be_nan, *pairs, prior=PRIOR)
     assert np.isnan(lost.calibration.p_value)
-    assert lost.verdict().startswith("cannot tell: score values at the targets are NaN")
+    assert lost.conclusion.startswith("cannot tell: score values at the targets are NaN")
     impossible = sbi.check_posterior(KEY, impossible_outside, *pairs, prior=PRIOR)
-    assert impossible.verdict().startswith("not calibrated")
+    assert impossible.conclusion.startswith("not calibrated")
     assert impossible.findings() == []
     for report in (lost, impossible):
         assert any("density of 0 or NaN" in text for text in report.warnings())
@@ -749,7 +749,7 @@ def test_parameters_also_wrong_when_exchanged_are_not_swapped():
         KEY, far_too_narrow_in_a, thetas, xs, prior=PRIOR, names=["a", "b"], chains=None
     )
     assert float(report.exchanged[0, 1]) == -np.inf
-    assert report.verdict().startswith("not calibrated")
+    assert report.conclusion.startswith("not calibrated")
     assert not [text for text in report.findings() if "swapped" in text]
 
 

@@ -85,7 +85,7 @@ def check():
 @pytest.mark.parametrize("simulator", faulty.SIMULATORS)
 def test_right_posteriors_pass_and_nothing_is_named(simulator, check):
     report = check(simulator, "right")
-    assert report.verdict().startswith("no evidence")
+    assert report.conclusion.startswith("no evidence")
     assert report.findings() == []
 
 

@@ -36,8 +36,8 @@ def test_models_are_ordered_by_error_and_tested_separately():
     ranking = sbi.rank_posteriors(KEY, Gaussian(slopes), thetas, xs, prior=PRIOR)
     assert ranking.order()[0] == 1
     assert ranking.order()[1] == 2
-    assert ranking.verdicts()[1] == "not rejected"
-    assert set(ranking.verdicts()[[0, 3]]) == {"rejected"}
+    assert ranking.verdict[1] == "not rejected"
+    assert set(ranking.verdict[[0, 3]]) == {"rejected"}
     test_key = jax.random.fold_in(KEY, 1)
     for k in (0, 2):
         scores = jaxcal.Scores(-2 * (thetas - slopes[k] * xs))
