@@ -236,7 +236,7 @@ class PowerExponential(Radial):
         return self.power == 2
 
     def shape(self, u: Array) -> Array:
-        return jnp.exp(-safe_power(u, self.power / 2))
+        return jnp.exp(-u if self.smooth else -safe_power(u, self.power / 2))
 
 
 class L1Laplace(Kernel):

@@ -57,7 +57,8 @@ class Repaired:
         """Map draws [n, m, d] of the original posteriors given xs to draws of the repaired ones."""
         original, inputs = self._original(xs), self.features(xs)
         far = -math.log(float(jnp.finfo(draws.dtype).tiny))
-        us = jnp.clip(self.space.free(draws), -far, far)  # rounding may put draws on a bound
+        us, bounded = self.space.free(draws), jnp.asarray(self.space.bounded)
+        us = jnp.where(bounded, jnp.clip(us, -far, far), us)  # rounding may put draws on a bound
         thetas = self.space.bound(self.repair.draws(us, original, inputs))
         low, high = (along_last(edge, thetas) for edge in (self.space.low, self.space.high))
         return jnp.clip(thetas, low, high)

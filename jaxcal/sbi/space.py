@@ -54,7 +54,9 @@ class Space(eqx.Module):
     def bound(self, us: Rows) -> Rows:
         """Return the parameters theta of free parameters: the inverse of `free`."""
         low, high = self._finite(us)
-        between = low + (high - low) * jax.nn.sigmoid(us)
+        width = high - low  # the nearer bound is where digits are needed
+        up, down = low + width * jax.nn.sigmoid(us), high - width * jax.nn.sigmoid(-us)
+        between = jnp.where(us > 0, down, up)
         distance = self._distance(us)
         return self._by_bounds(between, low + distance, high - distance, us).astype(us.dtype)
 

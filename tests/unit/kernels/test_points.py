@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from jaxcal.kernels import IMQ, Constant, Gaussian, Laplace, Matern52, RationalQuadratic, points
+from jaxcal.kernels import (
+    IMQ,
+    Constant,
+    Gaussian,
+    Laplace,
+    Matern52,
+    PowerExponential,
+    RationalQuadratic,
+    points,
+)
 
 FORMULAS = {
     "gaussian": (lambda b: Gaussian(b), oracles.gaussian),
@@ -135,6 +144,16 @@ def test_matern_derivatives_at_coincidence_in_numbers():
     np.testing.assert_array_equal(jax.grad(kernel)(x, x), np.zeros(2))
     mixed = jax.jacfwd(jax.grad(kernel, argnums=0), argnums=1)(x, x)
     np.testing.assert_allclose(mixed, 5 / 3 / 0.25 * np.eye(2), rtol=1e-14)
+
+
+def test_the_power_2_is_the_gaussian_kernel_with_its_derivatives():
+    x = jnp.asarray([0.2, -1.0])
+    for y in (x, x + 1e-9, x + 0.7):
+        one, other = (
+            jax.jacfwd(jax.grad(kernel, argnums=0), argnums=1)(x, y)
+            for kernel in (PowerExponential(2**0.5, power=2.0), Gaussian(1.0))
+        )
+        np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", [Laplace(1.0), Matern52(1.0)], ids=["laplace", "matern"])

@@ -110,17 +110,19 @@ def test_what_a_posterior_cannot_be_asked_is_said(repaired):
 
 @pytest.mark.slow
 def test_a_posterior_that_draws_by_jax_is_mapped_by_a_key():
-    keys = jax.random.split(jax.random.key(3), 2)
-    x = jax.random.normal(keys[0], (200, 2))
-    thetas = x + 0.5 + 2 * jax.random.normal(keys[1], (200, 2))
+    """Parameters of 300 without bounds, as in kelvin: draws were clipped at 87 in float32."""
 
     def posterior(xs):
         return dist.Normal(xs, 1.0).to_event(1)
 
-    prior = dist.Normal(jnp.zeros(2), 2.0).to_event(1)
-    repaired = sbi.repair_posterior(0, posterior, thetas, x, prior=prior)
-    at = jnp.array([1.0, -1.0])
-    drawn = repaired.sample((2000,), at, key=1)
+    with jax.enable_x64(False):
+        keys = jax.random.split(jax.random.key(3), 2)
+        x = 300 + jax.random.normal(keys[0], (200, 2))
+        thetas = x + 0.5 + 2 * jax.random.normal(keys[1], (200, 2))
+        prior = dist.Normal(jnp.full(2, 300.0), 2.0).to_event(1)
+        repaired = sbi.repair_posterior(0, posterior, thetas, x, prior=prior)
+        at = jnp.array([301.0, 299.0])
+        drawn = repaired.sample((2000,), at, key=1)
     assert drawn.shape == (2000, 2)
     np.testing.assert_allclose(jnp.std(drawn, axis=0), 2, rtol=0.2)
     np.testing.assert_allclose(jnp.mean(drawn, axis=0), at + 0.5, atol=0.5)

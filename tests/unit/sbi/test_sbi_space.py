@@ -26,6 +26,14 @@ def test_free_and_bound_undo_each_other_and_increase(thetas):
         assert np.all(np.diff(us[jnp.argsort(thetas[:, k]), k]) > 0)
 
 
+def test_values_beside_a_bound_keep_their_digits():
+    """Far from 0 a share of the width has no digits left; -1e-10 came back as 0 in float32."""
+    low, high = jnp.asarray([-1.0, 0, -1e5], jnp.float32), jnp.asarray([0, 1, 0], jnp.float32)
+    thetas = jnp.asarray([[-1e-10, 1 - 2**-24, -1e-3], [-0.7, 1e-30, -9e4]], jnp.float32)
+    box = Space(low, high)
+    np.testing.assert_allclose(box.bound(box.free(thetas)), thetas, rtol=1e-5)
+
+
 def test_each_kind_of_bound_has_its_own_function():
     us = BOX.free(jnp.asarray([2.0, 50.0, -40.0, 7.0]))
     np.testing.assert_allclose(us, [np.log(3), np.log(50), -np.log(42), 7], rtol=1e-12)
