@@ -186,6 +186,9 @@ class Draws(eqx.Module):
         x = self._columns()
         x = x - x[:, :1]  # the mean of large or equal numbers is rounded
         x = x - jnp.mean(x, axis=1, keepdims=True)
+        x = x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
+        # divided by a power of two, so that squares neither overflow nor underflow
+        x = x / binary_size(jnp.max(jnp.abs(x), axis=1, keepdims=True))
         of_each = jnp.sum(x[:, 1:] * x[:, :-1], axis=1) / jnp.sum(x**2, axis=1)
         m, count = max(x.shape[1], 4), jnp.sum(~jnp.isnan(of_each), axis=0, dtype=x.dtype)
         lag = jnp.clip((jnp.nanmean(of_each, axis=0) + 1 / m) / (1 - 3 / m), max=1)

@@ -110,6 +110,16 @@ def test_given_draws_are_used_in_order(key):
         draws(key, Draws(samples), 6)
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1e-21, 1e21, 1e30])
+def test_correlation_of_draws_is_the_same_in_all_units(unit):
+    steps = np.cumsum(RNG.normal(size=(9, 50, 2)), axis=1).astype(np.float32)
+    wanted = Draws(jnp.asarray(steps)).correlation()
+    assert wanted > 0.8
+    units = jnp.asarray([unit, 1], jnp.float32)
+    lag = Draws(jnp.asarray(steps) * units[None, None]).correlation()
+    np.testing.assert_allclose(lag, wanted, rtol=1e-5)
+
+
 def test_no_sampler_says_so(key):
     with pytest.raises(TypeError, match="no sampler"):
         draws(key, Unnormalized(lambda p, y: -(y**2), jnp.zeros(N)), 3)
