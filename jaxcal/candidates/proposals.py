@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.numerics import at_least
+from jaxcal.numerics import at_least, binary_size
 from jaxcal.read import convert
 from jaxcal.typing import Key, Points, Scalar
 
@@ -68,6 +68,9 @@ def fitted(key: Key, log_densities: Any, nodes: Float[Array, "k d"], n: int) -> 
     log densities per prediction.
     """
     k, d = nodes.shape
+    # divided by powers of two, so that variances neither overflow nor underflow
+    size = binary_size(jnp.max(jnp.abs(nodes - jnp.mean(nodes, axis=0)[None]), axis=0))[None]
+    nodes = nodes / size
     center = jnp.mean(nodes, axis=0, keepdims=True)
     width = jnp.cov(nodes.T).reshape(1, d, d)
     root = jnp.linalg.cholesky(_ridged(width))
@@ -77,7 +80,7 @@ def fitted(key: Key, log_densities: Any, nodes: Float[Array, "k d"], n: int) -> 
 
     def step(carry: Any, key: Key) -> tuple[Any, None]:
         points, proposed, _ = carry
-        logs = log_densities(points)
+        logs = log_densities(points * size[None])
         ratios = jnp.where(jnp.isfinite(logs), logs - proposed, -jnp.inf)
         mixtures = _around(points, jax.vmap(partial(_tempered, least=SHARE * k))(ratios))
         points = mixtures.sample(key, k)
@@ -87,7 +90,9 @@ def fitted(key: Key, log_densities: Any, nodes: Float[Array, "k d"], n: int) -> 
     (_, _, mixtures), _ = jax.lax.scan(
         step, (points, proposed, first), jax.random.split(key, ROUNDS)
     )
-    return jax.lax.stop_gradient(mixtures)
+    centers, log_weights, roots = mixtures.centers, mixtures.log_weights, mixtures.roots
+    scaled = Mixtures(centers * size[None], log_weights, roots * size[:, :, None])
+    return jax.lax.stop_gradient(scaled)
 
 
 def _around(points: Float[Array, "n k d"], log_weights: Float[Array, "n k"]) -> Mixtures:
@@ -132,8 +137,9 @@ def _ridged(covariances: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
 
 
 def _solve(roots: Float[Array, "n d d"], points: Float[Array, "n m d"]) -> Float[Array, "n m d"]:
-    inverse = jnp.linalg.inv(roots)
-    return jnp.einsum("nij,nmj->nmi", inverse, points)
+    size = binary_size(jnp.diagonal(roots, axis1=1, axis2=2))
+    inverse = jnp.linalg.inv(roots / size[:, :, None])
+    return jnp.einsum("nij,nmj->nmi", inverse, points / size[:, None])
 
 
 @runtime_checkable

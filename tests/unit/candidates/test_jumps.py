@@ -86,6 +86,24 @@ def test_mixture_is_defined_where_densities_are_not(broken):
     assert bool(jnp.all(jnp.isfinite(mixture.log_density(NODES[None, :3].repeat(2, 0)))))
 
 
+@pytest.mark.parametrize("unit", [1e-30, 1e-21, 1e-12, 1e21, 1e30])
+def test_mixtures_are_alike_in_all_units(unit):
+    unit, nodes = jnp.float32(unit), NODES.astype(jnp.float32)
+
+    def mixture(unit):
+        def logs(points):
+            return -jnp.sum((points / unit - 3) ** 2, axis=2) / 2
+
+        return fitted(jax.random.key(0), logs, unit * nodes, 2)
+
+    one, other = mixture(jnp.float32(1)), mixture(unit)
+    np.testing.assert_allclose(other.centers / unit, one.centers, atol=1e-3)
+    np.testing.assert_allclose(other.roots / unit, one.roots, atol=1e-4)
+    points = jnp.stack([nodes, nodes])
+    ordinary = one.log_density(points) - 2 * jnp.log(unit)
+    np.testing.assert_allclose(other.log_density(unit * points), ordinary, atol=0.02, rtol=1e-3)
+
+
 @pytest.mark.slow
 def test_jumps_find_wrong_weights_of_modes_and_keep_the_level():
     sets, n = 100, 50
