@@ -10,6 +10,7 @@ Source: Tjelmeland (2004) for the weights; Besag and Clifford (1989) for exchang
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ from jaxtyping import Key as KeyArray
 
 from jaxcal.numerics import at_least, eliminated, normal_of, psd_root, uniforms
 from jaxcal.read import Draws, Standardized
-from jaxcal.read.families import offered_moments
+from jaxcal.read.families import heavy_tailed, offered_moments
 from jaxcal.read.sampling import sample_if_any
 from jaxcal.read.scores import each_density, is_distribution
 from jaxcal.typing import DTypeLike, Key, Points
@@ -88,16 +89,15 @@ def _drawn(
     (n, d), k = ys.shape, draws.shape[1]
     originals = jnp.concatenate([targets[:, None], draws[:, : k // 2]], axis=1)
     points = predictions.units.points(originals.reshape(n, -1, d))
-    offered = offered_moments(predictions)
-    if offered is None:
+
+    def estimated() -> Located:
         more = predictions.units.points(draws[:, k // 2 :].reshape(n, -1, d))
         centers = jnp.mean(more, axis=1)
         gaps = more - centers[:, None]
         covariances = jnp.einsum("nmi,nmj->nij", gaps, gaps) / (gaps.shape[1] - 1)
-    else:
-        centers = jnp.broadcast_to(offered.mean, (n, d)).astype(ys.dtype)
-        covariances = jnp.broadcast_to(offered.cov, (n, d, d)).astype(ys.dtype)
-    centers, scales = _usable(centers, psd_root(covariances))
+        return *_usable(centers, psd_root(covariances)), jnp.ones(n, bool)
+
+    centers, scales, _ = _known_or(estimated, predictions, ys.shape, ys.dtype)
     if isinstance(predictions.predictions, Draws):
         logs = _log_normal(centers, scales, points, few=k - k // 2)
     else:
@@ -234,20 +234,48 @@ def _moments(
     return middle, jnp.einsum("nm,nmi,nmj->nij", w, gaps, gaps)
 
 
-def located(
-    key: Key, predictions: Standardized, n: int, d: int, dtype: DTypeLike
-) -> tuple[Points, Float[Array, "n d d"], Bool[Array, " n"]]:
+Located = tuple[Points, Float[Array, "n d d"], Bool[Array, " n"]]  # centres, scales, reliable?
+
+
+def located(key: Key, predictions: Standardized, n: int, d: int, dtype: DTypeLike) -> Located:
     """Return centres [n, d], scales [n, d, d], and whether enough points had weight, [n].
 
-    These are known moments (flags are then True), or moments of points drawn in rounds. Equal
-    predictions get equal values. Cost per prediction without known moments: `ROUNDS` max(2, d)
-    `N_POINTS` + `N_FIRST` log densities and a `jaxcal.whitening.Landing`.
+    These are known finite moments (flags are then True), or moments of points drawn in rounds.
+    Equal predictions get equal values. Cost per prediction without known moments: `ROUNDS`
+    max(2, d) `N_POINTS` + `N_FIRST` log densities and a `jaxcal.whitening.Landing`.
     """
-    offered = offered_moments(predictions)
-    if offered is not None:
-        centers = jnp.broadcast_to(offered.mean, (n, d)).astype(dtype)
-        covariances = jnp.broadcast_to(offered.cov, (n, d, d)).astype(dtype)
-        return *_usable(centers, psd_root(covariances)), jnp.ones(n, bool)
+    return _known_or(lambda: _searched(key, predictions, n, d, dtype), predictions, (n, d), dtype)
+
+
+def _known_or(
+    estimated: Callable[[], Located],
+    predictions: Standardized,
+    shape: tuple[int, ...],
+    dtype: DTypeLike,
+) -> Located:
+    """Return known moments of predictions of ``shape`` (n, d), or estimates if there are none. For
+    distributions with heavy tails, also estimates where the known moments are not finite."""
+    offered, (n, d) = offered_moments(predictions), shape
+    if offered is None:
+        return estimated()
+    centers = jnp.broadcast_to(offered.mean, (n, d)).astype(dtype)
+    covariances = jnp.broadcast_to(offered.cov, (n, d, d)).astype(dtype)
+    known = *_usable(centers, psd_root(covariances)), jnp.ones(n, bool)
+    if not heavy_tailed(predictions):
+        return known
+    finite = jnp.all(jnp.isfinite(centers), axis=1) & jnp.all(jnp.isfinite(covariances), (1, 2))
+
+    def both() -> Located:
+        return jax.tree.map(
+            lambda a, b: jnp.where(jnp.expand_dims(finite, range(1, a.ndim)), a, b),
+            known,
+            estimated(),
+        )
+
+    return jax.lax.cond(jnp.all(finite), lambda: known, both)
+
+
+def _searched(key: Key, predictions: Standardized, n: int, d: int, dtype: DTypeLike) -> Located:
     keys = jax.random.split(key, 2 + ROUNDS)
     near, rounds = _Near.of(keys, predictions, (n, d), dtype, 1, (max(2, d) * N_POINTS,) * ROUNDS)
     *two, (_, center, scale) = near.three

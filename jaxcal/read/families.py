@@ -74,6 +74,9 @@ Reader: TypeAlias = Callable[[Base, PyTree], PyTree]  # of a distribution withou
 _DISTRIBUTIONS: dict[str, Reader] = {}
 _LOOKED_UP: set[str] = set()  # names that compiled programs may have used
 UNCHANGED = ("Independent", "ExpandedDistribution", "MaskedDistribution")  # wrappers without effect
+# distributions whose mean or variance is infinite, or not computed, for some parameters
+HEAVY = ("StudentT", "MultivariateStudentT", "Cauchy", "HalfCauchy", "Pareto", "InverseGamma")
+HEAVY += ("Levy", "Dagum", "BetaPrime", "LowerTruncatedPowerLaw", "BetaNegativeBinomial")
 
 
 def distribution(*names: str) -> Callable[[Reader], Reader]:
@@ -186,6 +189,16 @@ def offered_moments(predictions: Any) -> Normals | None:
     except (AttributeError, NotImplementedError):
         return None
     return full(Normals(_whole(mean, predictions), _whole(variance, predictions)))
+
+
+def heavy_tailed(predictions: Any) -> bool:
+    """Return whether moments may be infinite: by the names of the classes of the predictions, and
+    of what they are made of, as parameters have no values under jit."""
+    whole = in_units_of_data(predictions)
+    parts = [getattr(whole, name, None) for name in ("base_dist", "component_distribution")]
+    parts += getattr(whole, "component_distributions", ())
+    inside = any(heavy_tailed(part) for part in parts if part is not None)
+    return type(whole).__name__ in HEAVY or inside
 
 
 def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:

@@ -20,7 +20,7 @@ from jaxcal.entries import calibration, evidence, moments
 from jaxcal.entries import ranks as standing
 from jaxcal.entries import table as tables
 from jaxcal.entries.evidence import PARTS, PENALTY, learned, varying
-from jaxcal.entries.landed import landed
+from jaxcal.entries.landed import landed, located
 from jaxcal.entries.moments import Group
 from jaxcal.entries.ranks import Seen
 from jaxcal.read import Standardized, Units
@@ -614,6 +614,40 @@ def test_a_distribution_is_sampled_and_counts_have_ties(key):
 
 
 @pytest.mark.parametrize("wide", [False, True])
+def students(df, mean, deviation):
+    mixing = dist.Categorical(jnp.full((len(mean), 2), 0.5))
+    parts = dist.StudentT(*(jnp.stack([x, x], axis=1) for x in (df, mean, deviation)))
+    return dist.MixtureSameFamily(mixing, parts)
+
+
+HEAVY = {
+    "t": (dist.StudentT, [1.5, 5.0]),
+    "mixture": (students, [1.5, 5.0]),
+    "Cauchy": (lambda df, mean, deviation: dist.Cauchy(mean, deviation), [1.0]),
+}
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_infinite_moments_are_estimated_and_finite_ones_known(name, key):
+    family, df = HEAVY[name]
+    df, n = jnp.tile(jnp.asarray(df), 40 // len(df)), 40
+    mean, deviation = 10 * jax.random.normal(key, (n,)), jnp.exp(jnp.linspace(-2.0, 2.0, n))
+    predictions = family(df, mean, deviation)
+    units = Units.of(mean[:, None])
+    inner = Standardized(predictions, units, ())
+    center, scale, reliable = eqx.filter_jit(located)(key, inner, n, 1, mean.dtype)
+    center, scale = units.original(center)[:, 0], units.scale * scale[:, 0, 0]
+    assert np.mean(np.asarray(reliable)) > 0.9
+    np.testing.assert_array_less(jnp.abs(center - mean), 2 * deviation)
+    assert np.all((scale > 0.5 * deviation) & (scale < 30 * deviation))
+    finite = df > 2
+    np.testing.assert_allclose(center[finite], mean[finite], atol=1e-9)
+    np.testing.assert_allclose(scale[finite], deviation[finite] * (5 / 3) ** 0.5, rtol=1e-9)
+    near = eqx.filter_jit(landed)(key, inner, units.points(mean[:, None]), mean)
+    correlation = np.corrcoef(jnp.log(near.scales[:, 0, 0]), jnp.log(deviation))[0, 1]
+    assert correlation > 0.7
+
+
 def test_right_counts_are_not_called_impossible(wide, key):
     """A count is no whole number any more after a change of units and back, with density 0."""
     with jax.enable_x64(wide):
