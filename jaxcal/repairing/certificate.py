@@ -27,7 +27,6 @@ from jaxtyping import Array, Float, Int
 from jaxcal.engine import LightJit, one_at_a_time
 from jaxcal.moments.attribution import student_p_value, student_quantile
 from jaxcal.nulls.resampling import dependence
-from jaxcal.numerics import binary_size
 from jaxcal.read import Standardized, Units
 from jaxcal.read.observations import copies
 from jaxcal.repairing.features import Features
@@ -68,9 +67,6 @@ def certificate(
         level: Limits have confidence 1 - level.
         in_order: Whether limits allow for dependence of neighbouring pairs.
     """
-    # gains may be in any unit: by a power of two, their squares neither overflow nor underflow
-    size = binary_size(jnp.max(jnp.where(jnp.isfinite(gains), jnp.abs(gains), 0)))
-    gains = gains / size
     held_out = gains[fold, jnp.arange(len(fold))]
     used = ~jnp.isnan(held_out)
     count = jnp.sum(used, dtype=gains.dtype)
@@ -84,8 +80,8 @@ def certificate(
     two_sided = student_p_value(mean, error, count - 1)
     p = jnp.where(mean > 0, two_sided / 2, 1 - two_sided / 2)
     lost = mean == -jnp.inf  # a target where the repaired density is 0
-    low, high = (size * jnp.where(lost, mean, mean + side * reach) for side in (-1, 1))
-    return size * mean, low, high, jnp.where(lost, 1, p), size * held_out
+    low, high = (jnp.where(lost, mean, mean + side * reach) for side in (-1, 1))
+    return mean, low, high, jnp.where(lost, 1, p), held_out
 
 
 def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> Scalar:

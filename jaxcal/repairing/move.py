@@ -32,7 +32,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal.numerics import binary_size, full_precision
+from jaxcal.numerics import full_precision
 from jaxcal.read import Draws, Unnormalized
 from jaxcal.typing import Key, LogDensity, Points, Scalar, Vector
 
@@ -167,13 +167,12 @@ def _without_spread(draws: Draws) -> np.ndarray:
     least = 10 * float(jnp.finfo(draws.samples.dtype).eps)
     flat = np.zeros(len(draws.samples), bool)
     for part in (draws, *map(Draws, blocks(draws)[1].samples)):
-        rows = part.samples.reshape(*part.samples.shape[:2], -1)
-        rows = rows / binary_size(jnp.max(jnp.abs(rows), axis=1, keepdims=True))
-        sizes, deviations = jnp.max(jnp.abs(rows), axis=1), jnp.std(rows, axis=1)
-        roots = _moments(Draws(rows))[1]
-        widths = jnp.diagonal(roots, axis1=1, axis2=2)
+        rows = np.asarray(part.samples).reshape(*part.samples.shape[:2], -1)
+        sizes, deviations = np.abs(rows).max(1), rows.std(1)
+        roots = np.asarray(_moments(part)[1]).reshape(len(rows), *2 * rows.shape[2:])
+        widths = np.diagonal(roots, 0, 1, 2)
         wide = (deviations > least * sizes) & (widths > least**0.5 * deviations)
-        flat |= ~np.asarray(wide).all(1)
+        flat |= ~wide.all(1)
     return flat
 
 
@@ -202,14 +201,11 @@ def _moments(draws: Draws) -> tuple[Array, Array]:
     """Return means and deviations [n], or means [n, d] and roots of covariances [n, d, d]."""
     samples = jnp.asarray(draws.samples)
     mean = jnp.mean(samples, axis=1)
-    gaps = samples - mean[:, None]
-    # divided by a power of two, so that squares neither overflow nor underflow
-    size = binary_size(jnp.max(jnp.abs(gaps), axis=1))
-    gaps = gaps / size[:, None]
     if samples.ndim == 2:
-        return mean, size * jnp.std(gaps, axis=1, ddof=1)
+        return mean, jnp.std(samples, axis=1, ddof=1)
+    gaps = samples - mean[:, None]
     covariance = jnp.einsum("nmi,nmj->nij", gaps, gaps) / (gaps.shape[1] - 1)
-    return mean, size[:, :, None] * jnp.linalg.cholesky(covariance)
+    return mean, jnp.linalg.cholesky(covariance)
 
 
 def blocks(draws: Draws) -> tuple[Draws, Draws]:
@@ -238,11 +234,8 @@ def energy_scores(draws: Draws, targets: Array) -> Vector:
     def one(row: tuple[Float[Array, "m d"], Float[Array, " d"]]) -> Array:
         xs, y = row
         lengths = lambda gaps: jnp.linalg.norm(gaps, axis=1)  # noqa: E731
-        # divided by a power of two, so that squares neither overflow nor underflow
-        size = binary_size(jnp.max(jnp.abs(xs - y[None])))
-        between = jax.lax.map(lambda x: jnp.sum(lengths((xs - x[None]) / size)), xs)
-        each = jnp.mean(lengths((xs - y[None]) / size))
-        return size * (each - jnp.sum(between) / (2 * m * (m - 1)))
+        between = jax.lax.map(lambda x: jnp.sum(lengths(xs - x[None])), xs)
+        return jnp.mean(lengths(xs - y[None])) - jnp.sum(between) / (2 * m * (m - 1))
 
     rows = samples.reshape(n, m, -1), targets.reshape(n, -1)
     return jax.lax.map(one, rows, batch_size=min(n, 256))

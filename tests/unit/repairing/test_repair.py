@@ -17,14 +17,7 @@ import jaxcal
 from jaxcal import Unnormalized
 from jaxcal.repairing.certificate import certificate, cross_fitted
 from jaxcal.repairing.features import Features
-from jaxcal.repairing.move import (
-    Move,
-    energy_scores,
-    gaussians,
-    independent,
-    move_all,
-    no_move,
-)
+from jaxcal.repairing.move import Move, energy_scores, move_all, no_move
 
 
 def quartic(params, y):
@@ -336,22 +329,6 @@ def test_energy_scores_of_draws_match_the_normal_distribution(key):
     cdf, pdf = scipy.stats.norm.cdf(z), scipy.stats.norm.pdf(z)
     wanted = 2 * (z * (2 * cdf - 1) + 2 * pdf - np.pi**-0.5)
     np.testing.assert_allclose(energy_scores(jaxcal.Draws(samples), ys), wanted, atol=0.06)
-
-
-@pytest.mark.parametrize("unit", [1e-30, 1e-21, 1e21, 1e30])
-def test_moments_and_energy_scores_follow_the_unit(unit, key):
-    ys = jnp.array([[-1.0, 0.0], [2.5, 1.0]], jnp.float32)
-    samples = jax.random.normal(key, (2, 40, 2), jnp.float32) + 1
-    ordinary, scaled = jaxcal.Draws(samples), jaxcal.Draws(unit * samples)
-    assert independent(scaled)[0].samples.shape == samples.shape
-    scores = energy_scores(scaled, unit * ys) / unit
-    np.testing.assert_allclose(scores, energy_scores(ordinary, ys), rtol=1e-4)
-    wanted, roots = gaussians(ordinary).scale_tril, gaussians(scaled).scale_tril
-    np.testing.assert_allclose(roots / unit, wanted, atol=1e-4)
-    gains = jnp.asarray(np.random.default_rng(0).normal(size=(4, 60)), jnp.float32)
-    ordinary, scaled = (certificate(c * gains, jnp.arange(60) % 3, 0.05) for c in (1, unit))
-    np.testing.assert_allclose(scaled[1] / unit, ordinary[1], rtol=1e-3)
-    np.testing.assert_allclose(scaled[3], ordinary[3], rtol=1e-3)
 
 
 def test_draws_are_moved_by_the_moments_of_their_errors(key):
