@@ -613,7 +613,6 @@ def test_a_distribution_is_sampled_and_counts_have_ties(key):
     assert wrong.table.sentences()[0].startswith("shift of 0: claimed too high")
 
 
-@pytest.mark.parametrize("wide", [False, True])
 def students(df, mean, deviation):
     mixing = dist.Categorical(jnp.full((len(mean), 2), 0.5))
     parts = dist.StudentT(*(jnp.stack([x, x], axis=1) for x in (df, mean, deviation)))
@@ -648,6 +647,7 @@ def test_infinite_moments_are_estimated_and_finite_ones_known(name, key):
     assert correlation > 0.7
 
 
+@pytest.mark.parametrize("wide", [False, True])
 def test_right_counts_are_not_called_impossible(wide, key):
     """A count is no whole number any more after a change of units and back, with density 0."""
     with jax.enable_x64(wide):

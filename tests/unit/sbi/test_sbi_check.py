@@ -162,7 +162,7 @@ def test_findings_of_witnesses_reach_the_verdict(right):
     assert off.conclusion.startswith("not right: one kind of error is clear (see what is off)")
     assert float(off.p_value) == pytest.approx(0.049)
     assert off.findings()
-    assert fine.conclusion == right.verdict()
+    assert fine.conclusion == right.conclusion
     assert fine.findings() == []
     assert repr(off).count("p (Holm)") == 2
     uncorrected = "nothing that can be named: p-values up to 0.05 here are not significant"
