@@ -253,7 +253,7 @@ def _summed(counts: Any, v: np.ndarray, y: np.ndarray, cells: int) -> Table:
     """Return the table of groups of ``counts`` observations, of mean prediction v and label y. A v
     that equals the lower edge of a cell up to rounding, of the sum of its group too, is in it."""
     edge = np.rint(v * cells)
-    near = np.abs(v * cells - edge) <= np.finfo(float).eps * counts * edge
+    near = np.abs(v * cells - edge) <= np.minimum(np.finfo(float).eps * counts * edge, 1e-6)
     cell = np.minimum(np.where(near, edge, v * cells).astype(int), cells - 1)
     sums = (np.bincount(cell, counts * x, cells).astype(float) for x in (v, y))
     return Table(np.bincount(cell, counts, cells).astype(int), *sums)

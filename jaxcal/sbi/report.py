@@ -188,8 +188,9 @@ class PosteriorReport(JudgedResult):
         posterior; or "cannot tell" with the reasons."""
         if self.verdict == "cannot tell":
             return f"cannot tell: {self.reason}"
-        p = {name: float(value) for name, value in self.p_values().items()}
-        passes = {name: not value <= self.level / len(p) for name, value in p.items()}
+        p = {name: np.asarray(value) for name, value in self.p_values().items()}
+        # rounded as in `p_value`, so that both agree
+        passes = {name: not len(p) * v <= np.asarray(self.level, v.dtype) for name, v in p.items()}
         right, simple = passes.pop("given x"), passes.pop("witnesses")
         probable = passes.pop("discrete", True)
         failed = [name for name, fine in passes.items() if not fine]
@@ -290,6 +291,7 @@ class PosteriorReport(JudgedResult):
         return {
             "verdict": self.verdict,
             "conclusion": self.conclusion,
+            "reason": self.reason,
             "p_value": self.p_value,
             "p_values": self.p_values(),
             "findings": self.findings(),

@@ -272,10 +272,11 @@ def _no_shard_twice(shards: tuple[str, ...]) -> None:
     names = "\n".join(shards).encode()
     size, seen = int(np.max(gathered(np.array([len(names)])))), set()
     for text in gathered(np.frombuffer(names.ljust(size), np.uint8)) if size else ():
-        found = {_content(shard): shard for shard in bytes(text).decode().split("\n")}
-        for content in seen & found.keys():
-            raise ValueError(f"shard {found[content]} was read by two processes: it counts twice")
-        seen |= found.keys() - {""}
+        read = [shard for shard in bytes(text).decode().rstrip().split("\n") if shard]
+        for shard in read:
+            if _content(shard) in seen:
+                raise ValueError(f"shard {shard} was read by two processes: it would count twice")
+        seen |= set(map(_content, read))
 
 
 def _content(shard: str) -> str:

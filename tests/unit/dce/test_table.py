@@ -148,6 +148,8 @@ def test_groups_of_equal_predictions_are_in_their_cells(cells):
         Table.grouped(*groups, cells=cells),
     )
     np.testing.assert_array_equal(grouped.counts, whole.counts)
+    many = Table.grouped([10**12], [10**12 * 0.29999], [10**11], cells=10)
+    assert many.counts.argmax() == 2  # rounding of large sums has a limit
     if cells == 100:
         assert whole.counts.tolist() == [10] * 99 + [20]
 

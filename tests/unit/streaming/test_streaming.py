@@ -1,5 +1,6 @@
 """Streams: batches in any order are one test, interrupted or not; bad shards are named."""
 
+import contextlib
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jaxcal.engine.linear import linear_sums
 from jaxcal.read.observations import observations
 from jaxcal.results.notes import codes
 from jaxcal.streaming import Shards, StreamedTest, StreamState, array_batches
+from jaxcal.streaming.state import _no_shard_twice
 
 pytest.importorskip("pyarrow")
 
@@ -191,6 +193,26 @@ def test_batches_of_other_parts_or_classes_are_refused(test):
     two = P[:, :2] / P[:, :2].sum(1, keepdims=True)
     with pytest.raises(ValueError, match="predictions: wanted 3 classes, got 2"):
         test.update(test.empty(), two, LABELS % 2)
+
+
+@pytest.mark.parametrize(
+    ("shards", "twice"),
+    [
+        ([["a, 9 bytes, 1"], [], []], False),
+        ([["a, 9 bytes, 1"], ["b, 8 bytes, 2", "c, 9 bytes, 2"]], False),
+        ([["a, 9 bytes, 1"], ["b, 8 bytes, 2", "c, 9 bytes, 1"]], True),
+        ([["b, 8 bytes, 2", "a, 9 bytes, 1"], [], ["c, 9 bytes, 1"]], True),
+        ([[], []], False),
+    ],
+)
+def test_shards_of_two_processes_are_refused_by_content(shards, twice, monkeypatch):
+    texts = ["\n".join(names).encode() for names in shards]
+    size = max(map(len, texts))
+    padded = np.array([list(text.ljust(size)) for text in texts], np.uint8)
+    answers = iter([np.array([[len(text)] for text in texts]), padded])
+    monkeypatch.setattr("jaxcal.streaming.state.gathered", lambda values: next(answers))
+    with pytest.raises(ValueError, match="c, 9 bytes") if twice else contextlib.nullcontext():
+        _no_shard_twice(tuple(shards[0]))
 
 
 def test_batches_of_scores_at_other_nodes_are_refused():
