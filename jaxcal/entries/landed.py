@@ -260,19 +260,19 @@ def _known_or(
         return estimated()
     centers = jnp.broadcast_to(offered.mean, (n, d)).astype(dtype)
     covariances = jnp.broadcast_to(offered.cov, (n, d, d)).astype(dtype)
-    known = *_usable(centers, psd_root(covariances)), jnp.ones(n, bool)
+    of_moments = *_usable(centers, psd_root(covariances)), jnp.ones(n, bool)
     if not heavy_tailed(predictions):
-        return known
+        return of_moments
     finite = jnp.all(jnp.isfinite(centers), axis=1) & jnp.all(jnp.isfinite(covariances), (1, 2))
 
     def both() -> Located:
         return jax.tree.map(
             lambda a, b: jnp.where(jnp.expand_dims(finite, range(1, a.ndim)), a, b),
-            known,
+            of_moments,
             estimated(),
         )
 
-    return jax.lax.cond(jnp.all(finite), lambda: known, both)
+    return jax.lax.cond(jnp.all(finite), lambda: of_moments, both)
 
 
 def _searched(key: Key, predictions: Standardized, n: int, d: int, dtype: DTypeLike) -> Located:
