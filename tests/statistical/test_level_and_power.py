@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import scipy.stats
 from reference.nulls import Gamma, Multinomial, Spectrum
@@ -65,3 +66,26 @@ def test_level_and_power(null, precondition):
     # the block test sees 93 % of these shifts, the others all
     least = scipy.stats.binom.ppf(1e-4, SHIFTED, 0.85 if isinstance(null, BlockNormal) else 0.97)
     assert np.sum(p[CALIBRATED:] <= 0.05) >= least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("df", [1.0, 1.5, "half of them 8"])
+def test_level_and_power_of_predictions_of_infinite_variance(df):
+    """Student's t, whose centres and scales are estimated where moments are infinite."""
+
+    def p_value(key, widened):
+        center_key, width_key, y_key, test_key = jax.random.split(key, 4)
+        center = 10 * jax.random.normal(center_key, (100,))
+        width = jnp.exp(jax.random.normal(width_key, (100,)))
+        freedom = jnp.where(jnp.arange(100) % 2 == 0, 1.5, 8.0) if isinstance(df, str) else df
+        predictions = dist.StudentT(freedom, center, width)
+        ys = center + widened * (predictions.sample(y_key) - center)
+        return jaxcal.calibration_test(test_key, predictions, ys).p_value
+
+    keys = jax.random.split(jax.random.key(12), CALIBRATED + SHIFTED)
+    widened = jnp.where(jnp.arange(len(keys)) < CALIBRATED, 1.0, 2.0)
+    p = np.asarray(jax.jit(lambda *all: jax.lax.map(lambda one: p_value(*one), all))(keys, widened))
+    rejected = p <= 0.05
+    low, high = scipy.stats.binom.interval(0.9999, CALIBRATED, 0.05)
+    assert low <= rejected[:CALIBRATED].sum() <= high
+    assert rejected[CALIBRATED:].mean() > 0.9
