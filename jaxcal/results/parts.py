@@ -164,8 +164,8 @@ class Table(eqx.Module):
     def sentences(self, level: float = 0.05) -> list[str]:
         """Return a sentence for each cell with adjusted p-value <= ``level``, smallest p first.
 
-        Omitted are tails of coordinates with a significant shift or spread, which may change them,
-        and correlations of coordinates with a large one (`changes_correlations`).
+        Tails get no sentence if the coordinate has a significant shift or spread. Correlations get
+        none if either coordinate has a large significant shift or spread (`changes_correlations`).
         """
         adjusted = np.asarray(self.p_adjusted).copy()
         d = sum(row.startswith("shift of ") for row in self.rows)
@@ -207,8 +207,8 @@ class Table(eqx.Module):
 
 
 def changes_correlations(effects: np.ndarray) -> np.ndarray:
-    """Return a mask of effects [2 d, c] (d shifts, then d spreads) so large that correlations of
-    ranks become wrong. The limits come from `experiments/names/shapes.py`."""
+    """Return a mask [2 d, c] of the effects that are large enough to bias correlations of ranks.
+    ``effects``: d rows of shifts, d rows of spreads. Limits: `experiments/names/shapes.py`."""
     limits = np.full(effects.shape, 0.35)
     d = len(effects) // 2
     limits[:d, 0], limits[d:, 0] = 0.5, 0.3
@@ -220,7 +220,7 @@ def _places(column: str) -> str:
 
 
 class Interval(NamedTuple):
-    """Confidence interval, which contains the values that a test of its level does not reject.
+    """Confidence interval of a number.
 
     Attributes:
         low: Lower end, [].

@@ -1,4 +1,4 @@
-"""Write verdicts and reports of tests as text; HTML, figures and data frames of any result."""
+"""Convert results to text, HTML, figures and data frames."""
 
 import base64
 import html
@@ -27,12 +27,12 @@ def count_verdicts(result: Any) -> str:
 
 
 def confidence(level: float) -> str:
-    """Return the confidence of limits for a test of this level, in words: "95 %"."""
+    """Return the confidence 1 - ``level`` as a percentage, such as "95 %"."""
     return f"{100 * (1 - level):g} %"
 
 
 def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: float) -> str:
-    """Return why the least p-value of the null for n observations exceeds the level, else ""."""
+    """Return why the least p-value, ``least_p_value(n)``, exceeds the level; "" if it does not."""
     least = least_p_value(n)
     if least <= level:
         return ""
@@ -59,7 +59,7 @@ def in_words(result: Any) -> str:
 
 
 def no_verdict(result: Any) -> list[tuple[str, Any]]:
-    """Return pairs (reason against a verdict, whether it applies); the first that does is used."""
+    """Return pairs (reason for no verdict, whether it applies), in order of priority."""
     p = np.asarray(result.p_value)
     return [
         *reasons_of(result.notes | {"overflow": np.isnan(p)}, p.dtype),
@@ -73,9 +73,9 @@ def no_verdict(result: Any) -> list[tuple[str, Any]]:
 
 
 def worth_saying(notes: Mapping[str, Any], n_reached: int, rejected: Any) -> dict[str, Any]:
-    """Return the notes of a test with values set to 0 that need no warning: "far-targets" up to
-    100 ``n_reached`` (n observations of a Cauchy variable reach this), and "reversed-sign" and
-    "skewed-moment" unless the test ``rejected``."""
+    """Return a copy of the notes of a test, with 0 for values that need no warning. These are
+    "far-targets" of at most 100 ``n_reached``, for a test of ``n_reached`` observations. If the
+    test has not ``rejected``, they are also "reversed-sign" and "skewed-moment"."""
     said = dict(notes)
     # Cauchy targets exceed the limit 100 n in .3 % of data sets, for every n
     reach = np.asarray(said.get("far-targets", 0))
@@ -86,7 +86,7 @@ def worth_saying(notes: Mapping[str, Any], n_reached: int, rejected: Any) -> dic
 
 
 def reasons_of(notes: dict[str, Any], dtype: Any) -> list[tuple[str, Any]]:
-    """Return pairs (reason for no verdict in ``notes``, whether it applies), by ``dtype``."""
+    """Return pairs (reason for no verdict, whether its note exceeds the limit for ``dtype``)."""
     digits = 0.01 / np.finfo(dtype).eps
     above = {"far-targets": digits, "coarse-logs": 0.25, "small-residuals": LOST}
     reasons = []
@@ -101,7 +101,7 @@ def reasons_of(notes: dict[str, Any], dtype: Any) -> list[tuple[str, Any]]:
 
 
 def _undecidable(result: Any) -> Any:
-    """Return whether no data could be rejected, because too many null draws equal the largest."""
+    """Return whether the largest null draw has too many ties for any data to be rejected."""
     draws, p = np.asarray(result.null_samples), np.asarray(result.p_value)
     if draws.shape[-1] == 0 or result.parts is not None:
         return False
@@ -145,7 +145,7 @@ def report(result: Any) -> list[str]:
 
 
 def _error(result: Any) -> str:
-    """Return the standard error of kernel means in words; "" if 0, or if ``route`` states it."""
+    """Return text with the error of kernel means; "" if it is 0 or part of ``result.route``."""
     error = float(result.notes.get("averages-error", 0))
     if "error" in result.route or not error > 0:
         return ""
@@ -318,7 +318,7 @@ def shown(result: Any) -> str:
 
 
 def in_html(result: Any) -> str:
-    """Return the report as HTML, with a figure for one concrete result if it can be drawn."""
+    """Return the report as HTML. One result outside of jit gets a figure, if one can be drawn."""
     text = f"<pre>{html.escape(repr(result))}</pre>"
     if result.traced or result.batch_shape:
         return text
@@ -330,8 +330,8 @@ def in_html(result: Any) -> str:
 
 
 def to_frame(result: Any, rows: Sequence[str]) -> Any:
-    """Return a pandas data frame. For one result, fields named in ``rows``, if any, are columns.
-    Otherwise there is one row per result of the batch, with its scalar fields as columns."""
+    """Return a pandas data frame. For one result, columns are the fields named in ``rows``. For a
+    batch, or if ``rows`` is empty, each result is one row, and its scalar fields are columns."""
     try:
         import pandas as pd  # pyright: ignore[reportMissingImports]
     except ImportError:

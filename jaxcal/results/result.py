@@ -1,4 +1,4 @@
-"""Define base classes of results, which print a report with warnings, and `TestResult`."""
+"""Define `Result` and `JudgedResult`, the base classes of results, and `TestResult`."""
 
 import dataclasses
 from collections.abc import Callable, Iterable
@@ -82,14 +82,14 @@ class Result(eqx.Module):
         Path(path).write_text(self._page(), encoding="utf-8")
 
     def to_frame(self) -> Any:
-        """Return a pandas data frame with one row per level, bin, part or model if the result has
-        several, else one row of scalars per result of the batch. ImportError without pandas."""
+        """Return a pandas data frame with one row per level, bin, part or model. A result without
+        these, or each result of a batch, is one row of scalars. ImportError without pandas."""
         self._with_numbers("to_frame")
         return report.to_frame(self, self._rows)
 
     def figure(self) -> "Figure | None":
-        """Return a matplotlib figure of one result, as in notebooks and `to_html`; None if its
-        class has none. ``figure().savefig("name.png")`` saves it."""
+        """Return a matplotlib figure of one result, as in notebooks and `to_html`; None if the
+        result's class has no figure. ``figure().savefig("name.png")`` saves it."""
         return report.panels(self, self._plots) if self._plots else None
 
     @property
@@ -246,20 +246,20 @@ class TestResult(JudgedResult):
         sensitivity: Coefficients c_q, [d]: a shift of all targets by a small delta (in units of the
             test) along coordinate q raises the expected statistic by c_q delta^2. NaN if not
             significant, None if unknown.
-        parts: Named alternatives of a `jaxcal.calibration_test`; None for others. In this test
-            ``statistic``, ``estimate`` and ``biased`` are the log of their averaged evidence,
-            ``contributions`` are its first-order changes, and ``standard_error`` is 0.
+        parts: Evidence for each alternative of a `jaxcal.calibration_test`; None for other tests.
+            With parts, ``statistic``, ``estimate`` and ``biased`` are the log of the mean evidence,
+            ``contributions`` are first-order effects on this log, and ``standard_error`` is 0.
         table: Shift and spread of each coordinate in a `jaxcal.calibration_test`, or None.
-        ranks: Randomized ranks [n, 1 + d + s] of targets among points of their predictions in a
-            `jaxcal.calibration_test`, by log density, d coordinates and s ``statistics``, uniform
-            under calibration; NaN for excluded targets. None for other tests.
+        ranks: Randomized ranks of each target among points of its prediction, [n, 1 + d + s], by
+            log density, by d coordinates and by s ``statistics`` of a `jaxcal.calibration_test`.
+            Uniform under calibration; NaN for excluded targets. None for other tests.
         p_value_error: Error bound of the p-value, [], for an approximation with a known error; None
             for other nulls.
         route: How averages over the predictions were computed, with the error if they are not
             exact.
         steps: How the test was fitted, one line per step; `jaxcal.explain` prints them.
-        level: Level of the test: the probability of rejecting a calibrated model. Limits have
-            confidence 1 - level.
+        level: Level of the test: the probability of rejecting a calibrated model. Confidence
+            limits in ``coordinates`` and ``table`` are at 1 - level.
         too_few: Why this null cannot reject any data of this size; empty if it can.
     """
 
@@ -309,7 +309,7 @@ class TestResult(JudgedResult):
         return cls(notes=notes, **fields)
 
     def at_level(self, level: float, least_p_value: Callable[[int], float]) -> "TestResult":
-        """Return the result judged at ``level``; limits that it holds do not change.
+        """Return the result with this ``level``. Its confidence limits keep the original level.
 
         ``least_p_value`` maps n to the smallest p-value of the null for n observations.
         """

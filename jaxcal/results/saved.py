@@ -68,7 +68,7 @@ def replacing(path: Path) -> Iterator[Any]:
 
 
 def save(value: Any, path: Path, provenance: Contents) -> None:
-    """Write a result. TypeError names a field that holds, for example, a function or an object."""
+    """Write a result to a .npz file. TypeError names a field whose type cannot be saved."""
     arrays: dict[str, np.ndarray] = {}
     content = _packed(value, "", arrays)
     header = {"format": FORMAT, "provenance": provenance, "content": content}
@@ -105,7 +105,7 @@ def load(path: Path) -> tuple[Any, Contents]:
 
 
 def _packed(value: Any, place: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Return ``value``, found at path ``place``, as JSON; add its arrays to ``arrays`` by path."""
+    """Return the value of the field ``place`` as JSON, and add its arrays to ``arrays``."""
 
     def inside(name: object, item: Any) -> Any:
         return _packed(item, f"{place}.{name}" if place else str(name), arrays)
@@ -228,8 +228,8 @@ SOURCE = "_source"  # attribute of a result that describes its call
 
 
 def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
-    """Decorate a function: compute in `full_precision`, and record the call in the result, except
-    under jit and vmap. ValueError if pandas arguments differ in the order of their rows."""
+    """Decorate a function: compute in `full_precision`, and record the call in its result. Calls
+    under jit or vmap are not recorded. ValueError: see `rows_in_one_order`."""
 
     checked = full_precision(rows_in_one_order(function))
 

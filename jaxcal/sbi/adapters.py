@@ -1,6 +1,6 @@
 """Convert posteriors of any supported form to objects with scores, and draws to one array.
 
-Draws of the prior serve as nodes for scores, and `Chains` are fitted to them.
+Also draw points from the prior: nodes, where scores are computed, and points to fit `Chains` to.
 """
 
 import inspect
@@ -36,8 +36,8 @@ def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Poste
 
     Args:
         posterior: As in `jaxcal.sbi.score_pairs`.
-        thetas: Parameters as the user passed them; if a tensor, a function is taken as torch's.
-        prior: A prior of torch, for estimators that lack one; others are ignored.
+        thetas: Parameters as the user passed them. If a tensor, a function is taken to be of torch.
+        prior: Prior for estimators of torch that have none; ignored if the prior is not of torch.
 
     Returns:
         The posterior itself if it has the method ``scored``, else an adapter that has it.
@@ -79,14 +79,14 @@ def predictions(
 ) -> Any:
     """Return the posteriors given n observations as predictions, for other tests of the library.
 
-    The predictions are over the original parameters, which may be bounded (`score_pairs` maps them
-    to the whole space). Densities of torch are computed by callbacks. Two tests that take them are
-    `jaxcal.coverage.coverage`, with draws, and `jaxcal.candidates.exchangeability_test`, without.
+    Such tests are `jaxcal.coverage.coverage` and `jaxcal.candidates.exchangeability_test`. The
+    predictions are over the original parameters, which may be bounded (`score_pairs` maps them to
+    the whole space). Densities of torch are computed by callbacks.
 
     Args:
         posterior: As in `jaxcal.sbi.score_pairs`, with log densities (TypeError otherwise).
-        xs: [n, ..] observations; if they are a tensor, a function is taken to be one of torch.
-        prior: A prior of torch, for estimators that lack one.
+        xs: Observations, [n, ..]. If a tensor, a function ``posterior`` is assumed to be of torch.
+        prior: Prior for estimators of torch that have none.
 
     Returns:
         `jaxcal.Unnormalized`, or a distribution, with batch shape [n].
@@ -113,7 +113,7 @@ def predictions(
 
 
 class ConditionalPosterior:
-    """Posterior given by a function: n observations to a numpyro distribution, batch shape [n]."""
+    """Posterior given by a function from xs [n, ..] to a distribution with batch shape [n]."""
 
     def __init__(self, distribution_of: Any):
         self.distribution_of = distribution_of
@@ -259,7 +259,7 @@ def _same(variables: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def _columns(names: Sequence[str], parts: Sequence[Array]) -> list[str]:
-    """Return a name per column of the parts [n, ..]: "a" for a part with one, else "a[0]", .."""
+    """Return the names of all columns: "a" for a part [n] or [n, 1], else "a[0]", "a[1]", .."""
     sizes = [int(np.prod(part.shape[1:], dtype=int)) for part in parts]
     return [
         name if size == 1 else f"{name}[{i}]"
@@ -317,8 +317,8 @@ PILOTS = 128  # draws of the prior to which jumps of chains between modes are fi
 
 
 def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | None:
-    """Return m draws [m, d] of ``prior``; of an array, m random rows, or all if it has fewer. If
-    ``prior`` is None: draws of the model if ``scorer`` is a `NumpyroPosterior`, else None."""
+    """Return m draws [m, d] of ``prior``. An array of draws gives m random rows, or all rows if it
+    has fewer. Without a prior, a `NumpyroPosterior` gives draws of its model; others give None."""
     d, dtype = values.shape[1], values.dtype
     if isinstance(scorer, NumpyroPosterior) and prior is None:
         return scorer.draw_nodes(key, m).astype(dtype)
@@ -355,8 +355,8 @@ def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array 
 def prior_draws_of(
     key: Key, prior: Any, scorer: Any, values: Array, space: Space
 ) -> Float[Array, "k d"] | None:
-    """Return draws of the prior as free parameters: the k of `PILOTS` draws that lie inside the
-    bounds. None without a prior, or if k < d + 2."""
+    """Return `PILOTS` draws of the prior, mapped to free parameters (`Space`), without draws out of
+    bounds. None without a prior, or if fewer than d + 2 draws remain."""
     drawn = nodes_of(jax.random.fold_in(key, 4), prior, scorer, PILOTS, values)
     if drawn is None:
         return None

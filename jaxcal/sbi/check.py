@@ -51,7 +51,7 @@ def check_posterior(
     discrete: Mapping[str | int, ArrayLike] | None = None,
     **options: Unpack[PairOptions],
 ) -> PosteriorReport:
-    """Test a posterior on simulated pairs (theta, x), and report its errors by parameter and x.
+    """Test a posterior on simulated pairs (theta, x), and report the errors of each parameter.
 
     The tests depend on what the posterior offers. If it has log densities, `calibration_test` tests
     its calibration and, with x as ``inputs``, whether it is right given x. If it has only scores,
@@ -68,18 +68,18 @@ def check_posterior(
         xs: [n, ...] observations simulated from them.
         draws: Independent draws of each posterior, [n, m, d] or another form of `check_draws`.
         n_draws: Number of draws made of each posterior, if it can be sampled without MCMC.
-        chains: Proposal of candidates if it cannot. A `jaxcal.candidates.Chains` without nodes gets
-            draws of the prior as nodes. None omits ranks and coverage.
+        chains: Proposal of candidates for a posterior that needs MCMC; None omits its ranks and
+            coverage. A `jaxcal.candidates.Chains` without nodes gets draws of the prior as nodes.
         null: Null distribution of the statistics.
         level: Level of the verdict from all p-values; confidence limits are at 1 - level.
-        coordinates: Whether the test of scores given x gives a p-value for each parameter, at d
-            times the cost; None does so up to 2000 pairs. Ignored with log densities.
+        coordinates: Whether `kcsd_test` gives a p-value for each parameter, at d times the cost;
+            None: only for up to 2000 pairs. Ignored for posteriors with log densities.
         coverage: A result of `jaxcal.coverage.coverage` to include in the verdict.
         discrete: All values of each discrete parameter, by its name or column:
-            ``{"model": [0, 1, 2]}``. The continuous parameters are tested given the discrete ones.
-            The probabilities of each discrete one are tested given x and all other parameters.
-            ``bounds``, and a numpyro distribution as ``prior``, must then be of the continuous
-            ones only. Needs log densities of one theta given one x, or a torch posterior (MNPE).
+            ``{"model": [0, 1, 2]}``. Its probabilities are tested given x and all other parameters,
+            and the continuous parameters are tested given the discrete ones. ``bounds``, and a
+            ``prior`` that is a numpyro distribution, must cover the continuous parameters only.
+            Needs log densities of one theta given one x, or a torch posterior (MNPE).
         **options: Those of `score_pairs`: ``prior``, ``bounds``, ``summaries`` (needed for images
             and long series), ``names`` of the parameters, ``n_nodes``, ``exclude_invalid_x``.
 
@@ -92,8 +92,8 @@ def check_posterior(
     Ranks add 5 d such products, and n_draws log densities with gradients or, for chains, 384 log
     densities and 200 gradients; discrete parameters add one log density per value. Linear in n.
 
-    Source: those of `jaxcal.calibration_test` and `jaxcal.candidates.exchangeability_test`; for
-    scores Glaser et al. (2023), with the prior as base measure (Section 4.1).
+    Source: see `jaxcal.calibration_test` and `jaxcal.candidates.exchangeability_test`; for tests
+    of scores, Glaser et al. (2023), with the prior as base measure (Section 4.1).
 
     Example:
         >>> import jax, numpyro.distributions as dist
@@ -148,7 +148,7 @@ def check_posterior(
 
 def _exchanged(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> Array | None:
     """Return `exchange_evidence`, [d, d], or None without log densities. All entries are -infinity
-    if the test of calibration also rejects the posterior after the best exchange."""
+    if calibration is still rejected after exchanging the two parameters with the largest entry."""
     if pairs.predictions is None:
         return None
     ratios = exchange_evidence(pairs.predictions, pairs.thetas, pairs.space)
@@ -239,7 +239,7 @@ def _diagnose(key: Key, pairs: ScoredPairs, level: float, *, conditional: bool) 
 
 @LightJit
 def _claims(thetas: Array, scores: Scores) -> Claims | None:
-    """Return means and covariances of the posteriors, from scores at nodes; None if too few."""
+    """Return means and covariances of the posteriors from scores; None if nodes are too few."""
     units = Units.of(thetas)
     nodes, at_nodes = units.points(scores.nodes), units.scores(scores.at_nodes)
     at_targets = units.scores(scores.at_targets)

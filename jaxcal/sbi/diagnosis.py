@@ -31,23 +31,23 @@ FOLDS, LANDMARKS = 5, 200
 class Diagnosis(eqx.Module):
     r"""Estimated errors of d parameters: `Means` [d], with limits of confidence 1 - level.
 
-    Errors **given the other parameters** appear in all parameters that depend on the wrong one;
+    Errors **given the other parameters** also appear in parameters that depend on a wrong one;
     errors of a parameter **by itself** (marginal errors) do not. From scores, sizes and limits are
-    exact for Gaussian posteriors; p-values are valid for all posteriors, but only for Gaussian ones
-    does a small one identify the wrong parameter. From ranks, p-values identify the parameter for
-    any posterior; sizes are in units of normal scores, corrected for the number of draws.
+    exact for Gaussian posteriors. p-values are valid for all posteriors, and identify the wrong
+    parameter if posteriors are Gaussian. From ranks, p-values identify it for any posterior; sizes
+    are in units of normal scores, corrected for the number of draws.
 
     Attributes:
-        shift: Shift of a parameter by itself, positive if the posterior is too high, in claimed
-            standard deviations. Limits are NaN for nonlinear scores (`jaxcal.results.Coordinates`).
-            None if covariances are unknown (they need scores at more nodes than parameters).
-        bias: Shift given the other parameters, in actual conditional deviations: the mean of
-            :math:`s_k / r_k`, with score :math:`s_k` and its root mean square :math:`r_k`.
+        shift: Shift of a parameter by itself, positive if the posterior is too high, in standard
+            deviations of the posterior. Limits are NaN for nonlinear scores
+            (`jaxcal.results.Coordinates`). None if covariances are unknown: they need scores at
+            more nodes than parameters.
+        bias: Shift given the other parameters: the mean of :math:`s_k / r_k`, with score
+            :math:`s_k` and its root mean square :math:`r_k`. Holm's method corrects it separately.
         spread: Spread given the other parameters: mean of :math:`1 + s_k (\theta_k - c_k)`, with
             c_k a regression of theta_k on the conditioning variables, fitted to other pairs. For
-            Gaussian posteriors with independent parameters it is 1 - (actual / claimed variance),
-            negative for overconfidence. Holm's method corrects shift and spread together and bias
-            separately (bias and spread together if shift is None).
+            Gaussian posteriors with independent parameters it is 1 - actual / posterior variance,
+            negative for overconfidence. Corrected together with shift (with bias if shift is None).
         shift_trend: Trend of the shift (of the bias if shift is None) along q features: the mean of
             :math:`w_k g_j`, where the mean of :math:`w_k` is the shift, and :math:`g_j` is the
             rank of feature j, scaled to -1..1 (ties: average rank). Fields are [d, q]; corrected
@@ -57,11 +57,11 @@ class Diagnosis(eqx.Module):
         thirds: Shift (first row) and spread (second row) of the ``strongest`` parameter in the
             lowest, middle and highest third of that feature, [2, 3]; NaN for an empty third (equal
             values are in one third). None without trends.
-        marginal_spread: Logarithm of claimed over actual deviation of each parameter by itself,
+        marginal_spread: log(posterior / actual standard deviation) of each parameter by itself,
             with separate Holm correction, as in `jaxcal.results.Coordinates`. None if shift is
             None; NaN for nonlinear scores.
-        correlation: Claimed minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..;
-            None or NaN where ``marginal_spread`` is, and None for a single parameter.
+        correlation: Posterior minus actual correlation of each pair (0, 1), (0, 2), .., (1, 2), ..;
+            NaN for nonlinear scores; None if not computed, as for a single parameter.
         tails: Error of each parameter's tails, as in `jaxcal.results.Table`; None without a table.
     """
 
@@ -165,9 +165,9 @@ def _means(effect: Array, p: Array, low: Array, high: Array, level: float | Scal
 
 
 def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
-    """Return ``of`` with correlations and tails of the table (`with_shapes`). Each p-value of a
-    shift or marginal spread becomes the larger one of ``of`` and of the table: ranks among weighted
-    points alone too often report a right parameter as too narrow if another one is wrong."""
+    """Return ``of`` with correlations and tails of the table (`with_shapes`). p-values of shift and
+    marginal spread are the larger of those in ``of`` and ``table``: ranks among weighted points
+    alone often report a right parameter as too narrow if another parameter is wrong."""
     d = len(of.spread.estimate)
     everywhere = table.p_value[: 2 * d, 0].reshape(2, d)
 
@@ -196,11 +196,11 @@ def cross_fitted_means(
 ) -> Float[Array, "n d"]:
     """Return the prediction of each theta from ``predictors``, by a regression on the other folds.
 
-    It is a ridge regression on the predictors (if p <= 200), transformed by arcsinh to limit
-    outliers, and on Gaussian kernels at up to 200 rows of predictors, evenly spaced in the order of
-    `by_values`. Generalized cross-validation in the training folds chooses the penalty. Folds
-    depend on the key and predictors (on thetas too where predictors repeat), not on the order of
-    pairs. Prediction i does not depend on theta_i, so Stein's identity holds exactly.
+    Predictors are transformed by arcsinh to limit outliers. Features of the ridge regression are
+    the predictors (if p <= 200), and Gaussian kernels centred at up to 200 rows of predictors.
+    Generalized cross-validation in the training folds chooses the penalty. Folds depend on the key
+    and the values of pairs, not on their order. Prediction i does not depend on theta_i, so Stein's
+    identity holds exactly.
     """
     n = len(thetas)
     z = jnp.arcsinh(_standard(predictors))

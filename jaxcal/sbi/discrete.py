@@ -56,7 +56,7 @@ class DiscreteParameter(Result):
         return jnp.minimum(1.0, len(each) * jnp.min(each, axis=0))
 
     def findings(self, level: float) -> list[str]:
-        """Return a sentence per value with errors of p <= level: on its error of smallest p."""
+        """Return a sentence on the most significant error of each value, if its p <= ``level``."""
         said: list[str] = []
         each = zip(self.values, self.claimed, self.actual, self.errors, self.p_errors, strict=True)
         for value, claimed, actual, errors, p in each:

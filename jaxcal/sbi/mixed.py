@@ -31,8 +31,8 @@ MOST_VALUES = 1000  # of one discrete parameter
 
 @dataclass(frozen=True)
 class _Joined:
-    """Callable (params, continuous) for the log density of all parameters: params are (those of
-    ``log_density``, discrete values); column k of theta is (continuous, discrete)[order[k]]."""
+    """Log density of all parameters, called with params = (params of ``log_density``, discrete) and
+    the continuous parameters. Parameter k of theta is entry order[k] of (continuous, discrete)."""
 
     log_density: LogDensity
     order: tuple[int, ...]
@@ -56,7 +56,7 @@ class ContinuousPosterior:
         return Scores(*scores_at(predictions, thetas, nodes), nodes)
 
     def predictions(self, xs: dict[str, Array]) -> Unnormalized:
-        """Return the n posteriors of continuous parameters; ``xs[Z]`` holds the discrete ones."""
+        """Return the n posteriors of continuous parameters given x and discrete ones in ``xs``."""
         of_all = self.of_all(xs)
         density = _Joined(of_all.log_density, self.order)
         return Unnormalized(density, (of_all.params, xs[Z]), in_axes=(of_all.in_axes, 0))
@@ -74,9 +74,9 @@ class ContinuousPosterior:
 
 
 class Split(NamedTuple):
-    """Result of `split`. ``continuous``: posterior, thetas, xs and options with which `score_pairs`
-    is called for the continuous parameters. ``columns`` (in thetas), ``names`` and ``values`` (all
-    possible ones, increasing) have one entry per discrete parameter."""
+    """Result of `split`. ``continuous`` holds arguments of `score_pairs` for continuous parameters:
+    posterior, thetas, xs, options. For each discrete parameter, ``columns`` has its column of
+    thetas, ``names`` its name, and ``values`` all its possible values, increasing."""
 
     continuous: tuple[ContinuousPosterior, Array, Any, PairOptions]
     columns: tuple[int, ...]
@@ -84,7 +84,7 @@ class Split(NamedTuple):
     values: tuple[tuple[float, ...], ...]
 
     def tests(self, key: Key, pairs: ScoredPairs, level: float) -> tuple[DiscreteParameter, ...]:
-        """Return the tests of each discrete parameter; ``pairs``: scored from ``continuous``."""
+        """Test each discrete parameter; ``pairs``: result of `score_pairs` for ``continuous``."""
         posterior, xs = self.continuous[0], cast(dict[str, Array], pairs.xs)
         predictions = posterior.of_all(xs)
         discrete = xs[Z].astype(pairs.thetas.dtype)
@@ -177,7 +177,7 @@ def split(
 def _values(
     discrete: Mapping[str | int, ArrayLike], names: tuple[str, ...], thetas: np.ndarray
 ) -> dict[int, tuple[float, ...]]:
-    """Return a dict from the column of each discrete parameter to its values, both increasing."""
+    """Return a dict from column to values of each discrete parameter, in increasing order."""
     if not isinstance(discrete, Mapping) or not discrete:
         raise TypeError(
             f"discrete: wanted a dict from names or columns of discrete parameters to all their "
@@ -209,9 +209,9 @@ def _values(
 
 
 def _prior_of(prior: Any, kept: tuple[int, ...], d: int) -> Any:
-    """Return the prior of the continuous parameters, in columns ``kept``; None without ``prior``.
-    ``prior``: a distribution or draws of these; or, of all d parameters, draws, a function or sbi's
-    ``MultipleIndependent``. ValueError for other distributions of all d parameters."""
+    """Return the prior of the continuous parameters (columns ``kept``); None without ``prior``. If
+    ``prior`` is of all d parameters, it must be draws, a function or sbi's ``MultipleIndependent``:
+    other distributions raise ValueError. A prior of the continuous parameters is unchanged."""
     if prior is None:
         return None
     parts = getattr(prior, "dists", None)  # sbi's MultipleIndependent

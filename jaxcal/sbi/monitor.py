@@ -5,9 +5,9 @@ standard normal given x and all earlier pairs. For any density :math:`q_t(\nu_t 
 predicted from earlier pairs, :math:`E_t = \prod_{s \le t} q_s(\nu_s \mid x_s) / \phi(\nu_s)` is a
 martingale with mean 1, so :math:`P(\sup_t E_t \geq 1 / \alpha) \leq \alpha` (Ville): the level
 :math:`\alpha` holds however often E is computed. Here E is the mean over ranked statistics and
-four kinds of q: predictive Student t densities of Bayesian linear regressions with unknown
-variance, on a constant, on each input alone and on all inputs; and normal densities whose log
-standard deviation is linear in the log of the claimed one.
+four kinds of q. Three are predictive Student t densities of Bayesian linear regressions: on a
+constant, on each input alone, and on all inputs. The fourth is a normal density whose log standard
+deviation is linear in the log of the posterior's standard deviation.
 
 Source: Ville (1939); Grünwald, de Heide and Koolen (2024) for predictive densities as q.
 """
@@ -49,17 +49,17 @@ class Monitored(JudgedResult):
     """Result of `monitor`: the evidence E, a mean of likelihood ratios, after each of n pairs.
 
     Attributes:
-        log_evidence: Natural logarithm of E after each pair, [n]. The pairs of one call are put in
-            random order, since the order in which they are passed may predict the next ones.
+        log_evidence: Natural logarithm of E after each pair, [n]. The pairs of each call are in
+            random order.
         normal_scores: Normal scores of the ranks of the r = 1 + d ``statistics``, [n, r].
         inputs: Features of x, standardized by ``center`` and ``scale``, [n, q].
-        widths: Logs of claimed standard deviations, [n, r]: mean over parameters, then that of
-            each parameter; standardized in the same way.
+        widths: Logs of the posteriors' standard deviations, [n, r]: their mean over parameters,
+            then one for each parameter; standardized like ``inputs``.
         center, scale: Mean and deviation of inputs and widths in the first call, [q + r].
         slopes: Regressions of the normal scores: intercept, then the slope along each input alone,
-            [r, 1 + q]; positive where parameters are higher than claimed.
-        spreads: Log deviation of the normal scores and its slope along ``widths``, [r, 2]; positive
-            where the posterior is too narrow. Deviations above 2 are underestimated.
+            [r, 1 + q]; positive if the posterior is too low.
+        spreads: Log standard deviation of the normal scores, positive if the posterior is too
+            narrow (underestimated above log 2), and its slope along ``widths``, [r, 2].
         statistics: Names of what is ranked: "density" or "distance", then each parameter.
         level: Largest probability of ever rejecting a right posterior.
         notes: Sentences on the pairs of all calls, as those of `ScoredPairs`.
@@ -231,8 +231,8 @@ def monitor(
 
 
 def _check_new(pairs: ScoredPairs, before: Array | np.ndarray, after: Array) -> None:
-    """Raise ValueError if ``pairs`` repeat each other, or if their >= `LEAST_NEW` inputs ``after``
-    all occur in ``before``, those of earlier calls (only if no row repeats within either array)."""
+    """Raise ValueError if ``pairs`` has duplicates, or if its inputs ``after`` are all among
+    those of earlier calls, ``before``. The second rule needs >= `LEAST_NEW` distinct inputs."""
     again = int(n_repeated(pairs.thetas, pairs.features))
     old, new = ({row.tobytes() for row in np.asarray(rows)} for rows in (before, after))
     continuous = len(old) == len(before) and len(new) == len(after) >= LEAST_NEW
@@ -253,10 +253,10 @@ def _check_same(so_far: Monitored, statistics: tuple[str, ...], features: Array)
 
 
 def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, Array, tuple[str, ...]]:
-    """Return normal scores [n, r] of randomized ranks, log claimed deviations [n, r], and r names.
+    """Return normal scores [n, r] of randomized ranks, log posterior deviations [n, r], r names.
 
-    Ranks are among draws, or weighted points. So that ranks are uniform given the deviations, the
-    points do not depend on theta_i, and deviations of draws are of theta_i and the draws together.
+    Ranks are among draws or weighted points, and must be uniform given the deviations. So points do
+    not depend on theta_i, and the deviation of draws is that of the set {theta_i, draws}.
     """
     keys = jax.random.split(key)
     if pairs.sampler is not None:

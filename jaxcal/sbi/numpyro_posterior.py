@@ -26,12 +26,11 @@ Program: TypeAlias = Callable[..., Any]  # a model or a guide of numpyro
 class NumpyroPosterior:
     """The posterior of a numpyro model, over its unconstrained latent variables.
 
-    Latent sites must be continuous. `pairs` raises ValueError if the model has observed sites that
-    are not in ``observed``, ``numpyro.factor``, scaled sites or masked latent sites: these change
-    the density of the latent variables but not what the model simulates, so draw pairs from the
-    joint density by other means. An autoguide is fitted to one x: fit n of them, stack their
-    ``params``, and pass ``guide.get_posterior(params)``, a distribution with batch shape [n], to
-    `score_pairs`.
+    Latent sites must be continuous. `pairs` raises ValueError for sites that change the density of
+    the latent variables but not the simulations: ``numpyro.factor``, scaled sites, masked latent
+    sites, and observed sites that are not in ``observed``. Draw pairs for these models by other
+    means. An autoguide is fitted to one x: fit n of them, stack their ``params``, and pass
+    ``guide.get_posterior(params)``, a distribution with batch shape [n], to `score_pairs`.
 
     Args:
         model: ``model(x)`` puts priors on its latent sites and observes x
@@ -148,8 +147,8 @@ class NumpyroPosterior:
         return self._pairs(key, m, inputs, strict=False)[0]
 
     def log_prob(self, u: Array, x: PyTree) -> Array:
-        """Return the log density of the guide, else of the model, at unconstrained parameters u [d]
-        given one x, up to a constant that may depend on x."""
+        """Return the log density at unconstrained parameters u [d] given one x, up to a constant
+        that may depend on x. It is the density of the guide if there is one, else of the model."""
         from numpyro.infer.util import potential_energy
 
         assert self.unravel is not None

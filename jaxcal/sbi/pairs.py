@@ -100,7 +100,7 @@ def score_pairs(
     n_nodes: int | None = None,
     exclude_invalid_x: bool = False,
 ) -> ScoredPairs:
-    """Return scores of n posteriors at their parameters and at nodes drawn from the prior.
+    """Return scores of n posteriors at their thetas and at nodes: common points from the prior.
 
     Args:
         key: Random key: typed, legacy or an integer.
@@ -112,15 +112,15 @@ def score_pairs(
             - A function from xs to a distribution with batch shape [n], of numpyro or torch.
             - A `NumpyroPosterior`, or a distribution with batch shape [n], such as
               ``guide.get_posterior(params)`` of numpyro's autoguides fitted to each observation.
-            - `jaxcal.Scores` in the units of 1 / theta.
+            - `jaxcal.Scores`, precomputed in units of 1 / theta.
         thetas: [n, d] parameters from the prior.
-        xs: [n, ..] observations simulated from them, or a dict of such.
+        xs: [n, ..] observations simulated from thetas, or a dict of such arrays.
         prior: Source of nodes, and of bounds: a numpyro or torch distribution, draws [m, d], or a
             function ``prior(key, m)``. By default the posterior's prior; if it has none,
             ``n_nodes`` random pairs are removed and their parameters become the nodes.
         bounds: (low, high), each a number or [d]; by default those of the prior's support.
-        summaries: [n, q] summaries of xs, for tests given x. By default, observations of more than
-            100 numbers are replaced by the network's embedding, if there is one.
+        summaries: [n, q] summaries, which tests use in place of xs. By default they use xs, or the
+            network's embedding (if any) for observations of more than 100 numbers.
         names: Names of the d parameters.
         n_nodes: Number of nodes; None takes max(10, 2 d + 2), as covariances can be estimated from
             scores only if there are more nodes than dimensions.
@@ -253,8 +253,8 @@ def inputs_of(pairs: ScoredPairs) -> Float[Array, "n q"]:
 
 
 def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
-    """Return a mask [n] of rows of xs that are finite. If some are not: ValueError without
-    ``exclude``, and with it if fewer than 2 rows are finite."""
+    """Return a mask [n] of the finite rows of xs. Rows that are not finite raise ValueError if
+    ``exclude`` is False, or if fewer than 2 rows would remain."""
     leaves = [np.asarray(leaf).reshape(n, -1) for leaf in jax.tree.leaves(xs)]
     valid = np.all([np.all(np.isfinite(leaf), axis=1) for leaf in leaves], axis=0)
     if valid.all() or (exclude and valid.sum() >= 2):
@@ -269,8 +269,8 @@ def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
 def summarized(
     scorer: Posterior, xs: Observations, summaries: ArrayLike | None, n: int
 ) -> tuple[Array, tuple[str, ...]]:
-    """Return features [n, q] of observations, and notes. Features are ``summaries`` if given; else,
-    for > `LONG` numbers, the network's embedding if it is shorter (with a note); else xs."""
+    """Return features [n, q] of observations, and notes. Features are ``summaries`` if given. Else
+    they are xs or, if an x has more than `LONG` numbers, a shorter embedding by the network."""
     if summaries is not None:
         return _features(summaries, n), ()
     features = _features(xs, n, "xs")

@@ -35,8 +35,8 @@ class Posterior(Protocol):
 class Densities(Protocol):
     """Protocol of posteriors with log densities, up to a constant per row.
 
-    ``predictions(xs)`` returns the n posteriors given xs: a `jaxcal.Unnormalized` (of torch, with a
-    callback as density), or a numpyro distribution with batch shape [n] and event shape [d].
+    ``predictions(xs)`` returns the n posteriors given xs: a `jaxcal.Unnormalized`, or a numpyro
+    distribution with batch shape [n] and event shape [d].
     """
 
     def predictions(self, xs: PyTree) -> Any: ...
@@ -150,7 +150,7 @@ def chunked_scores(
 
 
 def _density(log_prob: Any) -> tuple[Callable[..., Array], Any]:
-    """Return ``density(params, theta)`` and (network or None); params: (network, x), or only x."""
+    """Return density((network, x), theta) and network, or density(x, theta) and None."""
     if hasattr(log_prob, "log_prob") and not isinstance(log_prob, jax.stages.Wrapped):
         return _flow, log_prob
     if eqx.is_array(log_prob) or not jax.tree.leaves(eqx.filter(log_prob, eqx.is_array)):
@@ -285,8 +285,8 @@ class PairedSampler:
 
 
 def rows_of(scorer: Any, rows: np.ndarray) -> Any:
-    """Return the scorer for the observations ``rows``, indices or a mask: an `ArrayPosterior` of
-    these rows, or ``scorer`` unchanged if it takes any xs. ValueError for a distribution [n]."""
+    """Return the scorer for the observations that ``rows`` (indices or a mask) selects. Only an
+    `ArrayPosterior` is changed. ValueError for a `DistributionPosterior`."""
     if isinstance(scorer, ArrayPosterior):
         return scorer.rows(rows)
     if isinstance(scorer, DistributionPosterior):

@@ -31,8 +31,7 @@ class PosteriorRanking(eqx.Module):
     Attributes:
         tests: One `jaxcal.TestResult` with a leading axis M, in the original order of the models.
         names: Names of the M models.
-        notes: Sentences on the pairs, as in `ScoredPairs`; the report adds the warnings of the
-            tests of the models that it shows.
+        notes: Sentences on the pairs, as in `ScoredPairs`.
     """
 
     tests: TestResult

@@ -58,9 +58,9 @@ class PosteriorRanks(Result):
         source: "draws" of the posterior, or "chains" of candidates that start at theta.
         size: m, the number of draws or candidates.
         correlation: Lag-one correlation of the draws in their order, [] (`Draws.correlation`).
-        repeated: Number of pairs that repeat another one, []; 0 if there are log densities.
-        moments: Result of `jaxcal.calibration_test` with the draws, and x as inputs; None if there
-            are log densities, and for fewer than 4 independent draws.
+        repeated: Number of pairs equal to another pair, []; not counted (0) with log densities.
+        moments: Result of `jaxcal.calibration_test` with the draws, and x as inputs; None with log
+            densities or with fewer than 4 independent draws.
         level: Level of the band in the figure and of the printed errors.
     """
 
@@ -273,9 +273,9 @@ def rank_draws(
 
 @jax.jit
 def ranks_among_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n r"]:
-    """Return r = 1 + d randomized ranks in [0, 1] per pair, of theta among all draws but the last:
-    of the distance to a reference point, then of each parameter. The point is the last draw of
-    another pair, chosen by the key: in sorted rows, a neighbour's draw would depend on theta."""
+    """Return randomized ranks of theta in [0, 1] among all draws but the last: by distance to a
+    reference point, then by each of the d parameters; r = 1 + d. The point is the last draw of
+    another pair, chosen at random because neighbouring rows may be dependent."""
     points = jnp.concatenate([thetas[:, None], draws[:, :-1]], axis=1)
     same = jnp.full(points.shape[:2], 1 / points.shape[1], points.dtype)
     among = Candidates(points, same, same, jnp.ones((), points.dtype))

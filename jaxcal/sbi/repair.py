@@ -47,7 +47,7 @@ def repair_posterior(
         xs: [n, ..] observations simulated from them, or a dict of such arrays. The certificate is
             valid only if the posterior was not trained on these pairs.
         summarize: Function of observations [n, ..] that returns the inputs of the map, [n, q]. By
-            default these are xs or, for over 100 numbers per x, the network's embedding if any.
+            default it returns xs, or the network's embedding (if any) for over 100 numbers per x.
         folds: As in `jaxcal.repair`.
         level: As in `jaxcal.repair`.
         **options: Those of `score_pairs`: ``prior``, ``bounds``, ``names`` and others.

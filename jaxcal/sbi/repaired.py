@@ -1,4 +1,4 @@
-"""Evaluate and sample posteriors after a repair, with arrays or tensors as for the originals."""
+"""Evaluate and sample repaired posteriors, with arrays or tensors of torch."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ TRAINED = "  the gain is valid only if none of these pairs trained the posterior
 
 @dataclass(frozen=True, eq=False)
 class Repaired:
-    """A repaired posterior as tests take it: with scores, densities and a map of draws.
+    """A repaired posterior with the methods that tests call: scores, densities, map of draws.
 
     Attributes:
         scorer: The original posterior, over original parameters.
@@ -84,7 +84,7 @@ class RepairedPosterior:
 
     Attributes:
         source: The original posterior, as passed.
-        repaired: The repaired posterior as tests take it, a `Repaired`.
+        repaired: The repaired posterior as a `Repaired`, which tests call.
         x_shapes: Shape of one observation, or a dict of shapes.
         notes: Sentences on possible problems of the pairs.
     """

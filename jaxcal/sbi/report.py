@@ -88,8 +88,7 @@ class PosteriorResult(Result):
     def findings(self) -> list[str]:
         """Return sentences on significant errors of parameters and in regions of x.
 
-        Each of the 5 kinds of error is tested at a fifth of the test's level, with Holm's
-        correction within it: a right posterior gets a sentence with at most that probability.
+        Each of the 5 kinds of error is tested at level ``test.level`` / 5, with Holm's correction.
         """
         of, level = self.told(), self.test.level / KINDS
         return sentences(of, self.names, level, by_ranks=of is self.by_ranks)
@@ -128,9 +127,9 @@ class PosteriorReport(JudgedResult):
         conditional: `PosteriorResult` of the test of whether the posterior is right given x.
         coverage: The `jaxcal.coverage.Coverage` that was passed in, or None.
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
-        exchanged: Result of `exchange_evidence`, [d, d]: log density with parameters j < k
-            exchanged, minus the log density itself; -infinity everywhere if the best exchange is
-            rejected too. None without log densities, for 1 parameter and for more than 10.
+        exchanged: Change of the total log density if parameters j < k are exchanged, [d, d]. All
+            are -infinity if calibration is still rejected after the most favourable exchange. None
+            without log densities, for 1 parameter and for more than 10.
         discrete: One `DiscreteParameter` per discrete parameter, with tests given all others. The
             other fields then concern the continuous parameters given the discrete ones.
     """
@@ -245,10 +244,11 @@ class PosteriorReport(JudgedResult):
     def diagnosis(self) -> Diagnosis:
         """Return one diagnosis, with the most accurate available estimates of each kind of error.
 
-        Shift, spread and trends are from ranks among draws if there are draws; otherwise from
-        scores for Gaussian posteriors, and from ``conditional.by_ranks`` for others. Correlations
-        are from scores for Gaussian posteriors, else from ``conditional.by_ranks``, as tails are.
-        Without log densities, correlations and tails are from draws if there are at least 4.
+        Shift, spread and trends are from ranks among draws if there are draws. Otherwise they are
+        from scores for Gaussian posteriors, and from ``conditional.by_ranks`` for others.
+        Correlations are from scores for Gaussian posteriors, and from ``conditional.by_ranks`` for
+        others. Tails are from ``conditional.by_ranks``. Without log densities, correlations
+        and tails are from draws if there are at least 4.
         """
         by_scores, given_x = self.calibration.diagnosis, self.conditional.diagnosis
         by_ranks, of_points = self._by_ranks(), self.conditional.by_ranks
@@ -306,8 +306,8 @@ class PosteriorReport(JudgedResult):
 
         (a) Ranks of each parameter with the band of a correct posterior, or null draws of the test
         of calibration; (b) coverage of highest-density regions, or null draws of the test given x;
-        (c) shift, spread and correlation with limits; (d) the strongest error along the feature of
-        x along which errors change most, with limits, or contributions to the test given x.
+        (c) shift, spread and correlation with limits; (d) the error that changes most with a
+        feature of x, against this feature, with limits, or contributions to the test given x.
         """
         return import_module("jaxcal.plots.sbi").posterior_figure(self)
 
@@ -379,7 +379,7 @@ class PosteriorReport(JudgedResult):
         return "nothing that can be named"
 
     def _how(self, name: str) -> str:
-        """Return a remark on test ``name``: its strongest part, its p-values, or "" for none."""
+        """Return a remark on the test ``name``, such as its strongest part; "" if there is none."""
         if name == "moments" and self.calibration.test.parts is not None:
             parts = self.calibration.test.parts
             if self._excluded:

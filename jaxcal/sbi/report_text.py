@@ -46,8 +46,8 @@ SIGHT = {
 
 
 def table(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
-    """Return a header line and a line per parameter, with estimates of its shift and spread. If
-    shifts have no limits (`Diagnosis.shift`): with p-values given the other parameters instead."""
+    """Return a header and a line per parameter, with estimates of marginal shift and spread. If
+    their limits are not finite, lines hold p-values of ``d.bias`` and ``d.spread`` instead."""
     wide = max(9, *(len(name) for name in names))
     if not (tells(d.shift) and tells(d.marginal_spread)):
         lines = [f"{'parameter':{wide}}   given the others: mean, p (Holm)   spread, p (Holm)"]
@@ -95,9 +95,9 @@ def least_p_value(d: Diagnosis) -> float:
 def _by_themselves(
     d: Diagnosis, names: tuple[str, ...], level: float, *, by_ranks: bool
 ) -> list[str]:
-    """Return sentences on significant errors of marginal spreads, correlations and tails. A shift
-    or spread error may change the others: if a parameter has a significant one, its tails are
-    omitted; and if that error is large and the diagnosis is ``by_ranks``, its correlations too."""
+    """Return sentences on significant errors of marginal spread, correlation and tails. A parameter
+    with a significant error of shift or spread gets none on tails. With ``by_ranks``, it also gets
+    none on correlations if this error is large (`changes_correlations`)."""
     said: list[str] = []
     wrong, far = np.zeros((2, len(names)), bool)
     if d.shift is not None and d.marginal_spread is not None:
@@ -142,9 +142,9 @@ def _too(means: Means, k: int, unit: str = "") -> str:
 def sentences(
     d: Diagnosis, names: tuple[str, ...], level: float, *, by_ranks: bool = False
 ) -> list[str]:
-    """Return sentences on errors with Holm-adjusted p-values of at most ``level``. They name
-    parameters if errors identify these: from ranks (``by_ranks``), or from scores of Gaussian
-    posteriors (whose ``d.shift`` has finite limits). Otherwise see `_unnamed`."""
+    """Return sentences on errors with Holm-adjusted p-values of at most ``level``. Sentences name
+    parameters if limits of ``d.shift`` are finite, as they are from ranks (``by_ranks``) and from
+    scores of Gaussian posteriors. Otherwise the result is that of `_unnamed`."""
     if not tells(d.shift):
         return _unnamed(d, level)
     said: list[str] = []
@@ -169,8 +169,8 @@ def sentences(
 
 
 def exchanges(ratios: Array | None, names: tuple[str, ...], level: float) -> list[str]:
-    """Return a list: a sentence on the exchange (j, k) of largest log ratio. [] without ratios, or
-    if it is < log(d (d - 1) / (2 level)): probability >= 1 - level for a right posterior."""
+    """Return a list with a sentence on the exchange of largest log ratio; [] if no log ratio
+    reaches log(d (d - 1) / (2 level)). A right posterior has P(reached) <= ``level``."""
     if ratios is None:
         return []
     logs, d = np.asarray(ratios, float), len(names)

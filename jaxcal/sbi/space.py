@@ -79,8 +79,8 @@ class Space(eqx.Module):
         return (slope * values + change).astype(values.dtype)
 
     def _distance(self, us: Rows) -> Rows:
-        """Return the distance of theta from its bound if it has one bound, exp(+-u); else 1. The
-        exponential of other u may overflow, which makes gradients NaN even in unused branches."""
+        """Return the distance of theta from its bound, exp(u) or exp(-u), for parameters with one
+        bound; 1 for others, since an overflow of their exp(u) would make gradients NaN."""
         return jnp.exp(self._by_bounds(jnp.zeros_like(us), us, -us, 0.0))
 
     def _finite(self, rows: Rows) -> tuple[Array, Array]:
@@ -247,10 +247,10 @@ def check_continuous(thetas: Array, names: Sequence[str]) -> None:
 
 def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
     """Return indices of parameters whose values appear uniform between two bounds; [] for n < 200.
-    Two conditions. 3 < range / standard deviation < 3.6: it is 3.46 for a uniform density, above
-    3.6 for n >= 200 draws from one mode with vanishing tails. And the distribution function of the
-    values differs by < .12 from a uniform one: that of two modes with such a range differs by more,
-    that of 200 uniform values does so with probability .007."""
+    Conditions: (1) 3 < range / standard deviation < 3.6. This ratio is 3.46 for a uniform density,
+    and above 3.6 for n >= 200 draws from one mode with vanishing tails. (2) The empirical
+    distribution function differs by < .12 from a uniform one. Two modes that satisfy (1) differ by
+    more, and so do 200 uniform values with probability .007."""
     values = np.asarray(checks.floats(thetas, "thetas"), float)
     if len(values) < 200:
         return []
@@ -360,7 +360,7 @@ def over_free(predictions: Unnormalized, space: Space) -> Unnormalized:
 
 
 def freed(predictions: Any, space: Space) -> Any:
-    """Return predictions of free parameters from predictions of bounded ones, of either type."""
+    """Convert `Unnormalized` or a distribution from bounded to free parameters."""
     if isinstance(predictions, Unnormalized):
         return over_free(predictions, space) if space.bounded.any() else predictions
     if not space.bounded.any() and predictions.event_shape:

@@ -22,7 +22,7 @@ MOST_EXCHANGED = 10  # largest number of parameters whose exchanges are computed
 
 @jax.jit
 def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
-    """Return the numbers of rows that repeat another row beyond chance: in thetas, and in pairs."""
+    """Return the numbers of repeated thetas and of repeated pairs; 0 if they may be chance."""
     n = len(thetas)
     alone = repeated_rows(thetas, fingerprints(thetas, n), jnp.zeros(n, jnp.uint32))
     return alone, jnp.sum(copies(thetas, features))
@@ -128,7 +128,7 @@ def about_scores(scores: Scores) -> tuple[str, ...]:
 
 
 def about_tails(at: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence if 2 % of n >= 100 pairs have over half of a parameter's squared scores."""
+    """Return a sentence if 2 % of n >= 100 rows make up over half of a column's sum of squares."""
     squares = np.sort(at.astype(float) ** 2, axis=0)[::-1]
     total = squares.sum(axis=0)
     if len(at) < 100 or not np.all(np.isfinite(total) & (total > 0)):
@@ -243,11 +243,11 @@ def about_training(
 def exchange_evidence(
     predictions: Predictions, thetas: Float[Array, "n d"], space: Space
 ) -> Float[Array, "d d"] | None:
-    r"""Return log ratios [d, d]: the log density of all rows with parameters j < k exchanged, minus
-    that without exchange; None for d = 1 and d > `MOST_EXCHANGED`. An entry is -infinity if j >= k,
-    if bounds of j and k differ, or if the median row does not gain (so that few cannot decide).
+    r"""Return the change of the total log density if parameters j < k are exchanged, [d, d]. It is
+    -infinity if j >= k, if bounds of j and k differ, or if the median change of a row is not
+    positive. Return None for d = 1 and d > `MOST_EXCHANGED`.
 
-    An exchange preserves volume, so the ratio has mean at most 1 under the right posterior, and
+    An exchange preserves volume, so exp(change) has mean at most 1 under the right posterior, and
     exceeds :math:`1 / \alpha` with probability at most :math:`\alpha`.
 
     Cost: n (1 + d (d - 1) / 2) log densities.

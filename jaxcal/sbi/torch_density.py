@@ -303,7 +303,7 @@ def _unbounded(prior: Prior) -> bool:
 
 
 def _potential_at(potential: Estimator, theta: Tensor, x: Tensor) -> Tensor:
-    """Return the potential of each pair, [b]; the observation set in it before is restored."""
+    """Return the potential of each pair, [b]; its own observation is unchanged afterwards."""
     observed = {
         name: vars(potential)[name] for name in ("_x_o", "_x_is_iid") if name in vars(potential)
     }
@@ -364,7 +364,7 @@ def _of_lampe(posterior: Estimator, name: str) -> bool:
 
 
 def _arguments(function: Callable[..., object]) -> int:
-    """Return 1 if a function takes, or requires, exactly one positional argument, else 2."""
+    """Return 1 if a function has one positional argument, or one without default; else 2."""
     forward = getattr(function, "forward", function)
     try:
         parameters = inspect.signature(forward).parameters.values()

@@ -130,7 +130,7 @@ class TorchPosterior:
         return None
 
     def scores(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray:
-        """Return the scores of the pairs, [n, d], of `logs_and_scores` with ``logs=False``."""
+        """Return the scores of the pairs, [n, d]; NaN where the density is not finite."""
         return self.logs_and_scores(thetas, xs, logs=False)[1]
 
     def log_densities(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray:

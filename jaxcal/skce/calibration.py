@@ -1,4 +1,4 @@
-"""Test and estimate calibration from kernel means of the predictions (SKCE)."""
+"""Test calibration, and estimate the calibration error, by kernel means (SKCE)."""
 
 from typing import Any, TypeVar, Unpack
 
@@ -182,8 +182,8 @@ def skce_test(
         predictions: A numpyro distribution with batch shape [n] (Normal, MultivariateNormal,
             Laplace and mixtures of these in closed form, Categorical and Bernoulli; any other
             through draws), class probabilities [n, m], probabilities [n] of class 1, or
-            `jaxcal.Draws`. Draws are split: one half is for the divergence, one for the kernel
-            means, as the weight of a pair must not depend on the errors of its kernel means.
+            `jaxcal.Draws`. Draws are split: one half is for the divergence, the other half for the
+            kernel means, so that errors of the two are independent.
         targets: Observed targets, shape [n], [n, d] or [n, ...]; integer classes 0, .., m - 1 for
             class probabilities.
         divergence: Distance between predictions. By default 2-Wasserstein for normals and Laplace
@@ -202,7 +202,7 @@ def skce_test(
             classes, for m classes up to n^2 (m - 1) = 10^8, and for normals, Laplace distributions
             and their mixtures up to n = 64 with a target kernel that has closed forms (Gaussian;
             for Laplace distributions `L1Laplace`). Otherwise, and with ``features`` or K(p, q),
-            `jaxcal.nulls.Wild`: no verdict if rare targets, expected under ten times, decide it.
+            `jaxcal.nulls.Wild` (no verdict if it depends on targets expected less than ten times).
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         base_measure: Nodes of divergences that need scores, as in `jaxcal.kccsd_test`.
         n_nodes: Number of these nodes to draw, as in `jaxcal.kccsd_test`.
@@ -212,9 +212,9 @@ def skce_test(
             bandwidths that you set are then in standard deviations.
         whiten: `jaxcal.whitening.Moments()`, or another whitener, transforms targets and
             predictions to the units of each prediction, as in `jaxcal.kccsd_test`, for the target
-            kernel. For `jaxcal.Draws` it uses their half for the divergence. Not for classes.
-        features: `RandomFeatures(key, 100)` replaces the pairs by random features of the kernel, in
-            linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are stored either.
+            kernel. For `jaxcal.Draws` the half for the divergence gives the units. Not for classes.
+        features: `RandomFeatures(key, 100)` replaces pairs by random features, in linear time.
+            ``null=jaxcal.nulls.Eigenvalues()`` then stores no draws of the null.
         tile: Rows and columns of a block of pairs that is computed at a time.
         mesh: Devices that share the pairs; None for one device.
 
@@ -222,7 +222,7 @@ def skce_test(
         `TestResult`. NaN or infinite parameters or targets give p = NaN and a sentence in
         ``result.warnings()``.
 
-    Cost: n^2 (b + d) multiplications for b draws of the null and closed forms; memory
+    Cost with closed forms: n^2 (b + d) multiplications for b draws of the null; memory
     O(tile^2 + n b).
 
     Source: Widmann, Lindsten and Zachariah (2021), Sections 3 and 4; ACMMD: Glaser et al. (2024).
@@ -296,8 +296,8 @@ def kce(
 ) -> Array:
     """Estimate the kernel calibration error (KCE): the square root of the biased SKCE.
 
-    The derivative is 0 where the estimate is 0. A negative biased SKCE gives 0 down to -100 eps
-    (rounding), and NaN below, which positive definite kernels with k(x, x) = 1 exclude.
+    The derivative is 0 where the estimate is 0. A biased SKCE between -100 eps and 0 (rounding)
+    gives 0. A lower value gives NaN; positive definite kernels with k(x, x) = 1 exclude this.
 
     Args:
         key: Random key, used only where draws are needed.

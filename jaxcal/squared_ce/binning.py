@@ -1,8 +1,8 @@
 r"""Estimate the residual (confidence minus outcome) at a confidence by the mean over its bin.
 
-Bins are :math:`(b_{m-1}, b_m]`, and 0 belongs to the first. The canonical notion has no bins, as
-its predictions are vectors. Source: Gruber and Bach (2025), eq. 10, 23, 24; for the debiased form,
-which subtracts the estimated variance of a bin's accuracy, Kumar, Liang and Ma (2019).
+Bins are :math:`(b_{m-1}, b_m]`, and 0 belongs to the first. Only scalar predictions have bins. The
+debiased form subtracts the estimated variance of a bin's accuracy. Source: Gruber and Bach (2025),
+eq. 10, 23, 24; for the debiased form Kumar, Liang and Ma (2019).
 """
 
 from collections.abc import Sequence
@@ -49,8 +49,8 @@ class Bins(eqx.Module):
         counts: Numbers of bins to try.
         equal_mass: Whether edges are quantiles of the training confidences, not equally spaced.
         edges: Fixed increasing edges from 0 to 1, instead of ``counts`` and ``equal_mass``.
-        debiased: Whether to subtract acc (1 - acc) / (n_b - 1) from h(p, p') = r(p) r(p') for p, p'
-            in one bin with n_b outcomes of mean acc. h(p, p) may be negative; it is 0 if n_b = 1.
+        debiased: Whether to subtract acc (1 - acc) / (n_b - 1) from h(p, p') = r(p) r(p') if p and
+            p' are in one bin, with n_b outcomes of mean acc. h(p, p) may be < 0; 0 if n_b = 1.
         empty: Residual of bins without training data; by default the mean over all training rows.
 
     Cost: O(n) per candidate.
@@ -89,8 +89,8 @@ class Bins(eqx.Module):
 
 
 class BinSettings(NamedTuple):
-    """Bins of c candidates, at most m each: ``edges`` [c, m + 1], padded by inf; ``counts`` [c] of
-    bins; mean ``residuals`` [c, m]; ``noise`` [c, m], subtracted from h in a bin if debiased."""
+    """Settings of c candidates with at most m bins: ``edges`` [c, m + 1], padded by inf; ``counts``
+    [c], numbers of bins; ``residuals`` [c, m], means of bins; ``noise`` [c, m], for debiasing."""
 
     edges: Float[Array, "*c e"]
     counts: Int[Array, "*c"]
@@ -143,7 +143,7 @@ def _all_edges(bins: Bins, confidences: Float[Array, " n"]) -> tuple[Array, Arra
 
 
 def _quantile_edges(confidences: Float[Array, " n"], count: int) -> Array:
-    """Return edges of ``count`` bins with equally many confidences, but tied ones share a bin."""
+    """Return edges of ``count`` bins with about equally many confidences; ties share a bin."""
     inner = jnp.quantile(confidences, jnp.arange(1, count) / count, method="higher")
     ends = jnp.asarray([0.0, 1.0], confidences.dtype)
     return jnp.concatenate([ends[:1], inner.astype(confidences.dtype), ends[1:]])

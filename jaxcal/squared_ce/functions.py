@@ -7,10 +7,10 @@ Every estimated h is a finite sum of products, :math:`h(p, p') = l(p) \cdot r(p'
 
 .. math:: \hat R(h) = \frac{1}{n(n-1)} \sum_{i \ne j} (\langle D_i, D_j\rangle - h(p_i, p_j))^2
 
-For a function h that was fitted on OTHER data, its expectation R(h) is smallest at h*:
-R(h) - R(h*) = E (h - h*)^2. Source: Gruber and Bach (2025), eq. 12, 13, 17, 20 and 22.
+If h was fitted on OTHER data, the expected risk R(h) is smallest at h*: R(h) - R(h*) =
+E (h - h*)^2. Source: Gruber and Bach (2025), eq. 12, 13, 17, 20 and 22.
 
-Differences of risks are small: R(0) - R(h*) is the fourth power of the error if p is scalar.
+Differences of risks are small: R(0) - R(h*) = (E h*(p, p))^2 if p is scalar.
 In float32, risks of good functions differ by less than their rounding errors: use float64.
 
 An estimator has a grid of candidate hyperparameters. ``fit`` returns all candidates for one
