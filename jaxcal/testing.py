@@ -1,4 +1,4 @@
-"""Run a test or an estimate: fit, one pass over pairs of observations, the null, and notes."""
+"""Run a test or an estimate: fit it, sum over pairs of observations, and apply the null."""
 
 from collections.abc import Callable
 from functools import partial
@@ -70,8 +70,8 @@ def over_pairs(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> QuadraticSums:
-    """Return the sums over all pairs; ``forms`` holds quadratic forms of weights in ``needs``, then
-    of ``columns``. The cost is linear in n for statistics of finite rank."""
+    """Return the sums over all pairs. Their ``forms`` hold first the quadratic forms of the weights
+    in ``needs``, then those of ``columns``. Linear in n for statistics of finite rank."""
     sketched, weights = needs.sketch is not None, needs.weights
     shared = None
     if isinstance(weights, HadamardSigns) and isinstance(pairwise, OfVectors):
@@ -122,13 +122,13 @@ def apply_with(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[Outcome, Float[Array, " d"] | None]:
-    """Apply a null; return the outcome, and forms [d] of further ``columns`` w of weights [n, d].
+    """Apply a null; return the outcome, and a quadratic form [d] per column of ``columns`` [n, d].
 
-    A form is the sum of w_i w_j h_ij over i != j, from the same pass. Forms are None without
-    columns, for blocks, and for nulls without draws. The null takes ``series`` [n, q], if not None,
-    in place of the features. ``guarded``: whether to correct the statistic for skewness.
-    ``redrawn``: function of keys [b] and the estimates [r] that returns the estimates [r, b] of
-    data sets with redrawn targets; ValueError if it is None and the null needs it.
+    The form of a column w is the sum of w_i w_j h_ij over i != j, from the same pass. Forms are
+    None without columns, for blocks, and for nulls without draws. The null uses ``series`` [n, q]
+    instead of the features if it is given. ``guarded``: whether to correct the statistic for
+    skewness. ``redrawn(keys [b], estimates [r])`` returns the estimates [r, b] of data sets with
+    redrawn targets; ValueError if it is None and the null needs it.
     """
     needs = null.needs(key, features if series is None else series)
     if (size := needs.block_size) is not None:
@@ -161,8 +161,8 @@ def _redrawn(
     tile: int,
     mesh: Mesh | None,
 ) -> Float[Array, "r b"]:
-    """Return the estimates [r, b] of b data sets with redrawn targets. ``unbiased`` and ``fitted``
-    are estimates and fit for the observed targets. Estimates for classes are quadratic forms from
+    """Return the estimates [r, b] of b data sets with redrawn targets. The observed targets have
+    the estimates ``unbiased`` and the fit ``fitted``. Estimates for classes are quadratic forms of
     one pass; otherwise ``refit(key)`` draws and fits new targets, one data set at a time."""
     prepared, featured = fitted
     forms = as_forms(prepared.pairwise, featured.features, keys)
@@ -186,12 +186,12 @@ def _redrawn(
 def _sensitivity(
     forms: Float[Array, " d"], scores: Points, outcome: Outcome
 ) -> Float[Array, " d"] | None:
-    r"""Return the coefficients [d] of squared shifts of the targets in the expected statistic U.
+    r"""Return [d]: the coefficients c_e of the expected statistic :math:`E\,U = c_e \delta^2`.
 
     For targets shifted by :math:`\delta` along coordinate e the Stein feature :math:`\xi` has mean
     :math:`\delta\, E_p[\partial_e \xi] = -\delta\, E_p[(s_p)_e\, \xi]` by partial integration, so
-    that :math:`E\,U = \delta^2 E[(s_i)_e (s_j)_e h_{ij}]` to first order (s_i: row of ``scores``).
-    ``forms`` [d] are sums of this product over pairs. NaN where not significantly above 0.
+    that :math:`c_e = E[(s_i)_e (s_j)_e h_{ij}]` to first order, with rows s_i of ``scores``.
+    ``forms`` [d] are sums of this product over pairs. NaN where c_e is not significantly above 0.
     """
     slope = forms / ordered_pairs(scores.shape[0])
     noise = jnp.std(outcome.samples[:1], axis=1) * jnp.mean(scores**2, axis=0)
@@ -232,8 +232,8 @@ def unjudged(
     tile: int,
     mesh: Mesh | None,
 ) -> TestResult:
-    """Return the result without its verdict level, which `TestResult.at_level` sets afterwards.
-    ``level`` determines limits of coordinates only; as an array it needs no new compilation."""
+    """Return the result without a level for its verdict, which `TestResult.at_level` sets. Only the
+    limits of coordinates depend on ``level``; a new value of it needs no new compilation."""
     one = partial(_unjudged, test, tile, mesh)
     return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
 
@@ -301,11 +301,11 @@ def _unjudged(
 
 
 def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:
-    """Return the note ``small-residuals``: eps k(y, y) / (mean of h_ii / n), the rounding error of
-    the target kernel k (eps: precision of its dtype) over the scale of the null. Residuals
-    k(y, .) - E k(Z, .), with draws Z of a precise prediction, are small differences of large
-    numbers, with a bias of some percent of eps k(y, y) by rounding. Empty for statistics without
-    kernel means or with a formula for residuals."""
+    """Return the note ``small-residuals``: n eps k(y, y) / (mean of h_ii), for the target kernel k.
+
+    This is the rounding error of k (eps: precision of the dtype) relative to the scale of the null.
+    For precise predictions, residuals k(y, .) - E k(Z, .) are small differences of large numbers.
+    Empty for statistics without kernel means or with a formula for residuals."""
     statistic = kernel_residual(pairwise)
     if statistic is None or hasattr(statistic.means.formulas, "residual"):
         return {}
@@ -317,7 +317,6 @@ def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:
 
 
 def _first_row(outcome: Outcome) -> dict[str, Any]:
-    """Return row 0 of an outcome, the statistic itself, as fields of a `TestResult` by name."""
     return {
         "estimate": outcome.estimate[0],
         "biased": outcome.biased[0],
@@ -337,8 +336,8 @@ def _of_a_moment(
     null: Null,
     n: int,
 ) -> tuple[Outcome, Array]:
-    """Return the outcome of a moment, and whether it has no p-value because the moment cannot be
-    used (``excluded``) or is 0. If ``impossible`` (targets of density 0), p is the null's least."""
+    """Return the outcome of a moment, and whether p is NaN: the moment is ``excluded`` or 0. If
+    ``impossible`` (a target has density 0), p is the least p-value that the null can give."""
     values = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
     silent = (excluded | jnp.all(values == 0)) & ~impossible
     p = jnp.where(silent, jnp.nan, outcome.p_value)
@@ -349,7 +348,7 @@ def _of_a_moment(
 
 
 def _coordinates(featured: Featured, outcome: Outcome, level: Scalar) -> Coordinates:
-    """Return the results per target coordinate; for d = 1 the statistic is the only channel."""
+    """Return the results of d target coordinates: rows 1 to d of the outcome, row 0 if d = 1."""
     rows = slice(1, None) if outcome.p_value.size > 1 else slice(None)
     p = outcome.p_value[rows]
     faults: Any = ()

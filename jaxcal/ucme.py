@@ -1,10 +1,10 @@
 r"""UCME: the calibration error at a few test locations, in linear time.
 
-.. math:: Z_{ij} = k_P(p_{T_j}, P_i)\,[k_Y(y_{T_j}, Y_i) - E k_Y(y_{T_j}, Y')], \qquad Y' \sim P_i
+.. math:: Z_{ij} = k_P(p_j, P_i)\,[k_Y(y_j, Y_i) - E k_Y(y_j, Y')], \qquad Y' \sim P_i
 
-has mean 0 under calibration, for kernels k_P of predictions P_i and k_Y of targets Y_i, at each of
-J locations T_j: (test prediction, test target). The estimate is :math:`\|\bar Z\|^2 / J`, with
-:math:`\bar Z` the means over i. Tests use random signs, redrawn targets or Hotelling's statistic.
+Here k_P is a kernel on predictions P_i, k_Y a kernel on targets Y_i, and (p_j, y_j) is one of J
+locations (test prediction, test target). Z has mean 0 under calibration. With the mean
+:math:`\bar Z` [J] of Z over i, the estimate is :math:`\|\bar Z\|^2 / J`.
 """
 
 from typing import Any, NamedTuple, Unpack
@@ -72,17 +72,17 @@ def ucme_test(
             `Redrawn` if its cost is small, as in `jaxcal.skce_test`, else `Signs`. `Redrawn` keeps
             the observed targets of locations. Or `F`, with Hotelling's statistic
             :math:`Q = n \bar Z^\top S^{-1} \bar Z`, with S the sample covariance of the features Z
-            [n, J] of `jaxcal.ucme`. In experiments `F` rejected up to .08 more of shifted
-            forecasts, but also too many calibrated models for few observations, or many or close
-            locations (`experiments/ucme_level`); ``result.warnings()`` reports this.
+            [n, J] of `jaxcal.ucme`. In experiments the power of `F` for shifted forecasts was up to
+            .08 higher. With few observations, or many or close locations, it rejected too many
+            calibrated models (`experiments/ucme_level`); ``result.warnings()`` reports this.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         **options: Options of `jaxcal.skce`, as explained in `jaxcal.skce_test`, except ``whiten``.
             Units and unset bandwidths depend on all observations, including locations.
 
     Returns:
-        `TestResult`. ``biased`` is the plug-in :math:`\|\bar Z\|^2 / J`, and ``estimate`` is
-        its counterpart without pairs of an observation with itself. p is NaN if Z = 0, as with
-        locations far from all observations, and for `F` also if S is numerically singular.
+        `TestResult`. ``biased`` is :math:`\|\bar Z\|^2 / J`, a mean over pairs of observations;
+        ``estimate`` omits pairs of an observation with itself. p is NaN if Z = 0, which happens
+        if locations are far from all observations; for `F` also if S is numerically singular.
 
     Cost: O(J n) kernel evaluations; O(J n b) for b draws, or O(J^2 n) for `F`.
 
@@ -163,8 +163,8 @@ def ucme(
 
 
 class _Problem(NamedTuple):
-    """Validated arguments. ``rows``: row numbers of the observations that are tested. ``where``:
-    predictions of the locations, ``at`` their targets; or None, ``at`` their row numbers."""
+    """Validated arguments. ``rows``: row numbers of the tested observations. ``where``, ``at``:
+    predictions and targets of locations; None and row numbers if locations are observations."""
 
     key: Key
     predictions: PredictionsLike

@@ -36,8 +36,8 @@ from jaxcal.typing import ArrayLike, Scalar
 
 
 class Factors(NamedTuple):
-    """Factors of h at n inputs: ``h(p_i, p_j) = left[i] . right[j]``. ``left`` and ``right`` are
-    the same array if h is a product of estimated residuals."""
+    """Arrays that give a function h at n inputs, by ``h(p_i, p_j) = left[i] . right[j]``. If
+    ``h(p, p') = r(p) . r(p')``, then ``left`` and ``right`` are the same array."""
 
     left: Float[Array, "n r"]
     right: Float[Array, "n r"]
@@ -82,13 +82,13 @@ class Risk(NamedTuple):
 
     @property
     def standard_error(self) -> Scalar:
-        """Jackknife standard error of ``value``, NaN for n = 2; too large if calibrated."""
+        """Jackknife standard error of ``value``; NaN for n = 2. Too large for calibrated models."""
         return jackknife(self.rows)
 
 
 def jackknife(rows: Float[Array, "*b n"]) -> Float[Array, "*b"]:
-    r"""Return the jackknife standard error of a U-statistic U of order 2 from its row means:
-    without observation i, U is (n U - 2 rows_i) / (n - 2). NaN for n < 3."""
+    """Return the jackknife standard error of a U-statistic of order 2; NaN for n < 3. ``rows``
+    holds, for each of n observations, the mean over the n - 1 pairs that contain it."""
     n = rows.shape[-1]
     if n < 3:
         return jnp.full(rows.shape[:-1], jnp.nan, rows.dtype)
@@ -166,7 +166,7 @@ class _PairFeatures(NamedTuple):
 
 
 class SquaredGaps(eqx.Module):
-    """Terms ``(<D_i, D_j> - L_i . R_j)^2`` of the risk, for `quadratic_sums`: factors L and R."""
+    """Terms ``(<D_i, D_j> - L_i . R_j)^2`` of the risk, from residuals D and `Factors` L, R."""
 
     @property
     def channels(self) -> int:
@@ -214,9 +214,9 @@ Setting = dict[str, float | str]  # values of hyperparameters; texts have no ord
 class Fitted(Protocol):
     """Protocol of an estimator fitted to one training set, with all its c candidates.
 
-    ``settings``: pytree whose leaves have a leading axis c. ``features(inputs)``: values at inputs
-    that all candidates use. ``factors(features, setting)``: `Factors` of the candidate ``setting``,
-    an entry of ``settings``. ``is_product``: whether h(p, p') = r(p) . r(p') for all candidates.
+    ``settings``: hyperparameters, a pytree whose leaves have a leading axis c. All candidates share
+    ``features(inputs)``. ``factors(features, setting)`` returns the `Factors` for one ``setting``.
+    ``is_product``: whether h(p, p') = r(p) . r(p') for all candidates.
     """
 
     @property
@@ -234,9 +234,9 @@ class Fitted(Protocol):
 class Estimator(Protocol):
     """Protocol of estimators of a calibration function, with a grid of candidates.
 
-    ``grid(problem)``: hyperparameters of the candidates, in the order of ``Fitted.settings``.
-    ``fit(train, shared)`` returns `Fitted`. ``shared``: one list for all estimators of a training
-    set, to which `KernelRidge` adds its factorisation for others with the same kernels and rank.
+    ``grid(problem)`` lists the candidates' hyperparameters, ordered as ``Fitted.settings``, and
+    ``fit(train, shared)`` returns `Fitted`. All estimators of a training set get the same list
+    ``shared``: each `KernelRidge` stores its factorisation in it, or reuses a stored one.
     """
 
     @property
@@ -271,9 +271,9 @@ def candidate(fitted: Fitted, i: int) -> Candidate:
 class AtData(eqx.Module):
     """Values of all c candidates at n observations.
 
-    ``rows`` [c, n]: `Risk.rows` among the observations used (NaN for others); their mean
-    is the candidate's risk. ``diagonal`` [c, n]: h(p_i, p_i). ``finite`` [c, n]: whether factors
-    are finite. ``residuals`` [c, n, d]: estimated residuals if h is their product, else None.
+    ``rows`` [c, n]: `Risk.rows` over the observations used, NaN at others. The mean of the rows
+    used is the candidate's risk. ``diagonal`` [c, n]: h(p_i, p_i). ``finite`` [c, n]: whether the
+    factors are finite. ``residuals`` [c, n, d]: r(p_i) if h(p, p') = r(p) . r(p'), else None.
     """
 
     rows: Float[Array, "*c n"]
@@ -321,7 +321,7 @@ def rows_among(
 def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:
     """Return the names of hyperparameters whose chosen value is the least or largest tried.
 
-    Not returned: those with one value, or with texts, such as kernels, which have no order.
+    Hyperparameters with a single value, or with texts as values, are never returned.
     """
     names = []
     for name, value in grid[chosen].items():

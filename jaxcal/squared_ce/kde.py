@@ -27,7 +27,7 @@ BLOCK = 2**20  # entries of a block of kernel values
 
 
 class KernelDensity(eqx.Module):
-    """Estimate the residual p - g(p), for g a regression of the outcome on p by kernels (kde).
+    """Estimate the residual p - g(p), where g is a kernel regression of the outcome on p (kde).
 
     Args:
         bandwidths: Bandwidths to try; by default the 20 of the paper, from 1e-5 to 1.
@@ -90,8 +90,8 @@ def on_simplex(inputs: Float[Array, "*n d"]) -> Float[Array, "*n m"]:
 
 
 def log_kernel(p: Array, points: Array, b: Array | float, *, at_zero: bool) -> Float[Array, " t"]:
-    """Return log Dir(p | z / b + 1) at one p [m] for each row z of ``points`` [t, m]. The factor of
-    a coordinate with p_k = 0 is 0^(z_k / b), with 0^0 = 1, if ``at_zero``, else 1."""
+    """Return log Dir(p | z / b + 1) at one p [m], for each row z of ``points`` [t, m]. If p_k = 0,
+    the factor p_k^(z_k / b) is kept, with 0^0 = 1, if ``at_zero`` is True, and omitted if not."""
     total, m = jnp.sum(points, axis=1), p.shape[0]
     constant = gammaln(total / b + m) - jnp.sum(gammaln(points / b + 1), axis=1)
     inside = p > 0
@@ -105,8 +105,8 @@ def log_kernel(p: Array, points: Array, b: Array | float, *, at_zero: bool) -> F
 def logits_of(
     p: Array, points: Array, b: Array | float, keep: Array | bool = True
 ) -> Float[Array, " t"]:
-    """Return the log weights of t training points at p: `log_kernel`, but -inf for points outside
-    the mask ``keep``, or whose sum of coordinates k with p_k = 0 is not the smallest."""
+    """Return the log weights of t training points z at p, by `log_kernel`. A weight is 0 where the
+    mask ``keep`` is False, or where another z has a smaller sum of z_k over all k with p_k = 0."""
     powers = jnp.where(keep, points @ (p <= 0).astype(points.dtype), jnp.inf)
     values = log_kernel(p, points, b, at_zero=False)
     return jnp.where((powers <= jnp.min(powers)) & keep, values, -jnp.inf)

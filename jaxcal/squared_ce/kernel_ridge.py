@@ -12,9 +12,9 @@ a(p) = Q^T k(p), and b = Q^T D the loadings. With a low rank K is replaced by G 
 Nyström features phi(p) as rows and G^T G = V diag(v) V^T; then a(p) = V^T phi(p) and
 b = V^T G^T D. One factorisation is used for all ridges. Source: Gruber and Bach (2025), eq. 28-32.
 
-The ridge rho is added to K (x) K or to K. The paper's lambda is rho / n^2 for kkr and rho / n for
-ukkr. The authors' code has rho = multiplier n^power with powers 1.5 (kkr) and .75 (ukkr). The paper
-prints lambda with n^.5, so rho with n^2.5 and n^1.5, up to a thousand times as large.
+The ridge rho is added to K (x) K (kkr) or to K (ukkr). The authors' code uses
+rho = multiplier n^power, with power 1.5 (kkr) or .75 (ukkr). The paper's lambda is rho / n^2 (kkr)
+or rho / n (ukkr); its formulas imply the powers 2.5 and 1.5, a rho up to 1000 times as large.
 For kkr, h(p, p) may be negative: the matrix of 1 / (v_i v_j + rho) is indefinite.
 """
 
@@ -128,7 +128,7 @@ def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) 
 
 
 class RidgeSettings(NamedTuple):
-    """Index of the kernel, and ridge rho, of each of c candidates or of one candidate."""
+    """Kernel index and ridge rho: arrays [c] for c candidates, or scalars for one candidate."""
 
     kernel: Int[Array, "*c"]
     ridge: Float[Array, "*c"]
@@ -147,7 +147,6 @@ def _kernels(value: object) -> tuple[KernelLike, ...]:
 
 
 def _checked(check: Callable[[Any, str], Any], name: str) -> Callable[[Any], Any]:
-    """Return a converter for a field that may be None: ``check(value, name)`` for other values."""
     return lambda value: None if value is None else check(value, name)
 
 
@@ -159,17 +158,17 @@ UKKR = {True: [-i for i in range(1, 10)], False: [4.5 - i / 2 for i in range(1, 
 class KernelRidge(eqx.Module):
     """Estimate residuals (ukkr), or products of two residuals (kkr), by kernel ridge regression.
 
-    For kkr, estimated squares may be negative, and small ridges need float64. Estimators of both
-    kinds with the same kernels and rank share one factorisation per training set.
+    For kkr, the estimate of a squared error may be negative, and small ridges need float64. All
+    estimators with the same kernels and rank share one factorisation per training set.
 
     Args:
         ridges: Multipliers of the ridges to try; by default those of the authors' code.
         kernels: One kernel or several, which are all tried with every ridge; by default the
             paper's ``Gaussian(1.0)``. Their bandwidths must be set.
         rank: Number of landmarks; None for one exact eigendecomposition per kernel.
-        power: The ridge is its multiplier times n^power for n training observations, so that folds
-            of different sizes can share multipliers. By default as in the authors' code, .75 for
-            ukkr and 1.5 for kkr; the paper prints 1.5 and 2.5.
+        power: The ridge is a multiplier times n^power for n training observations, so that folds
+            of different sizes can share multipliers. By default .75 for ukkr and 1.5 for kkr, as in
+            the authors' code; the paper's formulas imply 1.5 and 2.5.
         kronecker: Whether to regress the products of residuals, on the Kronecker product of the
             kernel with itself (kkr).
 

@@ -2,16 +2,16 @@ r"""Estimate squared calibration errors by leaving each row out once, and comput
 
 Let the columns of Q [n, k] be orthonormal functions of the predictions p at the n rows, and
 D = p - o the residuals of the outcomes o. The estimated residuals are :math:`\hat r = S D` with the
-projection :math:`S = Q Q^T`, which the one-step correction (below) keeps, as 2 S - S^2 = S. With
-the fit to all other rows in place of the fit at row i, in closed form, the one-step estimate is
+projection :math:`S = Q Q^T`. As 2 S - S^2 = S, the mean of psi (defined below) is the mean of
+:math:`\langle D_i, \hat r_i\rangle` over rows. If r_i is fitted to all rows but i, this becomes
 
 .. math:: \hat\theta = \frac1n \sum_i \Big\langle D_i, \frac{\hat r_i - h_i D_i}{1 - h_i}
           \Big\rangle, \qquad h_i = |Q_i|^2.
 
-It needs no split and no key. Given the predictions, its mean is the squared error if the true
-residual is a linear combination of the k functions; otherwise it is close to the squared error of
-the projection, which is smaller. Near calibration, n times the estimate is a sum of about k centred
-chi squares, whose covariance follows from the predictions. Otherwise it is about normal.
+The estimate needs no split and no key. Given the predictions, its expectation is the squared error
+if the true residual is a linear combination of the k functions. Otherwise it is close to a smaller
+number, the squared error of the projection. Near calibration, n times the estimate is a sum of
+about k centred chi squares with a covariance from p. Otherwise, the estimate is about normal.
 
 The intervals, and the paired test of two risks, are not from Gruber and Bach (2025). For a
 residual function r that was fitted on other data, and the true one r*,
@@ -44,7 +44,7 @@ from jaxcal.typing import Scalar
 class OneStep(NamedTuple):
     """One-step estimate of the squared error, ``squared`` [], which may be negative.
 
-    ``standard_error`` []: estimated, but at least its value for calibrated predictions.
+    ``standard_error`` []: from the data, or that of calibrated predictions if it is larger.
     ``interval``: normal, valid if the squared error of the estimated residual is small against the
     standard error. ``lower_bound`` []: one-sided, of the same confidence, valid for any residual.
     """
@@ -78,8 +78,8 @@ def one_step_terms(
 def claimed_parts(
     inputs: Float[Array, "n d"], estimated: Float[Array, "n d"]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    r"""Return the mean and mean square, [n] each, of the estimated residual r_k of a class k drawn
-    from the prediction p: :math:`\sum_k p_k r_k` and :math:`\sum_k p_k r_k^2`."""
+    r"""Return :math:`\sum_k p_k r_k` and :math:`\sum_k p_k r_k^2`, [n] each: the mean and the mean
+    square of the estimated residual r_k when class k has the probability p_k in ``inputs``."""
     return jnp.sum(inputs * estimated, axis=1), jnp.sum(inputs * estimated**2, axis=1)
 
 
@@ -88,8 +88,8 @@ def one_step(
 ) -> OneStep:
     """Return the one-step estimate of the squared error and its intervals from `one_step_terms`.
 
-    ``claimed`` [n]: variances of the terms for calibrated predictions. The standard error is then
-    at least sqrt(mean(claimed) / n), which accounts for outcomes that did not occur.
+    ``claimed`` [n]: variances of the terms for calibrated predictions. If given, the standard error
+    is at least sqrt(mean(claimed) / n), so that it is not too small if rare outcomes are missing.
     """
     n, mean = terms.shape[0], jnp.mean(terms)
     error = jnp.std(terms, ddof=1) / n**0.5 if n > 1 else jnp.full((), jnp.nan, terms.dtype)
@@ -121,15 +121,14 @@ def compare_risks(
 
 
 def root(interval: Interval, most: float = np.inf) -> Interval:
-    """Return the interval of an error: the roots of the ends of an interval of its square, after
-    these are clipped to [0, ``most``]."""
+    """Return the interval of an error from the interval of the squared error: clip both ends to
+    [0, ``most``], then take square roots."""
     low, high = (np.sqrt(np.clip(np.asarray(end), 0, most)) for end in interval[:2])
     return Interval(low, high, interval.level)  # pyright: ignore[reportArgumentType]
 
 
 @jax.jit
 def _normal_quantile(probability: float | Scalar, like: Array) -> Scalar:
-    """Return the standard normal quantile, in the type of ``like``."""
     return ndtri(jnp.asarray(probability, like.dtype))
 
 
@@ -142,10 +141,10 @@ ADDED = 2  # outcomes added to the fit, half of them of each class, as by Agrest
 
 
 class Moments(NamedTuple):
-    """Moments of the estimate if the squared error is t: the variance is ``noise`` + ``slope`` t +
-    ``rows``, the third moment ``noise3`` + ``slope3`` t. ``excess`` >= 1: relative variance of
-    outcomes, 1 if calibrated; far from t = 0, ``noise`` is multiplied by its square, ``noise3`` by
-    its cube. ``slope`` is raised to at least ``least(t)``; see `_implied`."""
+    """Moments of the estimate if the squared error is t. The variance is ``noise`` + ``slope`` t +
+    ``rows``, and the third moment is ``noise3`` + ``slope3`` t. ``excess`` >= 1: variance of
+    outcomes over that under calibration. For large t, ``noise`` is multiplied by ``excess``^2 and
+    ``noise3`` by ``excess``^3. ``slope`` is raised to ``least(t)`` if it is smaller."""
 
     noise: float
     slope: float
@@ -177,18 +176,18 @@ class LeaveOneOut(eqx.Module):
 def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     r"""Estimate a calibration error from every row, with an interval that is valid near zero too.
 
-    The residual at each row is compared with a fit to all other rows: a projection on a few
-    functions of the predictions. For confidences these are :math:`n^{2/5}` (at most 32) cosines of
-    their ranks. For m classes they are, per class, the first n / 4 (at most 2048 / m) of: 1; its
-    probability, also at the temperatures 1/4, 1/2, 2 and 4; the probabilities of the other classes;
-    their products with its own; and about :math:`n^{2/5} / 2` cosines of each probability's rank.
-    The interval consists of the errors that a test does not reject. Near zero the test is
-    one-sided, as no estimate is too low; the two tails become equal as the error grows. With fewer
-    than about four unexpected outcomes, such as wrong labels where p is 1, their variance is at
-    least the one that the tested error implies. Residuals that are no combination of these
-    functions, such as fast oscillations, are not detected. Intervals by draws, as in
-    `jaxcal.compare`, were wider in 32 of 33 settings, with about equal coverage except for
-    steps and waves (`experiments/squared_ce_intervals`).
+    The residual at each row is compared with a fit to all other rows: a projection on functions of
+    the predictions. For confidences these are :math:`n^{2/5}` (at most 32) cosines of their ranks.
+    For each of m classes they are the first n / 4 (at most 2048 / m) of: 1; the probability q of
+    the class, also at the temperatures 1/4, 1/2, 2 and 4; the probabilities of the other classes;
+    the products of q with these; about :math:`n^{2/5} / 2` cosines of the rank of each probability.
+    Residuals that no combination of these functions fits, such as fast oscillations, are missed.
+    The interval consists of the errors that a test does not reject. Near zero the test is one-sided
+    and rejects only large estimates; the two tails become equal as the error grows. With fewer than
+    about four unexpected outcomes, such as wrong labels where p is 1, the variance of outcomes is
+    at least that implied by the tested error. Intervals by draws, as in `jaxcal.compare`, were
+    wider in 32 of 33 settings; coverage was about equal except for steps and waves
+    (`experiments/squared_ce_intervals`).
 
     Args:
         problem: Predictions and outcomes from `reduce`, with 4 or more rows.
@@ -326,17 +325,17 @@ def _estimate(
 def _variances(
     rates: Float[np.ndarray, "n m"], values: Float[np.ndarray, "n m"]
 ) -> Float[np.ndarray, " n"]:
-    """Return the variance in each row of the value of a class that is drawn with these rates."""
+    """Return the variance of ``values[i, k]`` for each i, if k is drawn with ``rates[i, k]``."""
     return np.sum(rates * values**2, axis=1) - np.sum(rates * values, axis=1) ** 2
 
 
 def _implied(
     p: Float[np.ndarray, "n m"], fit: Float[np.ndarray, "n m"]
 ) -> Callable[[float], float]:
-    """Return `Moments.slope` as a function of t, if the residual is ``fit`` rescaled to mean square
-    t, so that outcomes have the rates p - residual.
+    """Return the least `Moments.slope` as a function of t, for outcomes that have the rates p - r,
+    where r is ``fit`` rescaled to mean square t.
 
-    Without unexpected outcomes ``fit`` may be 0, so a few outcomes of each class are added."""
+    A few outcomes of each class are added to ``fit``, which may otherwise be 0."""
     n, m = p.shape
     toward = fit + ADDED / n * (p - 1 / max(m, 2))
     toward = toward / max(np.mean(np.sum(toward**2, axis=1)) ** 0.5, 1e-300)
@@ -351,8 +350,8 @@ def _implied(
 def accepted(squared: float, moments: Moments, level: float, most: float) -> tuple[float, float]:
     """Return the ends of the interval in [0, ``most``] of squared errors that a test accepts.
 
-    ``squared`` is the estimate. If it is negative it might reject every error, so it counts as 0
-    for the upper end, which can only widen the interval. ``moments`` are those of the estimate.
+    ``squared`` is the estimate, and ``moments`` are its moments. A negative estimate might reject
+    every error, so the upper end is computed with 0 instead. This can only widen the interval.
     """
     from scipy import special
 

@@ -51,7 +51,7 @@ class Report(Result):
         n_tuning: Number of rows for tuning.
         n_test: Number of test rows.
         n_folds: Number of folds.
-        notes: Sizes of possible problems, or indices of classes or folds, by codes of warnings.
+        notes: Possible problems: numbers, flags or indices, by the code of their warning.
         every_row: Result of `leave_one_out`, the estimate from every row.
     """
 
@@ -98,9 +98,9 @@ class Report(Result):
         """Test on the test rows whether the first of two estimators has the lower risk.
 
         Use it for statements about estimators, not to choose the estimate to quote: the validation
-        rows determine that. The p-value assumes a normal distribution, but risks are skewed: of two
-        functions of equal risk (scalar data, error .18), one was found better at level 5 % in 8 %
-        of 2000 data sets at n = 150, 7 % at 500 and 2000, 5 % at 8000, the other less often.
+        rows determine that. The p-value assumes a normal distribution, but risks are skewed. For
+        two functions of equal risk (scalar data, error .18) and one direction of the test, 8 % of
+        2000 data sets were rejected at level 5 % and n = 150, 7 % at 500 and 2000, 5 % at 8000.
 
         Args:
             first: Name of an estimator.
@@ -130,10 +130,10 @@ class Report(Result):
     def table(self) -> list[Contents]:
         """Return one dict per estimator, lowest validation risk first, for a data frame.
 
-        Keys: "estimator", its name; "rmse" and "rmse_se" (`Tuned.rmse`); "error", "low" and "high"
-        of its interval, "squared"; "one_step_squared" and "lower_bound" of the error, None unless h
-        is a product of residuals; "settings", the chosen hyperparameters, and "edge", the names of
-        those at an end of their grid, both as text.
+        Keys: "estimator" (name); "rmse" and "rmse_se" (`Tuned.rmse`); "error", with the ends "low"
+        and "high" of its interval; "squared"; "one_step_squared" and "lower_bound" (of the error),
+        None unless h is a product of residuals. Two are texts: "settings", the chosen
+        hyperparameters, and "edge", the names of hyperparameters at an end of their grid.
         """
         rows = []
         for tuned in sorted(
@@ -226,8 +226,8 @@ Asked: TypeAlias = Estimators | Literal["paper"]
 def default_estimators(problem: Reduced) -> list[Estimator]:
     """Return the estimators of the paper: 15 bins, tuned bins, kde, kkr and ukkr.
 
-    The canonical notion has no bins. The kernel ridges have rank 64 if n > 1024 for other notions,
-    whose kernel has a numerical rank below 20, and rank 512 if n > 4096 for the canonical notion.
+    The canonical notion has no bins, and its kernel ridges have rank 512 if n > 4096. For other
+    notions they have rank 64 if n > 1024, which exceeds the numerical rank of the kernel (< 20).
     """
     scalar, n = problem.inputs.shape[-1] == 1, problem.n
     if scalar:
@@ -257,15 +257,15 @@ def calibration_error(
     Quote ``error`` and ``interval`` of the report, which are from `jaxcal.squared_ce.leave_one_out`
     and compare each row with a fit to all others. They need no tuning, and the interval is valid
     for calibrated predictions too. If ``estimators`` are requested, they are tuned and compared by
-    risk: hyperparameters, and the estimator ``best``, are those of the lowest mean validation risk;
+    risk. The lowest mean validation risk selects the hyperparameters and the estimator ``best``;
     test rows affect no choice. The final function of an estimator is the mean of the folds'
     functions, without a refit. All computations are in float64, whatever the setting of JAX, as
     small ridges need it. Random splits depend on the values of the rows, not on their order.
 
-    Use ``error`` and ``interval`` for the size of the error; the bins of a reliability diagram for
-    the predictions at which it occurs (their squared error is positive for calibrated predictions
-    too); ``best`` and ``compare`` for statements about estimators; ``notion="canonical"`` for few
-    classes and many rows; and `jaxcal.skce_test` to test calibration.
+    Use ``error`` and ``interval`` for the size of the error, ``best`` and ``compare`` for
+    statements about estimators, ``notion="canonical"`` for few classes and many rows, and
+    `jaxcal.skce_test` to test calibration. The bins of a reliability diagram show where the error
+    occurs, but their squared error is positive for calibrated predictions too.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -363,8 +363,8 @@ def _notes(
     pairs: list[splits.Split],
     tested: int | None,
 ) -> dict[str, Any]:
-    """Return possible problems of a report, by the codes of warnings: counts, or indices of classes
-    and folds. ``tested``: number of test rows, or None if no estimator was tuned."""
+    """Return the notes of a report: a count, a flag, or indices of classes or folds by the code of
+    each warning. ``tested``: number of test rows, or None if no estimator was tuned."""
     inputs = np.asarray(problem.inputs)
     d = inputs.shape[-1] if inputs.ndim == 2 else inputs.shape[0]
     classes = np.unique(targets)

@@ -68,7 +68,6 @@ class Reduced(eqx.Module):
 
 @jax.jit
 def _rows(arrays: tuple[Array, Array], rows: Array) -> tuple[Array, Array]:
-    """Return the rows of both arrays, in one compiled program instead of five."""
     return jax.tree.map(lambda leaf: leaf[..., rows, :], arrays)
 
 

@@ -49,10 +49,10 @@ class Tuned(eqx.Module):
         chosen: Index of the candidate with the lowest mean risk, [P].
         contributions: h(p, p) of the ensemble, summed over problems, [t]; ``squared`` is the mean.
         fold_contributions: h(p, p) of each fold's function, summed over problems, [k, t].
-        terms: Terms with the mean ``one_step.squared``, [t]; None if h is no product of residuals.
+        terms: `one_step_terms`, with mean ``one_step.squared``, [t]; None if h is no product of
+            residuals.
         test_rows: `Risk.rows` of the ensemble at the test observations, [t].
-        edges: Names of hyperparameters at an end of their grid, one list per problem; values
-            beyond it may have lower risk.
+        edges: Names of hyperparameters at an end of their grid, one list per problem.
         nonfinite_validation: Number of validation rows at which the chosen function is not finite.
         nonfinite_test: Number of test observations at which the ensemble is not finite.
         unexplained: Largest share of the trace of a Gram matrix that a low rank omits.
@@ -82,7 +82,7 @@ class Tuned(eqx.Module):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Sizes of possible problems of the estimate, by the codes of warnings."""
+        """Possible problems of the estimate, as numbers by the code of their warning."""
         squared = self.squared
         return {
             "edge-of-grid": sum(bool(names) for names in self.edges),
@@ -226,7 +226,7 @@ def search(estimator: Estimator, problem: Reduced, folds: Sequence[Fold]) -> Sea
 
 
 def choose(folds: Sequence[AtData]) -> int:
-    """Return the index of the candidate of lowest mean risk among those finite at the most rows."""
+    """Return the index of the candidate with fewest non-finite rows; the least risk breaks ties."""
     bad = sum(np.sum(~fold.finite, axis=1) for fold in folds)
     risks = np.mean([mean_rows(fold) for fold in folds], axis=0)
     return int(np.argmin(np.where((bad == np.min(bad)) & np.isfinite(risks), risks, np.inf)))
@@ -243,8 +243,8 @@ def mean_rows(fold: AtData) -> np.ndarray:
 def tune(
     opt: Reduced, final: Reduced, pairs: list[Split], estimators: dict[str, Estimator], keep: bool
 ) -> dict[str, Contents]:
-    """Tune all estimators on ``opt`` by ``pairs`` of training and validation rows; evaluate them on
-    the test rows ``final``. Return, by estimator, the parts from which `join` makes a `Tuned`."""
+    """Tune all estimators on ``opt`` by ``pairs`` of training and validation rows, and evaluate
+    them on the test rows ``final``. Return by name one dict per estimator; `join` uses them."""
     folds = [Fold(opt.take(train), opt.take(valid), []) for train, valid in pairs]
     searches = {name: search(each, opt, folds) for name, each in estimators.items()}
     at_valid = _on_common_rows(folds, searches)
@@ -276,8 +276,8 @@ def tune(
 
 
 def _on_common_rows(folds: list[Fold], searches: dict[str, Search]) -> dict[str, list[AtData]]:
-    """Return the values of each estimator at the folds' validation rows, with risks over the rows
-    at which all chosen functions are finite: risks over different rows are not comparable."""
+    """Return the values of each estimator at the folds' validation rows. Risks are over the rows at
+    which all chosen functions are finite, so that they are comparable."""
     again = {name: list(tried.at_valid) for name, tried in searches.items()}
     for number, fold in enumerate(folds):
         masks = [each.at_valid[number].finite[each.chosen] for each in searches.values()]
@@ -292,9 +292,9 @@ def _on_common_rows(folds: list[Fold], searches: dict[str, Search]) -> dict[str,
 
 
 def _ensemble(functions: list[Candidate], final: Reduced) -> Contents:
-    """Return a dict: "folds" [k, t], h(p, p) of each of k ``functions`` at t test rows; for their
-    mean, "diagonal" [t], h(p, p), "finite" [t] and "factors"; and, if h is a product of residuals
-    (else None), "terms" [t] from `one_step_terms` and "claimed" [2, t] from `claimed_parts`."""
+    """Return a dict. "folds" [k, t]: h(p, p) of the k ``functions`` at t test rows. Of the mean of
+    all functions: "diagonal" [t], its h(p, p); "finite" [t]; "factors"; "terms" [t], by
+    `one_step_terms`, and "claimed" [2, t], by `claimed_parts`, both None if h is no product."""
     parts = [_factors(function, final.inputs) for function in functions]
     folds = np.stack([np.asarray(on_diagonal(part)) for part in parts])
     finite = np.all([np.asarray(finite_rows(part)) for part in parts], axis=0)
@@ -324,7 +324,7 @@ _rows_among = eqx.filter_jit(rows_among)
 
 
 def join(name: str, parts: list[Contents], level: float, keep: bool, largest: float) -> Tuned:
-    """Return the `Tuned` of an estimator from its parts by `tune`, one per problem, summed up."""
+    """Return the `Tuned` of one estimator; ``parts`` are its dicts from `tune`, one per problem."""
 
     def total(name: str) -> np.ndarray:
         return np.sum([part[name] for part in parts], axis=0)

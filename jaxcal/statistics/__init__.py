@@ -1,1 +1,1 @@
-"""Compute statistics h(i, j) of two observations: for one pair by definition, and in blocks."""
+"""Compute statistics h(i, j) of pairs of observations, for one pair or for blocks of pairs."""

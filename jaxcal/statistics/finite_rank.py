@@ -1,13 +1,13 @@
 r"""Approximate statistics h(i, j) by < z_i, z_j > with random vectors z, in linear time.
 
-For a shift-invariant kernel on predictions times one on targets, both of height 1,
+For shift-invariant kernels k on predictions and l on targets, with k(p, p) = l(y, y) = 1,
 
 .. math:: k(p, p')\, l(y, y') = E \cos(\theta - \theta'), \qquad
           \theta = \nu^\top \phi(p) + \omega^\top y,
 
-with random frequencies :math:`\nu, \omega` and the vectors :math:`\phi(p)` of a divergence. z holds
-:math:`\cos\theta` and :math:`\sin\theta` for r pairs of frequencies, after the linear operation
-that turns l into h: the Stein operator gives :math:`s \cos\theta - \omega \sin\theta` and
+with random frequencies :math:`\nu, \omega` and the vectors :math:`\phi(p)` of a divergence. The
+linear operation that turns l into h also turns :math:`(\cos\theta, \sin\theta)` of r frequencies
+into z. The Stein operator gives :math:`s \cos\theta - \omega \sin\theta` and
 :math:`s \sin\theta + \omega \cos\theta`; kernel means subtract the characteristic function of the
 prediction. The mean of < z_i, z_j > over the frequencies is h.
 """
@@ -27,8 +27,8 @@ from jaxcal.typing import DTypeLike, Features, KernelLike, Key, OfVectors
 
 
 class Frequencies(NamedTuple):
-    """r frequencies of a product kernel k l: ``predictions`` [r, q] (nu), ``targets`` [r, d]
-    (omega), and amplitudes ``sizes`` [r], whose squares sum to k(x, x) l(y, y) on average."""
+    """r random frequencies: ``predictions`` [r, q] of a kernel k on predictions, ``targets`` [r, d]
+    of a kernel l on targets, and amplitudes ``sizes`` [r] with E sum(sizes^2) = k(x, x) l(y, y)."""
 
     predictions: Float[Array, "r q"]
     targets: Float[Array, "r d"]
@@ -53,8 +53,8 @@ class Draw(eqx.Module):
     dtype: DTypeLike = eqx.field(static=True)
 
     def frequencies(self, d: int = 0, kernel: KernelLike | None = None) -> Frequencies:
-        """Return frequencies of the kernel on predictions and, if d > 0, of the kernel on targets
-        [n, d]: ``kernel``, by default ``target_kernel``."""
+        """Return frequencies of the kernel on predictions and, if d > 0, of a kernel on targets
+        [n, d]. The latter kernel is ``kernel``, or ``target_kernel`` if that is None."""
         keys, q = self._keys(), self.dimension
         draw = orthogonal_normals if self.orthogonal else _normals
         normals = draw(keys[0], self.count, q + d, self.dtype)
@@ -80,8 +80,8 @@ class Draw(eqx.Module):
 
 @runtime_checkable
 class Waves(Protocol):
-    """Protocol of a function of vectors [q, n] of predictions and features of a statistic, which
-    returns random features [channels, p, n] of a kernel on predictions times the statistic."""
+    """Protocol of a function that returns random features [channels, p, n] of a kernel on
+    predictions times a statistic, from vectors [q, n] and the statistic's features."""
 
     def __call__(self, vectors: Float[Array, "q n"], features: Any, /) -> Float[Array, "c p n"]: ...
 
@@ -96,8 +96,8 @@ class HasWaves(Protocol):
 def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "WeightedWaves":
     """Return the map to random features of a kernel on predictions times a statistic.
 
-    The statistic of ``weighted`` needs a method ``waves(draw, features)``, or a method
-    ``vectors(features)``, [channels, q, n], whose inner products it is; TypeError otherwise.
+    The statistic of ``weighted`` needs a method ``waves(draw, features)`` or `OfVectors.vectors`;
+    TypeError if it has neither.
     """
     divergence, statistic = weighted.divergence, weighted.statistic
     assert isinstance(divergence, VectorDivergence)
@@ -124,7 +124,7 @@ class WeightedWaves(eqx.Module):
 
 
 class VectorWaves(eqx.Module):
-    """Products of 2 r cosines and sines with q numbers of `OfVectors`: 2 r q numbers per row."""
+    """Map to all products of 2 r cosines and sines with the q vector entries of `OfVectors`."""
 
     frequencies: Frequencies
     statistic: OfVectors
@@ -162,10 +162,10 @@ class FiniteRank(eqx.Module):
 
 
 def waves(turns: Float[Array, "r n"], sizes: Float[Array, " p"]) -> tuple[Array, Array]:
-    """Return arrays a and b [p, n], p = 2 r: ``sizes`` times (cos, sin) and times (sin, -cos).
+    """Return ``a = sizes * (cos, sin)`` and ``b = sizes * (sin, -cos)``, each [p, n], p = 2 r.
 
-    cos and sin are those of 2 pi ``turns``. ``a * real - b * imaginary`` holds r real and then r
-    imaginary parts of ``exp(2 pi i turns) (real + i imaginary)``, times ``sizes``.
+    cos and sin are those of 2 pi ``turns``. ``a * real - b * imaginary`` holds the r real parts and
+    then the r imaginary parts of ``exp(2 pi i turns) (real + i imaginary)``, times ``sizes``.
     """
     cos, sin = cos_and_sin(turns)
     both = jnp.concatenate([cos, sin]), jnp.concatenate([sin, -cos])
@@ -182,9 +182,9 @@ def _normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[Array, "co
 
 
 class Precisions(NamedTuple):
-    """r random Gaussian kernels whose mixture is a kernel k: variances ``values`` [r, d] of their
-    normal frequencies, and ``height`` [r], with mean k(x, x). ``drawn`` [r, d]: frequencies that
-    the method ``frequencies`` of a kernel has drawn, which are added."""
+    """r random Gaussian kernels whose mixture is a kernel k. ``values`` [r, d]: variances of their
+    normal frequencies. ``height`` [r]: values of the kernels at distance 0, with mean k(x, x).
+    ``drawn`` [r, d]: frequencies from a kernel's method ``frequencies``, which are added."""
 
     values: Float[Array, "r d"]
     height: Float[Array, " r"]
@@ -207,10 +207,10 @@ def precisions(
     r"""Return random `Precisions` [count, d] of Gaussian kernels whose mixture is the kernel.
 
     The kernel may be `Gaussian`, `IMQ`, `RationalQuadratic`, `Matern52`, `Laplace`, `L1Laplace`,
-    `Constant`, their sums, products and multiples, with their bandwidths; any radial kernel with a
-    method ``precisions(key, count)`` that draws S, [count], of :math:`shape(u) = E e^{-S u / 2}`,
-    u a squared distance; or any kernel with k(x, x) = 1 and a method ``frequencies(key, count, d)``
-    that draws [count, d] from its spectral density. TypeError about ``name`` for others.
+    `Constant`, their sums, products and multiples, with bandwidths; any radial kernel with a method
+    ``precisions(key, count)`` that draws S [count] with :math:`shape(u) = E e^{-S u / 2}`, where u
+    is a squared distance; or any kernel with k(x, x) = 1 and a method ``frequencies(key, count,
+    d)`` that draws [count, d] from its spectral density. TypeError about ``name`` for others.
     """
     dtype = jnp.result_type(float) if dtype is None else dtype
 
@@ -264,7 +264,7 @@ def precisions(
 
 
 def orthogonal_normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[Array, "count d"]:
-    """Return standard normal vectors [count, d], of which each block of d is orthogonal.
+    """Return standard normal vectors [count, d], orthogonal within each block of d vectors.
     Source: Yu, Suresh, Choromanski, Holtmann-Rice and Kumar (2016), Orthogonal random features."""
     blocks = -(-count // d)
     drawn = jax.random.normal(key, (blocks, d, d), dtype)

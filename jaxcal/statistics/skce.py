@@ -35,8 +35,8 @@ class Observed(NamedTuple):
 class KernelResidual(eqx.Module):
     r"""h_Y: the inner product of residuals :math:`\xi = k(y, \cdot) - E k(Z, \cdot)`.
 
-    Z is a draw of the prediction. Features: `Observed`. If kernel means come from draws, ``block``
-    is biased for an observation with itself; ``diagonal`` averages over pairs of different draws.
+    Z is a draw of the prediction. Features: `Observed`. If kernel means come from draws, use
+    ``diagonal`` for an observation with itself: ``block`` is biased there by pairs of equal draws.
     Cost per pair: a kernel on targets and three means; for classes, a product of vectors [m].
 
     Source: Widmann, Lindsten and Zachariah (2021), Section 3.2.
@@ -75,8 +75,8 @@ class KernelResidual(eqx.Module):
         return (at_targets + means.own(features.distribution))[None]
 
     def waves(self, draw: Draw, features: Observed) -> "MeanWaves | ClassWaves":
-        """Return the map to random features. ``means`` must be kernel means of a `Wave` or, for
-        classes, of any kernel: random projections of e_y - p replace frequencies of targets."""
+        """Return the map to random features. For classes, random projections of e_y - p replace
+        frequencies of targets. For other targets, ``means`` must be kernel means of a `Wave`."""
         if isinstance(features.distribution, Classes):
             kernel = self.means.kernel
             if isinstance(kernel, MatrixKernel):
@@ -89,8 +89,8 @@ class KernelResidual(eqx.Module):
 
 
 class MeanWaves(eqx.Module):
-    """Map to cosines and sines of the target minus their means under the prediction, for r
-    frequencies, turned by the phases of predictions: 2 r numbers per observation."""
+    """Map to 2 r numbers per observation, for r frequencies: real and imaginary parts of
+    exp(i nu . phi(p)) (exp(i omega . y) - E exp(i omega . Z)), times amplitudes, with Z ~ p."""
 
     frequencies: Frequencies
     cosine: KernelMeans
@@ -106,8 +106,8 @@ class MeanWaves(eqx.Module):
 
 
 class ClassWaves(eqx.Module):
-    r"""Map to r cosines and sines of the prediction p times r random projections of e_y - p, e_y
-    the one-hot target: 2 r numbers per row. ``directions`` [r, m]: those of `class_directions`."""
+    """Map to 2 r numbers per observation: cos(nu . phi(p)) and sin(nu . phi(p)), each times
+    g . (e_y - p), for r frequencies nu and rows g of ``directions`` [r, m]. e_y is one-hot."""
 
     frequencies: Frequencies
     directions: Float[Array, "r m"]

@@ -175,9 +175,9 @@ def _rows(features: SteinFeatures, lengths: Array) -> tuple[Array, Array]:
 
 
 class Stein(eqx.Module):
-    """The Stein kernel h of two observations (see the module), which is the statistic of KSD; times
-    a kernel on predictions (`jaxcal.statistics.weighted.Weighted`) that of KCCSD or KCSD.
+    """The Stein kernel h of two observations (see the module), the statistic of KSD.
 
+    KCCSD and KCSD multiply it by a kernel on predictions (`jaxcal.statistics.weighted.Weighted`).
     With ``components``, the d summands of h, one per target coordinate, are channels. For radial
     target kernels (one bandwidth or one per dimension) blocks are matrix products, O(d) per pair;
     other twice differentiable kernels use automatic differentiation, O(d^2) per pair.
@@ -240,8 +240,8 @@ class Stein(eqx.Module):
 
 
 class SteinWaves(eqx.Module):
-    """Map to r cosines and sines under the Stein operator: 2 r d values per observation, in one
-    channel or, with ``components``, in d channels, one per target coordinate."""
+    """Map that applies the Stein operator to r cosines and r sines: 2 r d values per observation.
+    With ``components`` there are d channels, one per target coordinate, otherwise one channel."""
 
     frequencies: Frequencies
     components: bool = eqx.field(default=False, static=True)

@@ -16,7 +16,7 @@ from jaxcal.typing import DivergenceLike, Features, KernelLike, Pairwise
 
 
 class Inner(eqx.Module):
-    """Statistic < t_i, t_j > of residuals that are vectors; its features are these, [n, q]."""
+    """Statistic < t_i, t_j > of residuals t that are vectors; its features are t, [n, q]."""
 
     @property
     def channels(self) -> int:

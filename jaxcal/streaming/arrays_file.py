@@ -171,7 +171,7 @@ def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...])
 def _fitted(
     path: Path, name: str, array: np.ndarray, axes: list[str], lengths: dict[str, int]
 ) -> np.ndarray:
-    """Return the array with all ``axes``, adding new ``lengths``; BadFile if known ones differ."""
+    """Return the array with a last axis if it lacked one; BadFile unless it fits ``lengths``."""
     shape = array.shape
     if array.ndim == len(axes) - 1 and lengths.get(axes[-1], 1) == 1:
         array = array[..., None]

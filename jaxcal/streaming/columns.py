@@ -28,9 +28,9 @@ class Columns(NamedTuple):
     """Names of the columns of a table that are read.
 
     Attributes:
-        arrays: Names of columns, by the name of the array of the test that a column holds.
-        classes: Names of columns, by the class whose probability a column holds; empty if there
-            are none. A single column holds the probability of one of two labels.
+        arrays: For each array of the test, by its name, the column that holds it.
+        classes: For each class, the column that holds its probability; empty if there are none.
+            A single column holds the probability of one of two labels.
     """
 
     arrays: dict[str, str]
@@ -101,8 +101,8 @@ def arrays_of(
     Args:
         table: The Arrow table.
         columns: Columns to read.
-        widths: Length of lists by array name; for a new array that of its first list is added.
-        seen: If there is one class, labels that occur are added: that class and some others.
+        widths: Length of lists by array name; the length of the first list of a new array is added.
+        seen: Labels that occurred. If there is a single class, its label and some others are added.
 
     Returns:
         Arrays of n rows by name, and a mask [n]. Unreadable values are NaN, and labels -1."""
@@ -132,9 +132,9 @@ def _arrow() -> tuple[Any, Any]:
 
 
 def _labels(column: Any, classes: Sequence[str], seen: set[str]) -> np.ndarray:
-    """Return the index of each label in ``classes``, or -1 for other labels. For a single class: 1
-    for it, 0 for other labels (for ``seen`` see `arrays_of`), -1 for null and empty texts and, if
-    the class is in `YES` or `NO`, for labels in neither."""
+    """Return the index of each label in ``classes``, or -1. For a single class: 1 for this class, 0
+    for other labels, -1 for null and empty texts. If the class is in `YES` or `NO`: 1 for labels in
+    the same list, 0 for labels in the other list, -1 for labels in neither."""
     pa, pc = _arrow()
     texts = pc.replace_substring_regex(pc.cast(column, pa.string()), r"\.0$", "")
 

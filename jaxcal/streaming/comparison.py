@@ -6,16 +6,16 @@ these sums for each of `BLOCKS` = 1,024 groups of rows. Each group has one row o
 consecutive rows. The number of a row determines its random group and its random residuals, so draws
 do not depend on the order of the rows or on their split among workers.
 
-Let F be the orthonormal basis, of rank r, of the regression. Only its leverages :math:`h_i` in the
-leave-one-out factors :math:`1 / (1 - h_i)` would need a second pass. There they are replaced by
-their mean r / n, so that
+Let F be the orthonormal basis, of rank r, of the regression, with leverages :math:`h_i`. Only the
+leave-one-out factors :math:`1 / (1 - h_i)` would need a second pass. They are replaced by
+:math:`1 / (1 - r / n)`, with the mean leverage r / n, so that
 
 .. math:: U = \frac{\|\sum_i F_i d_i^\top\|^2 - \sum_i h_i \|d_i\|^2}{2 (n - r)},
 
 with exact leverages in the second sum. For equal leverages `jaxcal.compare` computes the same in
-memory. The two differed by at most .12 standard errors at n = 1,024, .05 at 4,096, .013 at 65,536
-for uniform Dirichlet predictions of 30 classes; by a quarter of that for 2 and 10 classes; by up to
-.26 if six outlying predictions decide the regression (`experiments/compare/leverages.py`).
+memory. For uniform Dirichlet predictions of 30 classes the results differed by at most .12 standard
+errors at n = 1,024, .05 at 4,096 and .013 at 65,536, and for 2 and 10 classes by a quarter as much.
+They differed by up to .26 if six outliers decide the regression (experiments/compare/leverages.py).
 """
 
 from functools import partial
@@ -120,11 +120,11 @@ class ComparisonSums(eqx.Module):
 
 
 class Sums(NamedTuple):
-    """Sums over n rows for M models, with g = (1, x) of length s; `Rows` has x, d and the others.
+    """Sums over n rows for M models. x, d, ``drawn`` and ``added`` are fields of `Rows`.
 
     Attributes:
-        groups: For each of b groups the sum of g v^T, where v = (g, d, ``drawn``, ``added``, |d|^2)
-            has length t = s + 3 p + 1.
+        groups: For each of b groups the sum of g v^T, where g = (1, x) has length s, and
+            v = (g, d, ``drawn``, ``added``, |d|^2) has length t = s + 3 p + 1.
         sizes: Sum of |d|^2 g g^T.
         lost: Number of rows with values that are not finite.
     """
@@ -144,8 +144,8 @@ def _errors(
     rank: int,
     n_draws: int,
 ) -> Error:
-    """Return the `Error` of all models, with a leading axis. ``keys``: for normal draws and for
-    signs. ``added``: the numbers ``added`` and ``along`` of `jaxcal.streaming.rows.Sizes`."""
+    """Return the `Error` of all M models, in arrays with a leading axis M. ``keys``: for draws and
+    for signs. ``added``: the fields ``added`` and ``along`` of `jaxcal.streaming.rows.Sizes`."""
     return jax.vmap(lambda of: _error(keys, of, n, added, rank, n_draws))(sums)
 
 

@@ -99,7 +99,7 @@ class LinearFit(eqx.Module):
 
     ``key`` is for draws; ``prepared`` holds units, bandwidths, nodes and frequencies; ``kind`` is
     "kccsd", "kcsd" or "skce"; ``size`` is the length p of the feature vector z of an observation;
-    ``numbered``: whether row numbers determine draws, for averages over predictions.
+    ``numbered``: whether averages over predictions use draws, which row numbers determine.
     """
 
     key: Key
@@ -119,8 +119,8 @@ class LinearFit(eqx.Module):
         return cls(key, prepared, kind, size.size, numbered and not isinstance(predictions, Draws))
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Return zeros by name for sums of z, z z^T, |z|^2, |z|^4 and of numbers for notes, and for
-        one minimum, that of minus the flag "abrupt-edge"."""
+        """Return initial zeros by name. Sums: of z, z z^T, |z|^2, |z|^4 and of numbers for notes.
+        Minimum: "abrupt-edge", which becomes -1 if a batch has an abrupt edge."""
         p, frame = self.size, self.prepared.frame
         d = frame.origin.size if isinstance(frame, Frame) else 1
         shapes = {"sums": (p,), "products": (p, p), "coarse": (3, d), "signs": (2,)}
@@ -258,12 +258,12 @@ class StreamedCalibration(JudgedResult):
         parts: The named alternatives, each with its p-value.
         n: Number of observations.
         n_first: Size of the first sample, to which units and features were fitted.
-        table: Shift and spread of each coordinate, on average and along each feature; None for
-            few observations.
-        counts: Numbers of observations whose density is 0 at the target ("impossible"), whose
-            density or score ("lost") or target ("nonfinite") is not finite, or whose density ends
-            near the target although none in the first sample does ("ended"); and the number of
-            inputs that are constant in the first sample, and so not used ("constant").
+        table: Shift and spread of each coordinate: averages, and slopes along each feature; None
+            for few observations.
+        counts: Numbers of observations by name. "impossible": the density at the target is 0.
+            "lost": a density or score is not finite. "nonfinite": the target is not finite.
+            "ended": the density ends near the target, and no density of the first sample does.
+            "constant" is a number of inputs: constant in the first sample, so not used.
         level: Level of the test.
         notes: Numbers and flags of possible problems, by the codes of their warnings.
     """

@@ -32,11 +32,11 @@ class Rows(NamedTuple):
     Attributes:
         x: Features of the predictions, [n, s].
         d: Residuals, [n, p].
-        drawn: Random residuals of a calibrated model, [n, p].
+        drawn: Random residuals under calibration, [n, p]; for ranks, d times random signs.
         added: Residuals of uniformly drawn targets, [n, p].
         moments: [t, n, q]; the means give "says" (classes) or "covered" of a `Comparison`.
-        scores: Last row: negative log probability or density of the target, NaN if unknown. For
-            classes, before it: 1 if the most probable class is the target, else 0. [c, n].
+        scores: Scores, [c, n]. Row 0, for classes only: 1 if the most probable class is the target,
+            else 0. Last row: negative log probability or density of the target, NaN if unknown.
         lost: 1 for rows with values that are not finite, else 0, [n].
     """
 
@@ -58,7 +58,7 @@ class Sizes(NamedTuple):
         moments: Shape of the moments of one row, (t, q).
         scores: Number of scores.
         added: Mean squared norm of added residuals.
-        along: Largest eigenvalue of the covariance of added residuals (ranks: for many levels).
+        along: Largest eigenvalue of the covariance of added residuals (approximate for ranks).
         uniforms: Number of uniform random numbers that each row needs.
     """
 
@@ -76,8 +76,8 @@ class Dealt(NamedTuple):
 
     Attributes:
         first: Number of the first row of the batch.
-        places: Index in the batch of the row of each group b, per run of `BLOCKS` numbers, [k, b].
-        real: 1 if the batch has that row, else 0, [k, b].
+        places: Batch index of each group's row, for each run of `BLOCKS` row numbers, [k, b].
+        real: 1 if the batch has this row, else 0, [k, b].
         uniforms: Uniform random numbers of each row, [n, u].
         new: 1 for rows that count, 0 for rows that were counted before, [n].
     """
@@ -197,8 +197,8 @@ class ClassRows(eqx.Module):
         )
 
     def told(self, moments: Float[Array, "M 4 m"], skill: Float[Array, "M 3"]) -> Contents:
-        """Return the fields "says" and "skill" of a `Comparison`, from means over all rows:
-        ``moments`` of `Rows`, and in ``skill`` the squared norm of d, then ``scores``."""
+        """Return the fields "says" and "skill" of a `Comparison`, from means over all rows.
+        ``moments``: of `Rows.moments`. ``skill``: of |d|^2, then of the `Rows.scores`."""
         eps = float(jnp.finfo(jnp.float32).eps)
 
         def one(of: Float[Array, "4 m"]) -> Says:
@@ -214,7 +214,7 @@ class RankRows(eqx.Module):
     residuals are those of ranks of targets at ten levels (`jaxcal.ckce.probability`).
 
     Attributes:
-        key: Random key that, with the number of a row, draws points near its prediction.
+        key: Random key. Key and row number determine the points drawn near a row's prediction.
         units: Units from the targets of the first sample.
         scalings: For each model, standardizations of the centres and log scales of predictions.
         event: Shape of one target.
@@ -285,8 +285,8 @@ class RankRows(eqx.Module):
         )
 
     def told(self, moments: Float[Array, "M 2 d"], skill: Float[Array, "M 2"]) -> Contents:
-        """Return the fields "covered" and "skill" of a `Comparison`, from means over all rows:
-        ``moments`` of `Rows`, and in ``skill`` the squared norm of d, then ``scores``."""
+        """Return the fields "covered" and "skill" of a `Comparison`, from means over all rows.
+        ``moments``: of `Rows.moments`. ``skill``: of |d|^2, then of the `Rows.scores`."""
         log = skill[:, -1]
         some = bool(jnp.any(~jnp.isnan(log)))
         inside, below = jnp.clip(moments, 0, 1).swapaxes(0, 1)
@@ -297,7 +297,7 @@ class RankRows(eqx.Module):
 
 
 def _numbers(first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the high and the low 32 bits of n row numbers."""
+    """Return the high and low 32 bits of the row numbers ``first``, .., ``first`` + n - 1."""
     high, low = np.divmod(first + np.arange(n), 2**32)
     return high.astype(np.uint32), low.astype(np.uint32)
 
@@ -306,8 +306,8 @@ def _numbers(first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 def _told(
     key: Key, units: Units, predictions: PyTree, ys: Array, numbers: tuple[Array, Array]
 ) -> tuple[tuple[Points, Points], Float[Array, "n p"], Float[Array, "2 n d"], Bool[Array, " n"]]:
-    """Return centres and log scales of predictions; residuals of ranks, and indicators of their
-    central interval and lower half, by `probability.extrapolated`; and a mask of finite rows."""
+    """Return centres and log scales of predictions, residuals of ranks [n, p], whether targets are
+    in the central interval and in the lower half [2, n, d], and a mask of finite rows [n]."""
     raw = ys.reshape(len(ys), -1)
     standardized = Standardized(predictions, units, ys.shape[1:])
     near = seen(row_keys(key, numbers), standardized, units.points(raw), ys)

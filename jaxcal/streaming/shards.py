@@ -36,9 +36,9 @@ class Shards:
     A shard is a file, or several .npy files. Pyarrow reads Parquet and CSV files (also .csv.gz),
     NumPy .npz and .npy. Subfolders are read too; one named like ``day=1/`` adds a column ``day``. A
     batch never spans two shards. States record the name, size and checksum of each shard, so that a
-    resumed pass refuses other shards; for the checksum each shard is read twice. The last batch of
-    a shard is padded, by rows that do not count, to one of a few lengths, as each length is
-    compiled. After a pass ``left_out`` is the number of rows left out; ``fault`` states the first.
+    resumed pass refuses other shards; for the checksum each shard is read twice. Copies of rows pad
+    the last batch of a shard, which saves compilations. `StreamedTest.run` does not count these
+    copies. After a pass, ``left_out`` counts the rows left out, and ``fault`` describes the first.
 
     Args:
         path: A folder, a file, or (for Parquet and CSV) a URI of ``pyarrow.fs``: s3://, gs://,
@@ -49,14 +49,14 @@ class Shards:
             "1=p_dead", or "target=y", "mean=mu", "deviation=sigma". By default columns with the
             names of arrays (targets with probabilities, scores and features, or mean and
             deviation), p0, p1, .. for classes, or p for label 1 of two.
-        share: (i, N) to read only the i-th of N shares of the shards, with i from 1 to N.
+        share: (i, N): read only part i of the shards, divided into N parts numbered from 1.
         skip_bad: Leave out and count unusable rows. By default the first one raises an error.
 
     Raises:
         BadFile: There is no shard, there are several kinds, or a shard cannot be read. During a
             pass: a row is unusable (shard and row are named, rows counted from 0), two shards have
-            the same content, or a shard changed while it was read. After a pass: the class of a
-            single column of probabilities never occurred, and two or more other labels did.
+            the same content, or a shard changed while it was read. After a pass: probabilities of
+            one class are given, no target is this class, and targets have two or more other labels.
 
     Example:
         >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet
@@ -160,7 +160,7 @@ class Shards:
     def _usable(
         self, path: str, want: int = 0, random: np.random.Generator | None = None
     ) -> Iterator[Arrays]:
-        """Yield the usable rows among all rows of a shard, or among ``want`` that are drawn."""
+        """Yield the usable rows of a shard; with ``random``, those among ``want`` drawn rows."""
         start = 0
         for arrays, read, rows in self._read(path, want, random):
             place = start + np.arange(len(read)) if rows is None else rows

@@ -44,7 +44,7 @@ def same_test(fingerprint: int) -> None:
 def gathered(values: np.ndarray) -> np.ndarray:
     """Return the arrays [k] of all processes as one array [processes, k] of the same type.
 
-    While this process waits, it prints the missing ones to stderr every `LATE` seconds.
+    While this process waits, it names the missing processes on stderr every `LATE` seconds.
 
     Raises:
         RuntimeError: A process, named in the message, has ended or did not connect in time.
@@ -109,8 +109,8 @@ class StreamState:
         n: Number of observations in the sums, which a resumed pass skips.
         shards: Name, size and checksum of each shard of the observations, in order; empty if they
             did not come from files, and in the result of `over_processes`.
-        rows: Spans [start, stop) of the row numbers of the observations; empty if no draws depend
-            on row numbers and none were passed.
+        rows: Spans [start, stop) of the row numbers of the observations. Empty if no draws depend
+            on row numbers and ``first`` was not passed.
         sums: Sums by name.
         least: Minima by name.
         fitted_to: Arrays that the test was fitted to, by name, if the state stores them.
@@ -186,18 +186,18 @@ class StreamState:
     def over_processes(self) -> "StreamState":
         """Return the sum of the states of all processes of `jax.distributed`, the same in each.
 
-        Every process calls it on the state of its share of the observations, at any time:
+        Every process calls this method on the state of its share of the observations, at any time:
         `StreamedTest` connected the processes when it was fitted. Every 30 seconds a line on stderr
         names the missing processes. If one has ended, the others raise an error at once, so that no
-        sum lacks a share. Then leave the program by ``os._exit``, as `experiments/processes` does:
-        a normal exit of JAX waits for all processes and prints long errors if one has ended.
+        sum lacks a share. After this error, leave the program by ``os._exit``, as
+        `experiments/processes` does: a normal exit waits for all processes and prints long errors.
 
         Returns:
-            The sum, without ``shards``, which are not compared; this state if there is one process.
+            The sum, with empty ``shards``. If there is only one process, this state.
 
         Raises:
-            ValueError: The processes have fitted different tests, or hold equal row
-                numbers or shards.
+            ValueError: The processes have fitted different tests, or two of them hold the same row
+                number or shard.
             RuntimeError: A process, named in the message, has ended or did not connect in time.
 
         Example:
@@ -228,7 +228,7 @@ class StreamState:
         return StreamState(self.fingerprint, n, (), spans, sums, least, self.fitted_to, left_out)
 
     def save(self, path: Path | str) -> None:
-        """Write the state to a .npz file; an existing file is replaced only when it is complete."""
+        """Write the state to a .npz file. An old file stays until the new one is complete."""
         arrays: Contents = {"fingerprint": self.fingerprint, "n": self.n, "left_out": self.left_out}
         arrays["shards"] = np.array(self.shards, dtype=str)
         arrays["rows"] = np.array(self.rows, dtype=np.int64).reshape(-1, 2)

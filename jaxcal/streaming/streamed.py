@@ -35,12 +35,12 @@ class StreamedTest(eqx.Module):
     """A test fitted to a first sample, which takes batches one by one.
 
     Units, bandwidths, nodes and frequencies are fitted to the first sample, which may be part of
-    the stream. The statistic is that of the linear-time test of all batches with random features,
-    whatever their order and sizes, up to rounding (but draws from predictions depend on the number
-    of the first row that a batch adds). P-values are from its limit distribution, as with
-    `nulls.Eigenvalues`, even where `jaxcal.skce_test` would redraw targets, so each rare class or
-    count should have an expected number of ten or more in the stream. Memory: one batch of n rows
-    and p features, and p^2 numbers.
+    the stream. The statistic is that of the linear-time test with random features on all rows. The
+    order and sizes of batches matter only by rounding and, if predictions are averaged over draws,
+    by the draws of a batch, which depend on the number of its first new row. P-values are from the
+    limit distribution, as with `nulls.Eigenvalues`; targets are never redrawn. Each rare class or
+    count should therefore have an expected number of ten or more in the stream. Memory: one batch
+    of n rows and p features, and p^2 numbers.
 
     `jaxcal.calibration_test` needs no random features, because its statistic consists of sums. The
     number of a row determines its random signs and points. Rows are numbered from 0. If several

@@ -37,9 +37,9 @@ def precision_root(
 
     ``form``: "isotropic" (one number per prediction), "diagonal" or "full" (symmetric; m > d).
     Precisions :math:`\Lambda_p` (if "full", eigenvalues) that are not positive are replaced by the
-    median of the positive ones; those over 1e4 times larger or smaller are clamped; predictions
-    with either are counted. M depends on no target, so the Stein identity holds for a bad fit; the
-    level also requires that no M is far too large. M has the unit of y. O(n m d^2 + n d^3).
+    median of the positive ones; those over 1e4 times larger or smaller are clamped. ``clamped``
+    counts the predictions changed. M depends on no target, so the Stein identity holds for any M;
+    the level requires that none is far too large. M has the unit of y. O(n m d^2 + n d^3).
     """
     z, s = _centred(nodes, scores, form, "precondition")
     d = nodes.shape[1]
@@ -122,9 +122,9 @@ def bounded_spectrum(
 ) -> tuple[Float[Array, "n d d"], Bool[Array, " n"]]:
     """Return symmetric matrices with ``bound`` applied to eigenvalues, and which ones changed.
 
-    Eigenvectors have no derivative where eigenvalues coincide, but the matrix has: to first order
-    the eigenvalues change by the diagonal of the change of the matrix in their basis, and its other
-    entries are multiplied by divided differences. All orders are exact if ``bound`` changes none.
+    Derivatives exist even where eigenvalues coincide. Let C be a small change of a matrix, in the
+    basis of its eigenvectors. Eigenvalues change by the diagonal of C; ``bound`` multiplies other
+    entries of C by its divided differences. Exact to all orders if it changes no eigenvalue.
     """
     fixed = jax.lax.stop_gradient(matrices)
     values, vectors = jnp.linalg.eigh(fixed)
@@ -156,7 +156,7 @@ def regressed(
 
 
 def _inverse(bounded: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
-    """Return inverses of positive definite matrices, computed with diagonal 1; NaN for NaN."""
+    """Return inverses of positive definite matrices; NaN for matrices that are not finite."""
     finite = jnp.all(jnp.isfinite(bounded), axis=(1, 2))[:, None, None]
     units = jnp.diagonal(jnp.where(finite, bounded, eyes(bounded)), axis1=1, axis2=2) ** -0.5
     square = units[:, :, None] * units[:, None]
@@ -170,11 +170,11 @@ def bounded_matrices(
 ) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
     """Return positive definite covariances or precisions, and how many matrices were changed.
 
-    A diagonal entry that is not positive becomes the median of its coordinate over predictions; a
-    deviation over `WIDTHS` times the median is reduced to this bound. In the rows and columns of
-    these entries the others become 0. Eigenvalues after scaling to diagonal 1, which removes
-    units, become 1 if not positive; those of precisions are at least `LEAST`. Matrices that are not
-    finite become NaN and are not counted.
+    A diagonal entry that is not positive becomes the median of its coordinate over predictions. A
+    deviation over `WIDTHS` times the median is reduced to this bound. If a diagonal entry changes,
+    all other entries in its row and column become 0. Matrices are then scaled to diagonal 1, and
+    eigenvalues that are not positive become 1; those of precisions are raised to `LEAST` if
+    smaller. Matrices that are not finite become NaN and are not counted.
     """
     finite = jnp.all(jnp.isfinite(matrices), axis=(1, 2))
     diagonal = jnp.diagonal(matrices, axis1=1, axis2=2)

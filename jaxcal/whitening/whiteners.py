@@ -292,10 +292,10 @@ def _newton(scores: Points, precisions: Float[Array, "n d d"]) -> Points:
 class LocationScale(_Euclidean, eqx.Module):
     r"""Divergence between predictions by their centres, log scales and correlations.
 
-    The Euclidean distance of vectors :math:`(c_p, \log D_p, R_p^{1/2})` by ``whitener``: centres in
-    the units of the test, log deviations, and the part of :math:`R_p^{1/2}` above its diagonal. All
-    else is ignored. `Fisher` grows like 1 / width^4, so the sharpest predictions dominate its
-    median or overflow; this distance grows like the logarithm of widths.
+    The Euclidean distance of vectors :math:`(c_p, \log D_p, R_p^{1/2})`: centres in the units of
+    the test, log deviations, and the entries of :math:`R_p^{1/2}` above its diagonal. ``whitener``
+    computes them. Other differences of predictions are ignored. `Fisher` grows like 1 / width^4, so
+    the sharpest predictions dominate or overflow; this distance grows like the log of widths.
 
     Args:
         whitener: `Regression`, `Landing` or `Moments`.
