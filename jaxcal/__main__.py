@@ -73,8 +73,8 @@ examples of .npz:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
-    ``argv``: command line arguments. By default those of the process; only then are compiled
-    programs kept in the user's cache folder, unless ``--no-cache`` is among the arguments.
+    ``argv``: command line arguments. If None, they are those of the process, and compiled programs
+    are kept in the user's cache folder unless ``--no-cache`` is given.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # file names may not be printable
@@ -209,7 +209,6 @@ WITH_DEFAULT: dict[str, tuple[Callable[[str], Any], Any, str]] = {
 
 
 def _add(parser: argparse._ActionsContainer, *names: str) -> None:
-    """Add the arguments and options of these names to a parser; help texts show the defaults."""
     for name in names:
         if name in OPTIONS:
             parser.add_argument(name, **OPTIONS[name])
@@ -306,8 +305,8 @@ def _shown(
     picture: Path | None = None,
     **settings: object,
 ) -> int:
-    """Print a report, write its JSON if ``options.json`` is set, with ``settings`` added, and its
-    HTML page to ``picture`` unless None. Return the exit status."""
+    """Print a report and return the exit status. Write JSON, which includes ``settings``, if
+    ``options.json`` is set. Write an HTML page to ``picture`` unless it is None."""
     with command_line.in_its_type(report):
         print(report, flush=True, file=sys.stderr if options.json == "-" else sys.stdout)
         if options.json:
@@ -334,8 +333,8 @@ def _explain(options: argparse.Namespace) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Return a context in which an interrupt ends the process at once, unless the caller set a
-    handler: KeyboardInterrupt could be lost in callbacks from JAX, or crash its import."""
+    """Return a context in which an interrupt (SIGINT) ends the process at once, as JAX may lose a
+    KeyboardInterrupt. It has no effect outside the main thread or if the caller set a handler."""
     handler, main_thread = signal.getsignal(signal.SIGINT), threading.main_thread()
     if handler is not signal.default_int_handler or threading.current_thread() is not main_thread:
         yield

@@ -1,7 +1,7 @@
-"""Test calibration from scores (KCCSD) or by a moment, and estimate the KCCSD.
+"""Test calibration by the kernel calibration-conditional Stein discrepancy (KCCSD) or a moment.
 
-A moment is a function of a prediction and a target with mean zero if the target is drawn from the
-prediction. Tests multiply moments, or Stein features of scores, by a kernel on predictions.
+The KCCSD needs only scores, the gradients of log densities. A moment is a function of a prediction
+and a target, with mean zero if the target is drawn from the prediction.
 """
 
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def kccsd_test(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> TestResult:
-    """Test that predictions are calibrated, by their scores: the KCCSD test.
+    """Test calibration by the kernel calibration-conditional Stein discrepancy (KCCSD).
 
     The null hypothesis is P(Y | prediction) = prediction: targets are draws from their
     predictions. Only scores (gradients of log densities) are used, so densities may be
@@ -87,30 +87,30 @@ def kccsd_test(
             or a numpyro distribution, in the units of the targets. By default ``n_nodes``
             standard normal points in the units of the test.
         n_nodes: Number of nodes to draw.
-        precondition: "isotropic", "diagonal" or "full" scales each prediction by its own spread
-            with the kernel k(p, p') M_p^T M_p', where M_p is the inverse root of a precision
-            estimated from the scores at the nodes. This increases power if predictions differ in
-            width. For any estimate M_p from the prediction alone, with target kernel l and score
-            s_p, calibration implies E[M_p (l s_p + grad l)] = M_p E[l s_p + grad l] = 0. The level
-            at finite n also requires that the statistic is not dominated by a few observations.
+        precondition: "isotropic", "diagonal" or "full" increases power if predictions differ in
+            width. The kernel becomes k(p, p') M_p^T M_p', where M_p is the inverse root of a
+            precision matrix of p, estimated from its scores at the nodes. A poor estimate does not
+            invalidate the test: M_p depends on p alone, so calibration implies
+            E[M_p (l s_p + grad l)] = 0, for target kernel l and score s_p. But the level suffers if
+            a few observations dominate the statistic. Not with ``whiten``.
         standardize: Whether to standardize targets and scores to mean 0 and standard deviation 1
             in each coordinate first, so that results do not depend on units. Bandwidths that you
             set are then in standard deviations.
-        coordinates: Whether to add `TestResult.coordinates`, at d times the cost: the statistic is
-            split into one part per target coordinate given the others, with p-values, and errors of
-            means, spreads and correlations are estimated. The errors are exact for Gaussian
-            predictions: distributions, or densities whose scores at targets and nodes are linear,
-            which needs ``n_nodes`` > d. Errors of means are also exact for predictions with known
-            means: Laplace distributions, mixtures and independent coordinates of numpyro.
-        whiten: `jaxcal.whitening.Regression()`, `Landing()` or `Moments()` transforms each target
-            to the units of its prediction, u = M_p^-1 (y - c_p) with score M_p^T s_p, for the
-            target kernel: a wrong spread is then the same error for sharp and wide predictions.
-            Centre c_p and scale M_p are functions of the prediction alone; their quality affects
-            power only. As u has no units, ``standardize`` then only affects nodes and divergences;
-            bandwidths that you set, and the detectable shift, are in units of u. With
-            ``coordinates`` the statistic uses the score D_p s_p instead of M_p^T s_p, whose
-            coordinates are not those of the targets, and gradients likewise; D_p is the diagonal
-            matrix of standard deviations of M_p M_p^T. Both scores are equal if M_p is diagonal.
+        coordinates: Whether to add `TestResult.coordinates`, at d times the cost: a p-value for
+            each target coordinate given the others, and estimated errors of means, spreads and
+            correlations. The errors are exact for Gaussian predictions: distributions, or
+            densities with linear scores (recognized if ``n_nodes`` > d). Errors of means are also
+            exact for Laplace distributions, mixtures, and numpyro distributions with independent
+            coordinates.
+        whiten: `jaxcal.whitening.Regression()`, `Landing()` or `Moments()` standardizes each
+            target by its prediction: u = M_p^-1 (y - c_p), with score M_p^T s_p. A wrong spread is
+            then the same error for sharp and wide predictions. The centre c_p and scale M_p depend
+            on the prediction alone; poor choices cost power but keep the level. The target kernel
+            acts on u, so target bandwidths that you set, and the detectable shift, are in units of
+            u; ``standardize`` only affects nodes and divergences. With ``coordinates`` scores and
+            gradients are multiplied by D_p instead of M_p^T, so that their coordinates are those of
+            the targets; D_p is the diagonal matrix of the standard deviations of M_p M_p^T, and
+            equals M_p^T if M_p is diagonal.
         features: `RandomFeatures(key, 100)` replaces the pairs by random features of the kernel, in
             linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are stored either.
         tile: Number of rows, and of columns, of each block of pairs that is computed at a time.
@@ -157,11 +157,11 @@ def kccsd_test(
 def kccsd(
     key: KeyLike, predictions: Predictions, targets: ArrayLike, **options: Unpack[SteinOptions]
 ) -> Estimate:
-    """Estimate the squared KCCSD, a calibration error from scores, without testing.
+    """Estimate the squared KCCSD, the calibration error of `kccsd_test`, without a test.
 
-    Differentiable in predictions and targets, in every mode and order, through units,
-    preconditioner and bandwidths. In a loss, set the bandwidths to numbers; otherwise a network may
-    lower the estimate by changing the medians instead of the fit
+    Differentiable in predictions and targets, in every mode and order. Units, preconditioner and
+    median bandwidths are differentiated too. In a loss, set the bandwidths to numbers: otherwise a
+    network may lower the estimate by changing the median bandwidths, without a better fit
     (`notebooks/calibration_as_penalty.py`).
 
     Args:
@@ -218,31 +218,30 @@ def moment_test(
     moment: MomentLike = Balance(),
     **options: Unpack[MomentOptions],
 ) -> TestResult:
-    r"""Test that a moment with mean zero under every prediction has mean zero over the targets.
+    r"""Test calibration by a moment t(p, y), which has mean zero if y is drawn from p.
 
     The statistic is the mean of :math:`k(p_i, p_j) \langle t_i, t_j \rangle` over pairs, with
-    :math:`t_i = t(p_i, y_i)` the moment. Densities may be unnormalized, and may have a boundary if
-    the moment needs no gradient.
+    :math:`t_i = t(p_i, y_i)`. Densities may be unnormalized. They may have a boundary if the moment
+    needs no gradient.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: n log densities: an `Unnormalized`, or a numpyro distribution with batch shape
             [n].
         targets: Observed targets, shape [n], [n, d] or [n, ...].
-        moment: `Balance`, `Exchangeable`, `Curvature` or `Score` of
-            `jaxcal.moments`, or a function from a log density and a target to numbers
-            (`jaxcal.moments.Moment`). For skewed values the statistic is corrected
-            (`jaxcal.nulls.Sums.guarded`). Strongly skewed values still reject too often in small
-            data sets (scores of log gamma variables of shape .3: .080 at level .05 and .034 at .01
-            for n = 20), and the result warns. If all values of your own function have one sign, as
-            when a rare event did not occur, there is a verdict only if this is improbable (at most
-            .002) under calibration.
-        **options: ``prediction_kernel`` is by default a Gaussian, for errors that vary with the
-            prediction, plus a constant, for a common error; ``null`` is by default
-            `jaxcal.nulls.HadamardWild`; ``n_nodes`` by default max(10, 2 d + 2), as covariances
-            from scores need more nodes than dimensions; ``divergence``, ``base_measure``,
-            ``whiten``, ``standardize``, ``level``, ``features``, ``tile`` and ``mesh`` as in
-            `jaxcal.kccsd_test`.
+        moment: `Balance`, `Exchangeable`, `Curvature` or `Score` of `jaxcal.moments`, or a function
+            of a log density and a target that returns numbers (`jaxcal.moments.Moment`). The
+            statistic is corrected for skewed values (`jaxcal.nulls.Sums.guarded`). If values are
+            strongly skewed, small data sets are still rejected too often, and the result has a
+            warning. (At levels .05 and .01, 20 log gamma variables of shape .3 are rejected by
+            their scores with probability .080 and .034.) If all values of your own function have
+            one sign, as when a rare event did not occur, there is a verdict only if the probability
+            of this under calibration is at most .002.
+        **options: Options of `jaxcal.kccsd_test`: ``divergence``, ``base_measure``, ``whiten``,
+            ``standardize``, ``level``, ``features``, ``tile`` and ``mesh``. Also
+            ``prediction_kernel``, by default a Gaussian kernel plus a constant, which detects
+            errors common to all predictions; ``null``, by default `jaxcal.nulls.HadamardWild`; and
+            ``n_nodes``, by default max(10, 2 d + 2).
 
     Returns:
         `TestResult`. One target of density 0 suffices to reject. If the moment is 0 everywhere or
@@ -321,7 +320,6 @@ def _moment(value: object, name: str) -> Any:
 
 
 def _label(moment: object) -> str:
-    """Return the name of a moment for reports: its function, or its class in lower case."""
     if isinstance(moment, Partial):
         return getattr(moment.func, "__name__", "moment")
     return type(moment).__name__.lower()

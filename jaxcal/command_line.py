@@ -66,7 +66,7 @@ def figure(text: str) -> Path:
 
 
 def source(text: str) -> Path | str:
-    """Return the path of a file or folder, or, as text, a URI such as s3://bucket/folder."""
+    """Return the path of a file or folder; a URI such as s3://bucket/folder is returned as text."""
     return text if "://" in text else Path(text)
 
 

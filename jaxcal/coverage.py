@@ -50,8 +50,8 @@ class Coverage(Result):
         unknown: Number [] of targets for which the density of target or draw is NaN; p is then NaN.
         draws: Number m of draws from each prediction.
         level: Level of tests by these p-values, and of `band`.
-        repeated: Number [] of observations that repeat an earlier target and its prediction; if
-            almost all targets occur several times, equal targets count for any predictions.
+        repeated: Number [] of observations that repeat an earlier target and its prediction. If
+            almost all targets occur several times, only the target needs to be equal.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
@@ -135,9 +135,9 @@ def coverage(
     higher (seeded by row, so repeated calls agree). Under calibration r is uniform on 0, .., m, so
     each share is unbiased for every m. Conservative regions do not imply calibration.
 
-    P-values are bounds by Massart (1990), without approximation, on the largest gap between share
-    and level: ``p_uniform`` = 2 exp(-2 n gap^2), ``p_conservative`` = exp(-2 n gap^2) of the gap
-    below the level, both at most 1. Not differentiable.
+    P-values are upper bounds by Massart (1990), valid for every n. ``p_uniform`` is
+    2 exp(-2 n gap^2), where gap is the largest of |share - level|. ``p_conservative`` is
+    exp(-2 n gap^2), where gap is the largest level - share. Both are at most 1. Not differentiable.
 
     Args:
         predictions: An `Unnormalized` or a numpyro distribution with batch shape [n]; or
@@ -212,7 +212,6 @@ def ranks_of(
 
 
 def _precomputed(logs: LogDensities) -> tuple[Array, Array]:
-    """Return the validated log densities at targets [n] and at draws [m, n]."""
     here = checks.floats(logs.at_targets, "LogDensities.at_targets")
     there = checks.floats(logs.at_draws, "LogDensities.at_draws")
     if here.ndim != 1 or not here.size or there.ndim != 2 or len(there) != len(here):

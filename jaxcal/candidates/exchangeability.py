@@ -3,9 +3,9 @@ r"""Test whether targets are exchangeable with candidates.
 A set consists of a target and its candidates. Under calibration, given the set, each member is the
 target with a known probability w. So redrawing which member is the target gives the exact null
 distribution of every statistic, for every n. The residual of a feature :math:`\phi` is
-:math:`r_i = \phi(y_i) - b_i`, where :math:`b_i` is an estimate of its mean under prediction i that
-uses the set only. The statistic is the quadratic form of `jaxcal.engine.quadratic`,
-:math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
+:math:`r_i = \phi(y_i) - b_i`, where :math:`b_i` is an estimate, from the set alone, of the
+mean of :math:`\phi` under prediction i. The statistic is a quadratic form, as in
+`jaxcal.engine.quadratic`: :math:`\sum_{i \ne j} k(p_i, p_j) \langle r_i, r_j \rangle`.
 """
 
 from dataclasses import dataclass, replace
@@ -74,11 +74,12 @@ def exchangeability_test(
 ) -> ExchangeabilityResult:
     """Test calibration by comparing each target with exchangeable candidates.
 
-    Four kinds of features are compared between targets and candidates: the log density and, in the
-    units of each prediction, the coordinates, their squares and products. The combined p-value is
-    that of the largest standardized statistic. The null redraws which candidate is the target,
-    so p-values are exact for every n and any mixing speed of the chain. (But default nodes and the
-    units of the divergence depend on all targets, which changes the level by O(1/n).)
+    Four kinds of features are compared between targets and candidates: the log density, the
+    coordinates, and their squares and products; coordinates are standardized for each prediction.
+    The combined p-value is that of the largest standardized statistic. Each draw of the null
+    distribution picks the target at random among the target and its candidates. So p-values are
+    exact for every n, also for chains that mix slowly. (But default nodes and the units of the
+    divergence depend on all targets, which changes the level by O(1/n).)
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -89,10 +90,10 @@ def exchangeability_test(
         divergence: Divergence between predictions; see `jaxcal.divergences`.
         prediction_kernel: Kernel on the divergence. The default adds the constant kernel, which
             detects an error common to all predictions.
-        base_measure: Nodes [m, d] in the units of the targets. Scores at the nodes define the
-            divergence. An ascent from the node of highest density finds a mode of each prediction;
-            the curvature there defines its units. By default ``n_nodes`` normal points with the
-            mean and spread of the targets, the same for every key.
+        base_measure: Nodes [m, d], m >= d + 2, in the units of the targets. Scores at the nodes
+            define the divergence. An ascent from the node of highest density finds a mode of each
+            prediction; the curvature at the mode defines its scale. By default ``n_nodes`` normal
+            points with the mean and spread of the targets, the same for every key.
         n_nodes: Number of default nodes; max(10, 2 d + 2) by default.
         n_resamples: Number of draws of the null.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
@@ -151,7 +152,7 @@ def exchangeability_test(
 
 @dataclass(frozen=True)
 class _Densities:
-    """`Densities` of n ``predictions`` of targets of shape ``event``, at points [n, k, d]."""
+    """`Densities` of n ``predictions`` at points [n, k, d]; ``event``: shape of a target."""
 
     predictions: Any
     event: tuple[int, ...]
@@ -238,8 +239,8 @@ def _test(
 
 
 class _Fit(NamedTuple):
-    """``pairwise``: kernel on predictions, with its ``features``. ``roots``: unit M of each
-    prediction in the units of the targets; M M^T is the inverse of the curvature at a mode."""
+    """``pairwise``: kernel on predictions, which acts on ``features``. ``roots``: scale M of each
+    prediction, in the units of the targets; M M^T is the inverse of the curvature at a mode."""
 
     pairwise: Weighted
     features: WeightedFeatures
@@ -278,14 +279,14 @@ def _fit(
 
 
 def _features(candidates: Candidates, roots: Float[Array, "n d d"]) -> list[Float[Array, "q n k"]]:
-    r"""Return for each part (log density, t, t^2, t_i t_j) q features minus their means, [q, n, k].
+    r"""Return q features minus their means, [q, n, k], for each kind: log density, t, t^2, t_i t_j.
 
-    Means under predictions are estimated from the set of each target and its candidates, with
-    control variates from the score s at the standardized candidate t: :math:`E_p[s] = 0`,
-    :math:`E_p[t s^\top + I] = 0`. For Gaussian predictions the estimates are exact. One coefficient
-    per feature minimizes the variance over all sets. A control that explains less than `EXPLAINED`
-    of the variance is not used, as power would be lost (for squares of Student t). All values
-    depend on the sets only, not on which member is the target.
+    t is a standardized target or candidate. The mean of a feature under a prediction is estimated
+    from the target and its candidates, with control variates from the score s at t:
+    :math:`E_p[s] = 0`, :math:`E_p[t s^\top + I] = 0`. This is exact for Gaussian predictions.
+    One coefficient per feature minimizes the variance over all sets. A control that explains less
+    than `EXPLAINED` of the variance is not used, as power would be lost. All values depend on the
+    sets only, not on which member is the target.
     """
     w = candidates.weights[:, :, None]
 

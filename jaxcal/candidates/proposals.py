@@ -61,11 +61,11 @@ class Mixtures(eqx.Module):
 
 
 def fitted(key: Key, log_densities: Any, nodes: Float[Array, "k d"], n: int) -> Mixtures:
-    """Return n mixtures fitted to n predictions with ``log_densities(points [n, k, d])`` [n, k].
+    """Return n Gaussian mixtures fitted to n unnormalized densities by population Monte Carlo.
 
-    Importance weights first take the nodes as draws of one normal distribution, then points as
-    draws of the last mixture. Tempering keeps an effective sample size of at least k / 4. Cost: 3 k
-    log densities per prediction.
+    ``log_densities`` maps points [n, k, d] to values [n, k]. The first round weights the nodes as
+    draws of one normal distribution; later rounds weight k draws of the last mixture. Weights are
+    tempered to an effective sample size of at least k / 4. Cost: 3 n k log densities.
     """
     k, d = nodes.shape
     # divided by powers of two, so that variances neither overflow nor underflow
@@ -106,8 +106,8 @@ def _around(points: Float[Array, "n k d"], log_weights: Float[Array, "n k"]) -> 
 
 
 def _tempered(ratios: Float[Array, " k"], *, least: float) -> Float[Array, " k"]:
-    """Return normalized log weights: a times the log ratios, with the largest a <= 1 that gives an
-    effective sample size >= ``least``; equal weights if all log ratios are -infinite."""
+    """Return normalized log weights c * ``ratios`` + constant, with the largest c <= 1 that gives
+    an effective sample size >= ``least``; equal weights if all log ratios are -infinite."""
     top = jnp.max(ratios)
     gaps = jnp.where(top > -jnp.inf, ratios - top, 0)
 
@@ -186,8 +186,8 @@ class Candidates(NamedTuple):
 
 @runtime_checkable
 class Proposal(Protocol):
-    """Protocol of a function that returns `Candidates` of targets ``ys``, in the units of the
-    targets. Its steps may use matrices ``units`` [n, d, d], which do not depend on targets."""
+    """Protocol of a function that returns `Candidates` of targets ``ys``, in the units of ``ys``.
+    Steps may be scaled by ``units`` [n, d, d], matrices that do not depend on targets."""
 
     def __call__(
         self, key: Key, densities: Densities, ys: Points, units: Float[Array, "n d d"], /
@@ -195,7 +195,6 @@ class Proposal(Protocol):
 
 
 def _nodes(value: object) -> Any:
-    """Return nodes [k, d] as an array, or None for None; ValueError for other shapes."""
     if value is None:
         return None
     nodes = convert.floats(value, "nodes")
@@ -205,24 +204,24 @@ def _nodes(value: object) -> Any:
 
 
 class Chains(eqx.Module):
-    r"""Draw candidates by Metropolis-Hastings: a chain from the target, and m from where it ends.
+    r"""Draw candidates by Metropolis-Hastings: one chain from the target, then m from its end.
 
-    With ``langevin``, a step from y proposes
-    :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M \xi`, with the score :math:`s_p` (entries that
-    are not finite count as 0), standard normal :math:`\xi`, the unit M of the prediction, and a
-    new s, which needs no tuning. Otherwise the second term is omitted. More steps add power and
-    keep the level.
+    A step from y proposes :math:`y + \frac{s^2}{2} M M^\top s_p(y) + s M \xi`. Here :math:`s_p` is
+    the score (entries that are not finite count as 0), :math:`\xi` is standard normal, M is the
+    scale matrix of the prediction, and the step size s is redrawn for every step, so it needs no
+    tuning. Without ``langevin`` the term with the score is omitted. More steps add power and keep
+    the level.
 
-    Such steps rarely leave a mode. With ``nodes``, a Gaussian mixture proposes each step with
-    probability 1/2, so that wrong weights of modes are detected too. The mixture is fitted to the
+    These steps rarely leave a mode. With ``nodes``, half of the proposals are instead draws from a
+    Gaussian mixture, so that wrong weights of modes are detected too. The mixture is fitted to the
     log densities of each prediction, starting at the nodes, and never uses a target.
 
     Args:
         n_candidates: Number m of candidates.
         n_steps: Number of steps in each direction.
-        langevin: Whether proposals follow the score.
-        smallest: Smallest s; s is log-uniform.
-        largest: Largest s.
+        langevin: Whether proposals use the score.
+        smallest: Smallest step size s; s is log-uniform.
+        largest: Largest step size s.
         nodes: Points [k, d] in the units of the targets, k >= d + 2, that cover the bulk of all
             predictions, such as 128 draws of a prior; None for no jumps.
 

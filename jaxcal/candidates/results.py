@@ -25,7 +25,7 @@ class ExchangeabilityResult(JudgedResult):
     Attributes:
         p_value: P-value [] of the largest of ``part_statistics``; 1 / (1 + n_resamples), the least
             possible, if ``impossible`` > 0.
-        part_p_values: P-value of each part alone, [g].
+        part_p_values: P-value of each part alone, [g]; the parts are named in ``parts``.
         part_statistics: Statistic of each part, standardized by mean and standard deviation of its
             observed value and null draws, [g].
         ranks: Randomized ranks of the targets among their candidates, [n, 1 + d]: of the log

@@ -165,7 +165,6 @@ def _p_value(result: Any) -> Any:
 
 
 def _reason(result: Any) -> Any:
-    """Return why a result has no verdict, or ""."""
     if isinstance(result, JudgedResult):
         return result.reason
     return np.where(np.isnan(_p_value(result)), "its p-value is not a number", "")
@@ -200,7 +199,6 @@ def _page(report: CheckReport) -> str:
 
 
 def _warnings(report: Any) -> list[str]:
-    """Return the warnings of all results as HTML elements; [] if there are none."""
     texts = [text for one in (*report.tests, *report.estimates) for text in one.warnings()]
     return [_tag("h2", "Before you rely on it"), _list(texts)] if texts else []
 
@@ -230,7 +228,6 @@ def _sources(report: Any) -> list[list[str]]:
 
 
 def _section(result: Result) -> str:
-    """Return the figure and the report of a result as HTML."""
     # the figure of a calibration error compares several estimators, but a check fits one
     drawing = None if isinstance(result, Report) else result.figure()
     picture = "" if drawing is None else f"<p>{image(drawing, dpi=110, alt=shown(result))}</p>"
@@ -286,9 +283,9 @@ def check(
         dependent: Whether observations are in temporal order and may be dependent.
 
     Returns:
-        `CheckReport`, which prints a report; ``to_html(path)`` writes it with figures. The last
-        line is the gain by `jaxcal.repair` (for three or more classes), or the call that computes
-        it, for predictions that can be repaired.
+        `CheckReport`, which prints a report; ``to_html(path)`` writes it with figures. If
+        the predictions can be repaired, the last line is the call of `jaxcal.repair`, with the gain
+        for three or more classes.
 
     Raises:
         ValueError: Shapes or values are wrong; the message names the argument.
@@ -355,7 +352,6 @@ def carried_out(
 
 
 def _count(predictions: PredictionsLike, targets: ArrayLike | None) -> int:
-    """Return the number of observations."""
     if targets is None:
         name = "thetas" if hasattr(predictions, "thetas") else "at_targets"
         return int(np.shape(getattr(predictions, name))[0])

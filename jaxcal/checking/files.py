@@ -50,11 +50,12 @@ def checked(
 
 
 def read(path: Path, columns: Sequence[str] = ()) -> Read:
-    """Return predictions, targets, features, and a text on how the columns were read. Features
-    describe the predictions of a file of scores without scores at nodes; otherwise None.
+    """Return predictions, targets, features, and a text on how the columns were read.
 
-    ``columns``, if any, select the columns of a table, else their names do (`tables.classes_of`).
-    The text is also printed to standard error. BadFile for an unusable file, which it names."""
+    Features [n, q] describe the predictions of a file of scores that has no scores at nodes; for
+    other files they are None. ``columns`` select columns of a table; if empty, column names do
+    (`tables.classes_of`). The text is also printed to stderr. BadFile if the file is unusable.
+    """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])
     if kind not in TABLES:
@@ -120,9 +121,9 @@ def _parquet(path: Path) -> list[tables.Column]:
 
 
 def _csv(text: str, kind: str) -> list[tables.Column]:
-    """Return the columns of a CSV or TSV text. The separator is a tab in .tsv files, else that of
-    comma, semicolon, tab and | which is most frequent in the line of names. Between semicolons,
-    numbers may have a decimal comma."""
+    """Return the columns of a CSV or TSV text. The separator is a tab in .tsv files, else the most
+    frequent of comma, semicolon, tab and | in the header. If it is a semicolon, numbers may have a
+    decimal comma."""
     sign = "\t" if kind == ".tsv" else max(",;\t|", key=text.partition("\n")[0].count)
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=sign)
     names, *lines = [line for line in reader if line] or [[]]
@@ -169,7 +170,6 @@ def _json(text: str) -> list[tables.Column]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object as a dict; Unreadable if a name is repeated."""
     if len(entries := dict(pairs)) < len(pairs):
         raise tables.Unreadable(f"a name is repeated in {', '.join(name for name, _ in pairs)}")
     return entries

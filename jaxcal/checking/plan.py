@@ -153,7 +153,6 @@ def plan(predictions: PredictionsLike, targets: ArrayLike, *, dependent: bool) -
 
 
 def _of_models(predictions: PredictionsLike) -> Plan | None:
-    """Return the plan for predictions in one of the types of this library, or None for others."""
     if isinstance(draws := getattr(predictions, "draws", None), Draws):
         predictions = draws  # the result of mcmc_draws
     match predictions:
@@ -200,8 +199,8 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
 
 
 def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
-    """Return the plan for distributions and arrays. Arrays are class probabilities if targets are
-    integers, else draws; TypeError if they look like class probabilities (rows sum to 1)."""
+    """Return the plan for a distribution or array. An array holds class probabilities if targets
+    are integers, else draws. TypeError if targets are floats and all rows of the array sum to 1."""
     observed = checks.array(targets, "targets")
     integers = any(jnp.issubdtype(observed.dtype, kind) for kind in (jnp.integer, jnp.bool_))
     if is_distribution(predictions):

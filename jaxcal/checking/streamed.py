@@ -1,6 +1,6 @@
 """Run `jaxcal.check` in one pass over batches, with one verdict and one report.
 
-Batches are in memory, or in files (shards), of which parts can be checked alone and merged.
+Batches are in memory or in files (shards). Parts of the shards can be checked alone and merged.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,12 +42,12 @@ FEATURES = 100  # random features of kernel tests
 
 
 class DistanceSums(TableSums):
-    """Sums in cells of the probability of label 1; the result is `distance_from_calibration`."""
+    """Sums per cell, an interval of P(label 1); the result is `distance_from_calibration`."""
 
     key: Key
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
-        """Return `distance_from_calibration` of all observations, from sums in cells."""
+        """Return `distance_from_calibration` of all observations, from the sums per cell."""
         cells = self.table(state).groups
         return distance_from_calibration(
             self.key, cells["predictions"], cells["targets"], counts=cells["counts"], level=level
@@ -55,7 +55,7 @@ class DistanceSums(TableSums):
 
 
 class ReliabilitySums(TableSums):
-    """Sums in cells of the probability of the likeliest class; the result is `reliability`."""
+    """Sums per cell, an interval of the largest class probability; the result is `reliability`."""
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
         """Return the reliability of all observations."""
@@ -161,8 +161,8 @@ def streamed_check(
         predictions: Predictions of a first sample, as in `jaxcal.check`; it may be part of the
             stream.
         targets: Targets of the first sample.
-        inputs: Inputs of the first sample, for `calibration_test`, or features by which the kernel
-            compares predictions, for scores. Batches then are (predictions, targets, inputs).
+        inputs: Inputs of the first sample. `calibration_test` uses them as in `jaxcal.check`; for
+            scores, the kernel on predictions uses them. Batches are (predictions, targets, inputs).
         features: Random features of kernel tests; by default 100.
 
     Returns:
@@ -338,7 +338,6 @@ def _loaded(path: Path) -> StreamState:
 
 
 def _test(fitted_to: Arrays) -> StreamedTest:
-    """Return the `streamed_check` fitted to a first sample."""
     seed = int(fitted_to["seed"])
     features = RandomFeatures(seed, int(fitted_to["n_features"]))
     predictions, targets, *rest = batch_of(

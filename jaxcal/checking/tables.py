@@ -131,7 +131,7 @@ def _flat(columns: Sequence[Column]) -> list[Column]:
 
 
 def _entries(values: Any) -> np.ndarray:
-    """Return floats if all entries can be read as numbers, else texts; None: NaN or ""."""
+    """Return floats if all entries can be read as numbers, else texts. None becomes NaN or ""."""
     array = np.asarray(values)
     if array.dtype.kind == "f":
         return array
@@ -167,7 +167,8 @@ def _labels(name: str, entries: np.ndarray) -> list[str]:
 def _chosen(
     columns: list[Column], chosen: Sequence[str]
 ) -> tuple[Column, list[Column], list[Column], list[str]]:
-    """Return the chosen label column, probability columns, [], and their classes."""
+    """Return the label column, the probability columns, [] and the class of each probability
+    column, as the caller chose them; [] stands for no columns of predicted classes."""
     by_class = {}
     for text in chosen:
         key, equals, name = text.partition("=")
@@ -187,7 +188,8 @@ def _chosen(
 def _roles(
     columns: list[Column],
 ) -> tuple[Column, list[Column], list[Column], list[str]]:
-    """Return label column, probability columns, columns of predicted classes (by names), and []."""
+    """Return the label column, the probability columns, the columns of predicted classes, and [],
+    as determined by names and entries; [] means that the caller chose no classes."""
     labels = [column for column in columns if is_label(column[0])]
     rest = [column for column in columns if all(column is not label for label in labels)]
     rest = [column for column in rest if not _identifies(*column)]
@@ -296,8 +298,9 @@ def _classes(
 
 
 def _readings(names: list[str]) -> list[list[str]]:
-    """Return possible lists of the columns' classes: names with and without words that all share
-    at the start or end; and 0, 1, .. if names without digits repeat or are sorted."""
+    """Return possible lists of classes: the names, in full or without the words that all share at
+    the start, at the end, or both. Also 0, 1, .., if no name has a digit and the names are all
+    equal, or are at least three in alphabetical order."""
     words = [_tokens(name) for name in names]
     head, tail = _alike(words), _alike([each[::-1] for each in words])
     cut = [

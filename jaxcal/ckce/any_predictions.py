@@ -3,8 +3,9 @@ r"""Compute CKCE of distributions, draws, and densities known up to their consta
 The residual of an observation is :math:`\ell(y, \cdot) - E_{Z \sim p}\, \ell(Z, \cdot)`, with
 :math:`\ell` the kernel on targets, or, for a density known up to its constant, the Stein feature of
 its score at the target, in units of the predicted spread. For a calibrated model either residual
-has mean 0 given the prediction. With S draws for the expectation, CKCE is larger by about 1 / S of
-its mean under calibration. All models share kernels, distance, bandwidth and ridge (`compared`).
+has mean 0 given the prediction. If the expectation is a mean of S draws, their noise adds to CKCE
+about 1 / S of the mean of CKCE for a calibrated model. All models have the same kernels, distance,
+bandwidth and ridge (`compared`).
 """
 
 from dataclasses import replace
@@ -135,7 +136,6 @@ def floating(ys: Array) -> DTypeLike:
 
 
 def _gram_and_products(prepared: Fitted, features: WeightedFeatures) -> tuple[Array, Array]:
-    """Return the Gram matrix of the predictions, and inner products of residuals, [n, n] each."""
     assert isinstance(prepared.pairwise, Weighted)
     kernel, divergence = prepared.prediction_kernel, prepared.embedding.divergence
     gram = gram_block(kernel, divergence, features.predictions, features.predictions)
@@ -216,7 +216,7 @@ def compared(
 
 @jax.jit
 def _median(key: Key, predictions: PredictionsLike, ys: Array, spec: Specification) -> Scalar:
-    """Return the median distance of a model's predictions; 0 if none differ or it is not finite."""
+    """Return the median distance of a model's predictions; 0 if all are equal, or if not finite."""
     prepared, _ = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
     median = prepared.bandwidths["prediction"]
     return jnp.where(prepared.notes["identical-predictions"] | ~jnp.isfinite(median), 0, median)

@@ -102,19 +102,18 @@ def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g 
 
 
 def by_probability(problem: Problem) -> Probability:
-    """Return the measure "probability"; the smallest group limits the size of its basis."""
+    """Return the measure "probability". The smallest group limits the number of regressors."""
     z = problem.variables
     columns = problem.stack.shape[2] + (0 if z is None else z.shape[1])
     return Probability(n_components(problem.smallest, columns), z)
 
 
 def default_rank(n: int, m: int) -> int:
-    r"""Return the rank of `compare` for n predictions of m classes: 2 m + 8 n^(1/4), or 128 if that
-    is larger, but at most n.
+    """Return the rank of `compare` for n predictions, min(n, max(128, 2 m + 8 n^(1/4))).
 
-    Eigenvalues far below r = n^(3/4), which is n times the default ridge, are negligible. In a Gram
-    matrix of trace at most 2 n, at most :math:`8 n^{1/4}` exceed r / 4; for a million Dirichlet
-    predictions of 10 classes, 11 exceed r / 10. The kernel's linear part has rank m.
+    Eigenvalues of the Gram matrix far below n^(3/4), n times the default ridge, are negligible. Its
+    trace is at most 2 n, so at most 8 n^(1/4) of its eigenvalues exceed n^(3/4) / 4. (For a million
+    Dirichlet predictions of 10 classes, 11 exceed n^(3/4) / 10.) Its linear part has rank m.
     """
     return min(n, max(128, 2 * m + int(8 * n**0.25)))
 
@@ -159,8 +158,8 @@ def pooled(models: Float[Array, "M n m"]) -> Scalar:
 
     m_k is the median distance of two different predictions of model k, or 0 if all its predictions
     are equal or the median is not finite. With a bandwidth far below m_k, the Gram matrix of model
-    k would be nearly the identity and its CKCE noise; a bandwidth far above m_k only treats a
-    nearly constant model as constant.
+    k would be nearly the identity, and its CKCE would be noise. A bandwidth far above m_k is less
+    harmful: predictions that differ little then count as equal.
     """
 
     def of_one(q: Array) -> Array:
@@ -204,7 +203,6 @@ def compared(
 
 @jax.jit
 def _lags(stack: Array, labels: Array) -> Float[Array, " k"]:
-    """Return the correlation of successive residuals of each model, by `memory`, [k]."""
     return jax.vmap(lambda q: memory(residuals(q, labels), labels[:, None]))(stack)
 
 

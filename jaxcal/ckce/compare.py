@@ -37,21 +37,21 @@ def compare(
 ) -> Comparison:
     r"""Compare how well M models are calibrated: estimate each error and test every difference.
 
-    The measure "probability" is the root mean square error of the probabilities: residuals, one-hot
-    targets minus class probabilities, are regressed on the predictions, and the fit at each
-    observation leaves out its own residual. It needs no bandwidth, ridge or rank. It detects errors
+    The measure "probability" is the root mean square error of the probabilities. Residuals, one-hot
+    targets minus class probabilities, are regressed on the predictions; the fit at an observation
+    does not use its own residual. This measure needs no bandwidth, ridge or rank. It detects errors
     that a linear recalibration would correct, such as over- and underconfidence and wrong
     frequencies of classes. It is 0 for a calibrated model, but also for errors that are not linear
     in the predictions. For distributions, draws and densities known up to a constant, the
-    probabilities are those of "at most the t-quantile" of each coordinate, for ten t, and the
-    regression is on the predicted centre and log scale, so that different kinds of models can be
-    compared. Targets are ranked among one half of a model's draws. The bias of few draws is mostly
-    corrected: from 80 draws on the squared error is within 2 %; that of a wrong model may be too
-    small by up to 7 % with 40 draws, and by up to 24 % with 24.
+    probabilities are P(y <= t-quantile) for each coordinate and ten t. Then the regressors are the
+    predicted centre and log scale, so that different kinds of models can be compared, and targets
+    are ranked among one half of a model's draws. The bias of few draws is mostly corrected: the
+    squared error is within 2 % from 80 draws on. For a wrong model the squared error may be too
+    small by up to 7 % with 40 draws, and by up to 24 % with 24 draws.
     The measure "ckce" is the CKCE of Moskvichev and Sejdinovic, for predictions of any kind.
     The measure "skce" is the squared kernel calibration error of `jaxcal.skce_test`, also for any
     kind: the mean over pairs of observations of k(q, q') times the inner product of their
-    residuals. For classes (SKCE / 2)^1/2 is at most the root mean square error of the
+    residuals. For classes sqrt(SKCE / 2) is at most the root mean square error of the
     probabilities, if no k(q, q) exceeds 1. Errors of opposite signs at similar predictions cancel,
     so a model looks better if its predictions differ by less than the common bandwidth. Compare
     values of CKCE and SKCE, which have no unit, only between models with the same kernels.
@@ -60,18 +60,18 @@ def compare(
     are simultaneous: in simulations at level 95 % all differences were in their intervals in at
     least 93 % of data sets by "probability" and 92 % by "ckce" (`experiments/compare`). Adjusted
     p-values use the largest standardized difference of all pairs; p >= 1 / (n_draws + 1). A model
-    is called worse only if a test of its calibration also rejects, by labels drawn from its class
-    probabilities, or by random signs of residuals for other predictions. So a calibrated model is
+    is called worse only if a test also rejects that it is calibrated. This test draws labels from
+    class probabilities; for other predictions it draws signs of residuals. So a calibrated model is
     seldom called worse, even if labels are rare or the other model was fitted to these labels.
 
     Args:
         key: Random key: typed, legacy or an integer.
         models: A mapping from names to predictions, or a list of them: class probabilities
             [n, m] (or an array [M, n, m]); or numpyro distributions with batch shape [n],
-            `jaxcal.Draws` and `jaxcal.Unnormalized`, also of different kinds. By "ckce" and "skce"
-            residuals are differences of kernel means, or, if any model is a `jaxcal.Unnormalized`
-            or `jaxcal.Scores`, Stein features of scores in units of the predicted spread. Columns
-            of data frames are matched by name.
+            `jaxcal.Draws` and `jaxcal.Unnormalized`, also of different kinds. For "ckce" and "skce"
+            the residual is the kernel at the target minus its predicted mean. If any model is a
+            `jaxcal.Unnormalized` or `jaxcal.Scores`, residuals of all models are Stein features of
+            scores, in units of the predicted spread. Columns of data frames are matched by name.
         targets: Classes 0..m-1, [n], or values [n] or [n, d].
         measure: "probability", "ckce" or "skce". By default "probability", or "ckce" if a model is
             `jaxcal.Scores`, from which ranks of targets cannot be computed.
@@ -157,7 +157,7 @@ def compare(
 
 
 def _measure(measure: object, models: list[PredictionsLike]) -> str:
-    """Return the name of the measure; None chooses one for these models; errors if unknown."""
+    """Return the checked name of the measure. None stands for the default for these models."""
     if measure is None:
         return "ckce" if any(isinstance(model, Scores) for model in models) else "probability"
     if not isinstance(measure, str) or measure not in MEASURES:

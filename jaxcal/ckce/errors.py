@@ -13,9 +13,9 @@ b_j`; intervals invert these tests. `jaxcal.ckce.probability` and `jaxcal.ckce.e
 `Error` for each model; `judged` compares them.
 
 Rare labels may not occur among the observations. So a model is called worse only if its own test,
-by labels drawn from its predictions, rejects it too. If residuals are 0, so is the estimated noise:
-therefore four residuals of uniformly drawn labels are added, as in the interval of Agresti and
-Coull, to the second sum and, if the fit leaves no residuals, to the first.
+by labels drawn from its predictions, rejects it too. The estimated noise must not be 0 if all
+residuals are 0. So four residuals of uniformly drawn labels are added to the second sum, as in the
+interval of Agresti and Coull. If the fit leaves no residuals, they are also added to the first sum.
 """
 
 from collections.abc import Callable
@@ -68,8 +68,8 @@ def without_diagonal(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
 
 
 def added_residuals(key: Key, n: int, m: int, total: Scalar) -> Float[Array, "n m"]:
-    """Return n residuals of uniformly drawn labels, scaled to count as `ADDED` labels in all;
-    ``total`` [] is the sum of the weights of the observations."""
+    """Return n residuals of uniformly drawn labels, scaled so that all together weigh about as much
+    as `ADDED` labels; ``total`` [] is the sum of the weights of the observations."""
     drawn = jax.nn.one_hot(jax.random.randint(key, (n,), 0, m), m, dtype=total.dtype) - 1 / m
     return jnp.sqrt(ADDED / (total + ADDED)) * drawn
 
@@ -110,10 +110,10 @@ class Pairs(NamedTuple):
 
     Attributes:
         second: Variance of the difference of the second sums (see `jaxcal.ckce.errors`).
-        slope: Variance of the difference of the first sums, per unit of the common true value.
-        lead: Variance of the difference of the first sums: ``slope`` times the common value, or a
-            direct estimate if this is clearly larger. If the label noise of two models is the same,
-            ``lead`` is below the variance of either value.
+        slope: Variance of the difference of the first sums, divided by the common true value.
+        lead: Variance of the difference of the first sums: ``slope`` times the mean of the two
+            values, or a direct estimate if this is clearly larger. It is small for models that have
+            the same label noise.
         ratios: Absolute values of draws of the differences, divided by ``error``, [b, M, M].
     """
 
@@ -129,7 +129,7 @@ class Pairs(NamedTuple):
 
 
 def pairs(each: Error, v: Float[Array, "b k"]) -> tuple[Pairs, Float[Array, "b M"]]:
-    """Return `Pairs`, drawn with signs v, and draws of each model's first sum at variance 1."""
+    """Return `Pairs`, drawn with signs v, and draws of first sums scaled to variance 1, [b, M]."""
     flat = each.second.reshape(len(each.second), -1)
     # a first term of 0 has no direction: take the same weight for every block
     some = jnp.any(each.first != 0, axis=1)[:, None]
@@ -170,9 +170,10 @@ def _largest(values: Float[Array, " M"]) -> Scalar:
 
 
 def _reach(drawn: Pairs, gap: Float[Array, "M M"], quantile: Scalar) -> Float[Array, "M M"]:
-    """Return by how much a true difference that is not rejected may exceed ``gap``.
+    """Return the distance from ``gap`` to the largest true difference that is not rejected.
 
-    For a true difference t, the mean true value is at least |t| / 2; the variance grows with it.
+    ``gap`` is the observed difference. For a true difference t the mean of the two true values is
+    at least |t| / 2, and the variance grows with this mean.
     """
     near = quantile * drawn.error
     step = quantile**2 * drawn.slope / 2
@@ -186,8 +187,9 @@ def differences(
 ) -> Differences:
     """Return simultaneous intervals and p-values of every pair.
 
-    ``wrong`` [M]: p-values of "this model is calibrated". The worse of two models is miscalibrated,
-    so p-values are at least its entry of ``wrong``; intervals contain 0 if p_adjusted > level.
+    ``wrong`` [M]: p-values of "this model is calibrated". If models differ, the worse model
+    is not calibrated: so the p-value of a pair is at least ``wrong`` of its worse model. Intervals
+    contain 0 if p_adjusted > level.
     """
     gap, error, b = values[:, None] - values[None], drawn.error, len(drawn.ratios)
     good = jnp.isfinite(gap) & jnp.isfinite(error)
@@ -218,10 +220,11 @@ def value_interval(
 ) -> tuple[Scalar, Scalar]:
     r"""Return the ends of the interval of values T >= 0 that tests at ``level`` do not reject.
 
-    Draws for a true T are :math:`T + \sqrt{s T} Z + v^\top G v` with s = ``slope``, draws Z in
-    ``normal``, and draws of the last term in the columns of ``terms``: by noise of the residuals,
-    and of a calibrated model. The interval is the union for both. Each draw equals ``value`` at one
-    T (0 if there is none) and exceeds it at larger T, so quantiles of these T invert the tests.
+    Draws for a true T are :math:`T + \sqrt{s T} Z + v^\top G v`, with s = ``slope`` and Z in
+    ``normal``. Draws of the last term are in ``terms``: column 0 for the noise of the residuals,
+    column 1 for a calibrated model. The result is the union of the intervals by either column. Each
+    draw equals ``value`` at one T (0 if there is none) and exceeds it at larger T, so quantiles of
+    these T invert the tests.
     """
     gaps = value - terms
     first = jnp.sqrt(slope) * normal[:, None]
@@ -245,7 +248,7 @@ def order_statistic(
 @jax.jit
 def judged(key: Key, each: Error, level: float | Scalar, most: float | Scalar) -> Contents:
     """Return the fields of a `Comparison` of M errors, stacked in ``each``; ``most`` is the largest
-    possible value. Fields that only a kernel fills are 0."""
+    possible value. Fields that only the measures "ckce" and "skce" have are 0."""
     n_draws, k = each.null.shape[1], each.first.shape[1]
     drawn, normal = pairs(each, signs(key, n_draws, k, each.value.dtype))
     valued = jnp.isfinite(each.value) & jnp.isfinite(each.slope) & (each.nonfinite == 0)

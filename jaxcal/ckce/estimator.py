@@ -99,7 +99,7 @@ def ckce(
     model it converges to 0; at finite n label noise adds :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 -
     \|q_i\|^2)` on average (for classes, without ``similarity``). The ridge shrinks errors in
     directions in which predictions vary little. Compare values only at equal n, ridge and kernel.
-    Derivatives exist at equal predictions too, and include that of the median distance.
+    Differentiable, also at equal predictions; the median distance is differentiated too.
 
     Args:
         predictions: Class probabilities q [n, m], or any other predictions that `jaxcal.compare`
@@ -107,9 +107,9 @@ def ckce(
         targets: Classes 0, .., m - 1, [n]; or values, [n] or [n, d].
         key: Random key, required for predictions other than class probabilities.
         given: Further variables to condition on, [n] or [n, a]: the kernel on predictions is
-            multiplied by ``given_kernel``. For group numbers and the kernel `Equal`, the sum of
-            ``contributions`` over a group of n_g observations is the CKCE of the group at the ridge
-            ``ridge`` n / n_g. For class probabilities only, like ``similarity`` and `LowRank`.
+            multiplied by ``given_kernel``. (If ``given`` are group numbers and the kernel is
+            `Equal`, ``contributions`` of n_g members of a group add up to the CKCE of the group at
+            ridge ``ridge`` n / n_g.) For class probabilities only, like ``similarity``, `LowRank`.
         given_kernel: Kernel on ``given``; an unset bandwidth is set to the median distance.
         solver: `Exact`, or `LowRank` for more than about 10,000 observations.
         prediction_kernel: As in `jaxcal.compare`.

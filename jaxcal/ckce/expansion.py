@@ -5,15 +5,16 @@ For kernel features phi and a fixed ridge lambda, fitted coefficients estimate t
 .. math:: \hat\theta - \theta = \hat A^{-1} \tfrac1n \sum_i \xi_i, \qquad
           \xi_i = \phi_i (r_i - \theta^\top \phi_i)^\top - \lambda \theta, \quad E \xi_i = 0,
 
-exactly, with residuals r and :math:`\hat A = \frac1n \sum_i \phi_i \phi_i^\top + \lambda`. So
+exactly, with residuals r and :math:`\hat A = \frac1n \sum_i \phi_i \phi_i^\top + \lambda`.
+With :math:`A = E \hat A`,
 
 .. math:: \|\hat\theta\|^2 - \|\theta\|^2 =
           \tfrac1n \sum_i 2 \langle \theta, A^{-1} \xi_i \rangle
           + \tfrac1{n^2} \sum_{i, j} \langle A^{-1} \xi_i, A^{-1} \xi_j \rangle
           + \text{rest},
 
-where the code omits i = j. The rest, from :math:`\hat A - A` with :math:`A = E \hat A`, is 0 given
-the predictions of a calibrated model, else smaller than the first sum by a factor n^(-1/2).
+where the code omits i = j. The rest, due to :math:`\hat A - A`, is 0 given the predictions of a
+calibrated model. Otherwise it is smaller than the first sum by a factor n^(-1/2).
 
 SKCE is the squared norm of the mean :math:`\mu` of :math:`\phi_i r_i^\top`, the limit of
 :math:`\lambda^2` CKCE for large ridges: A is replaced by 1, the rest is 0, and
@@ -128,12 +129,12 @@ def by_features(
     weights: Float[Array, " n"],
     n_draws: int,
 ) -> tuple[Error, Scalar]:
-    r"""Return the `Error` of CKCE, or of SKCE if ``ridge`` is None, and the trace of F F^T, [].
+    """Return the `Error` of CKCE, or of SKCE if ``ridge`` is None, and the trace of F F^T, [].
 
-    The features F [n, r] of the Gram matrix F F^T are computed twice: for A = F^T F + sum(weights)
-    ridge I, and then as F V with its eigenvectors V, which make A diagonal, so that the product of
-    an observation with itself costs O(r). ``keys``: one for blocks and draws, one for `signs`.
-    ``weights`` are 0 or 1.
+    F [n, r] are the ``features``; F F^T is the Gram matrix. A first pass computes F^T F and, for
+    CKCE, its eigenvectors V. A second pass uses F V: in it A = F^T F + sum(weights) ridge I is
+    diagonal, and the product of an observation with itself costs O(r). ``keys``: one for blocks and
+    draws, one for `signs`. ``weights`` are 0 or 1.
     """
     n = points.shape[0]
     sums = normal_equations(features, points, residuals, weights, side=min(n, TILE))
@@ -181,11 +182,12 @@ def summed(
     r"""Return sums over k blocks, inner products of the blocks' second influences [k, k], and draws
     of the value for a calibrated model.
 
-    ``parts(*rows)`` returns w [n, r] and e [n, p], whose outer products are the second influence,
-    and further arrays [n], whose sums over blocks [k] are returned. ``rows``: points, residuals,
-    added residuals, weights. ``drawn``: see `Noise`. ``keys``: for blocks, and for draws. Up to
-    `BLOCKS` observations are a block each. More are assigned to blocks at random, and labels are
-    drawn once (blocks then get normal factors). Memory 2 k r p + 2 k^2 beyond the data.
+    ``parts(*rows)`` returns w [n, r], e [n, p] and further arrays [n]. The outer product of w_i and
+    e_i is the second influence of observation i. Sums over blocks, [k], are those of the further
+    arrays. ``rows``: points, residuals, added residuals, weights. ``drawn``: see `Noise`. ``keys``:
+    for blocks, and for draws. Up to `BLOCKS` observations are a block each. More are assigned to
+    blocks at random. Then labels are drawn once, and each draw of the value multiplies the blocks
+    by normal numbers. Memory 2 k r p + 2 k^2 beyond the data.
     """
     deal_key, null_key = keys
     if rows[0].shape[0] <= BLOCKS:
@@ -201,8 +203,8 @@ def summed(
 def _in_blocks(
     key: Key, parts: Callable[..., tuple[Array, ...]], rows: tuple[Array, ...], drawn: Array
 ) -> tuple[list[Array], Array, Array]:
-    """Return the sums over random blocks of `summed`, and the inner products [k, k] of the blocks'
-    second influences: with the residuals e of ``parts``, and with the residuals ``drawn``."""
+    """Return sums and inner products as in `summed`, for random blocks. The inner products [k, k]
+    are returned twice: with the residuals e of ``parts``, and with the residuals ``drawn``."""
     places, real = deal(key, rows[0].shape[0])
     side = places.shape[1]
     tile = 2 ** max(0, min(TILE // side, BLOCKS).bit_length() - 1)  # blocks at a time
@@ -280,7 +282,7 @@ def _error(
     """Return an `Error` with centred influences, without products of observations with themselves.
 
     ``slope`` is the variance of the first sum divided by the value. Label noise is included in
-    both terms, so that the ratio is bounded where the value is 0. ``noise``: sum of the
+    numerator and denominator, so that the ratio is bounded for a value of 0. ``noise``: sum of the
     products of each b_i with itself. ``share`` [k]: weights of the blocks, of sum 1.
     """
     rows = jnp.sum(second, axis=1)

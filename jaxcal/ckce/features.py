@@ -44,13 +44,13 @@ def primal_fit(
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[solvers.Fit, Scalar]:
-    r"""Return CKCE for F = features(points), see `jaxcal.ckce.features`, and the trace of F F^T.
+    r"""Return the `Fit` of CKCE for F = features(points), and the trace of F F^T.
 
-    The first pass over blocks of rows gives :math:`\theta = (F^\top F + n\lambda I)^{-1} F^\top R`,
-    the second contributions and influence. ``height``: the largest k(q, q). ``whole``: the trace
-    of K, for the bound on the error of F F^T; None if F F^T = K. ``mesh``: devices that share the
-    rows. Cost 2 n p^2 + p^3 / 3, memory O(tile p + p^2). Source: App. B, which omits the cost of
-    F^T F.
+    Symbols are those of `jaxcal.ckce.features`. The first pass over blocks of rows gives
+    :math:`\theta = (F^\top F + n\lambda I)^{-1} F^\top R`, the second pass gives contributions and
+    influence. ``height``: the largest k(q, q). ``whole``: the trace of K, for the bound on the
+    error of F F^T; None if F F^T = K. ``mesh``: devices among which the rows are divided. Cost
+    2 n p^2 + p^3 / 3, memory O(tile p + p^2). Source: App. B, which omits the cost of F^T F.
     """
     n = points.shape[0]
     # rows of weight 0 fill the last block

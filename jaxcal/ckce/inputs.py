@@ -125,10 +125,10 @@ def residuals(
 ) -> Float[Array, "n m"]:
     r"""Return residuals :math:`S^\top (e_{y_i} - q_i)`, whose inner products are the entries of D.
 
-    With :math:`\Lambda = S S^\top` the values of the kernel :math:`\ell` on classes,
-    :math:`D_{ij} = (e_{y_i} - q_i)^\top \Lambda (e_{y_j} - q_j)` equals, for Z_i drawn from q_i,
-    :math:`\ell(y_i, y_j) - E\ell(Z_i, y_j) - E\ell(y_i, Z_j) + E\ell(Z_i, Z_j)`, a sum that
-    loses digits. ``root``: S; None for I. Source: Moskvichev and Sejdinovic, Section 3.1.
+    :math:`D_{ij} = (e_{y_i} - q_i)^\top \Lambda (e_{y_j} - q_j)`, and :math:`\Lambda = S S^\top`
+    holds the values of the kernel :math:`\ell` on classes. For Z_i drawn from q_i, this equals
+    :math:`\ell(y_i, y_j) - E\ell(Z_i, y_j) - E\ell(y_i, Z_j) + E\ell(Z_i, Z_j)`, with smaller
+    rounding errors. ``root``: S; None for I. Source: Moskvichev and Sejdinovic, Section 3.1.
     """
     plain = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype) - q
     return plain if root is None else plain @ root

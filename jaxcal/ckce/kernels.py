@@ -74,7 +74,7 @@ def median_bandwidth(xs: Points) -> Scalar:
 
     As in `jaxcal.kernels.bandwidths.median_heuristic`, all pairs are compared for n up to 512, and
     pairs of 512 points, chosen by their values, for larger n. The result is 1 if all points are
-    equal or there is only one. Its derivative is that of the one or two pairs that attain it.
+    equal or there is only one. Only the pair or two pairs at the median affect its derivative.
     """
     if len(xs) < 2:
         return jnp.ones((), xs.dtype)
@@ -109,8 +109,9 @@ def check_bandwidth(kernel: KernelLike, q: int) -> None:
 def conditioned(
     kernel: KernelLike, q: Points, condition: tuple[Float[Array, "n a"], KernelLike] | None
 ) -> tuple[KernelLike, Float[Array, "n e"], dict[str, Scalar]]:
-    """Return the kernel times that of ``condition``, a pair (variables, kernel on them) or None;
-    its points [q, variables]; and {"given": bandwidth of the second kernel, if it was unset}."""
+    """Return the kernel times the kernel of ``condition``, a pair (variables, kernel on them); the
+    points [q, variables] of this product; and {"given": bandwidth of the second kernel}, or {} if
+    its bandwidth was set. For the condition None, return kernel, q and {}."""
     if condition is None:
         return kernel, q, {}
     variables, on_variables = condition

@@ -66,7 +66,7 @@ def n_components(n: int, m: int) -> int:
 
 
 class Basis(NamedTuple):
-    """Map from predictions to a constant and linear functions, orthonormal over observations."""
+    """Regressors: a constant and linear functions of predictions, orthonormal over observations."""
 
     constant: Scalar
     mean: Float[Array, " m"]
@@ -101,9 +101,9 @@ class Basis(NamedTuple):
 def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) -> Basis:
     """Return the basis for the predictions with positive weight.
 
-    Eigenvalues have errors of eps times the largest, plus the squared error of the mean. If one of
-    the kept ones is below 100 eps times the largest, or 10,000 times that square, the decomposition
-    is repeated about a corrected mean, with directions scaled to deviations of about 1.
+    Eigenvalues have errors of eps times the largest, plus the squared error e^2 of the mean. If a
+    kept eigenvalue is below 100 eps times the largest, or below 10,000 e^2, the decomposition is
+    repeated about a corrected mean, with directions scaled to deviations of about 1.
     """
     total, eps = jnp.sum(weights), float(jnp.finfo(q.dtype).eps)
     mean = weights @ q / total
@@ -129,9 +129,10 @@ def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) 
 
 
 class Probability(eqx.Module):
-    """The measure "probability" of class probabilities: a regression on a `Basis` of ``rank``
-    columns from the predictions and further ``variables``; ``largest`` bounds the squared error.
+    """The measure "probability" of class probabilities, a regression of residuals on a `Basis`.
 
+    ``rank``: number of columns of the basis. ``variables``: further regressors, or None.
+    ``largest``: upper bound of the squared error.
     Cost O(n m (rank + m)) and n_draws min(n, 1024) rank m multiplications, memory O(n m).
     """
 
@@ -172,8 +173,8 @@ def by_regression(
 ) -> Error:
     """Return the error from the regression of residuals d on functions x of the predictions.
 
-    ``weights`` are 0 or 1. ``keys``: for blocks, drawn residuals and signs. ``variance``: that of
-    a residual, in any direction, if labels or ranks are uniform. ``rank``: columns of `Basis`.
+    ``weights`` are 0 or 1. ``keys``: for blocks, drawn residuals and signs. ``variance``: of
+    the residual of a uniform label or rank, in one direction. ``rank``: columns of the `Basis`.
     """
     deal_key, null_key, signs_key = keys
     total = jnp.sum(weights)
@@ -194,9 +195,9 @@ def by_regression(
     coefficients, sums = jnp.split(moments, 2)
 
     def parts(x: Array, d: Array, added: Array, weight: Array) -> tuple[Array, ...]:
-        """Return w and e, whose outer products w_i e_i^T are the vectors b (e includes ``added``);
-        the first influences, of the data and of ``added``; squared norms of the vectors a and b;
-        and weights."""
+        """Return w and e, with the vectors b_i = w_i e_i^T (e includes ``added``); the first
+        influence of the data; the first influence of ``added``; squared norms of a; squared norms
+        of b; weights."""
         f, leverage, inflation, pulled = columns(x, weight)
         fitted = f @ coefficients
         without = (fitted - leverage[:, None] * d) * inflation[:, None]
@@ -222,9 +223,9 @@ def by_regression(
 
 
 def unseen(square: Scalar, coefficients: Float[Array, "r p"]) -> Scalar:
-    """Return the factor of added residuals in the first sum: the root of 2 if the fit leaves no
-    residuals, as for equal labels (the sum then has the variance of a frequency by Agresti and
-    Coull), else 0. ``square``: sum of squares of the residuals that are fitted."""
+    """Return the factor by which added residuals enter the first sum: sqrt(2) if the fit leaves no
+    residuals, as for equal labels, else 0. With sqrt(2) the sum has the variance of a frequency by
+    Agresti and Coull. ``square``: sum of squares of the residuals before the fit."""
     left = square - jnp.sum(coefficients**2)
     return jnp.where(left <= 100 * jnp.finfo(left.dtype).eps * square, 2**0.5, 0.0)
 
@@ -234,10 +235,10 @@ def slope(
 ) -> Scalar:
     r"""Return the slope s: the sum over ``first`` has variance s T if the true value is T.
 
-    The sum of squares of ``first`` has mean s T + N; label noise adds N, 4 times the sum of squares
-    of ``second``. This gives one estimate of s. At T = 0 another is N / ``alone``, with ``alone``
-    the sum of products of observations with themselves. The result is their mean with weights T
-    and :math:`\sqrt{2 N}`, which is two standard errors of ``value`` at T = 0.
+    Let Q and N / 4 be the sums of squares of ``first`` and ``second``. Q has mean s T + N, where
+    label noise adds N. So one estimate of s is (Q - N) / T; another, for T = 0, is N / ``alone``,
+    with ``alone`` the sum of the products of observations with themselves. The result is the mean
+    of both with weights T and :math:`\sqrt{2 N}`, two standard errors of ``value`` at T = 0.
     """
     noise, true = 4 * jnp.sum(second**2), at_least(value, 0)
     weight = jnp.sqrt(2 * noise)
@@ -247,8 +248,8 @@ def slope(
 
 
 def says(q: Float[Array, "n m"], labels: Int[Array, " n"], weights: Float[Array, " n"]) -> Says:
-    """Return `Says`: for each class, predicted probabilities one standard deviation below and above
-    their mean, and frequencies there, by linear regression of the class indicator on them."""
+    """Return `Says`: for each class, its mean probability minus and plus one standard deviation,
+    and its frequency at these two probabilities, by linear regression."""
     total = jnp.sum(weights)
     y = jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype)
     mean, occurs = weights @ q / total, weights @ y / total
@@ -364,11 +365,11 @@ def _error(
 
 
 def extrapolated(at: Callable[[Array], Events], ranks: Ranked) -> Float[Array, "n p"]:
-    """Return the function ``at`` of ranks, extrapolated to infinitely many points, up to O(m^-2).
+    """Return the values of ``at`` (such as `residuals`) for ranks among infinitely many points.
 
     Ranks among m points have a bias of O(1 / m), by which wrong predictions look less wrong. Ranks
-    among half of the points have twice this bias. So the result is 2 at(ranks) - at(ranks by half)
-    where half of the points resolve the level. The mean under calibration does not change.
+    among half of the points have twice this bias. So the result is 2 at(ranks) - at(ranks by half),
+    up to O(m^-2). It is at(ranks) for levels that half of the points do not resolve.
     """
     plain, levels = at(ranks.coordinates)
     halves = (at(ranks.halves[:, 0])[0] + at(ranks.halves[:, 1])[0]) / 2

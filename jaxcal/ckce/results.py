@@ -28,7 +28,7 @@ class CKCE(Result):
             of two models has the standard error std(influence_1 - influence_2) / sqrt(n).
         ridge: Ridge used, [].
         bandwidths: Bandwidths set for kernels without one, by "prediction", "target", "given".
-        notes: Sizes [] of possible problems, by the codes of warnings.
+        notes: Size [] of each possible problem, by the code of its warning.
         rounding: Bound on the error of the estimate by rounding, an unfinished solve and an omitted
             part of the Gram matrix, [].
         approximation: How the Gram matrix was approximated; None if it was exact.
@@ -222,9 +222,10 @@ class Comparison(Result):
 
     @property
     def error(self) -> Float[Array, " M"]:
-        """Root of ``corrected``, [M]. By "probability", with error e_k of P(class k): the root of
-        the mean of (e_1^2 + .. + e_m^2) / 2, which is e_1^2 if m = 2; for other predictions, the
-        root mean square error of P(y <= t-quantile) over all levels t and coordinates."""
+        """Root of ``corrected``, [M]. By "probability" with errors e_k of P(class k), it is the
+        root of the mean of (e_1^2 + .. + e_m^2) / 2; for m = 2 the root mean square of e_1. For
+        other predictions, it is the root mean square error of P(y <= t-quantile) over all levels t
+        and coordinates."""
         return jnp.sqrt(self.corrected)
 
     def ranking(self) -> list[str]:
@@ -290,7 +291,6 @@ class Comparison(Result):
         return said + [(self._why(k), True) for k in without_value]
 
     def _of_classes(self) -> Sentences:
-        """Return the sentences on equal labels and on equal predictions of classes."""
         if self.says is None:
             return []
         ends, true = (np.asarray(a) for a in self.says)

@@ -53,12 +53,12 @@ def rounding(
 ) -> Scalar:
     r"""Return a bound on the rounding error of the estimate, []; the error is usually much smaller.
 
-    With the symbols of `jaxcal.ckce.solvers`, an error E of K (its entries or its factor are
-    rounded) changes the estimate by :math:`Tr(B^\top (2 n \lambda A^{-1} - I) E B)`, at most
-    :math:`\|E\| \|B\|^2`. A residual r = R - A B of the solve changes it by at most :math:`2 \|B\|
-    \|r\|`. Both hold to first order, for :math:`\|E\|` far below :math:`n \lambda`; otherwise the
-    bound is the largest possible exact value, :math:`\|R\|^2 / 4 n \lambda`. E is estimated as 8
-    roundings per entry, plus ``dropped``, the trace of an omitted part of K, over n^1/2.
+    Symbols are those of `jaxcal.ckce.solvers`. Rounding errors E of K change the estimate by
+    :math:`Tr(B^\top (2 n \lambda A^{-1} - I) E B)`, at most :math:`\|E\| \|B\|^2`. A residual
+    r = R - A B of the solve changes it by at most :math:`2 \|B\| \|r\|`. These first-order bounds
+    need :math:`\|E\|` far below :math:`n \lambda`; otherwise the result is the largest possible
+    estimate, :math:`\|R\|^2 / 4 n \lambda`. For :math:`\|E\|` the code takes 8 eps n^(1/2) max
+    k(q, q) + n^(-1/2) ``dropped``, where ``dropped`` is the trace of an omitted part of K.
     """
     error = 8 * jnp.finfo(estimate.dtype).eps * sizes.height * n**0.5 + dropped / n**0.5
     share = error / (n * ridge)

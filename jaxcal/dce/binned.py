@@ -103,8 +103,8 @@ def binned_ece(
         predictions: Probabilities v of label 1, [n].
         targets: Labels y, 0 or 1, or means of labels, [n].
         edges: The number b of bins of equal width on [0, 1], or edges from 0 to 1, [b + 1].
-        shift: Shift to the right of bins of equal width, in bin widths, in [0, 1); if it is not 0,
-            one bin is added. ValueError for a shift of ``edges`` that are an array.
+        shift: Shift to the right of bins of equal width, in bin widths, in [0, 1). A shift other
+            than 0 adds one bin, and raises ValueError if ``edges`` is an array.
         weights: Weights of the observations, [n], >= 0.
 
     Returns:

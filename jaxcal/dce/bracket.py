@@ -70,9 +70,10 @@ INTERVALS_MOST = 20_000  # most different predictions for which `_best` is calle
 
 
 class Measures(NamedTuple):
-    """All measures of ordered data: ``mean`` is the absolute mean residual, ``ece`` is unbinned,
-    ``groups`` is the result of `moved`, ``lower`` is a pair of a lower and an upper bound of the
-    lower distance, and ``random`` is that of `SurrogateCE`; the other fields are errors."""
+    """Measures of ordered data. ``mean`` is the absolute mean residual, ``ece`` the unbinned
+    ECE, ``random`` the `SurrogateCE.random`, ``groups`` the mean of |v - mean label of its
+    group|, and ``lower`` a lower and an upper bound of the lower distance. Other fields are
+    calibration errors."""
 
     mean: Scalar
     ece: Scalar
