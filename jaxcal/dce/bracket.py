@@ -87,7 +87,7 @@ class Measures(NamedTuple):
     lower: tuple[PyTree, PyTree]
 
     def by_name(self) -> dict[str, Scalar]:
-        """Return the measures of a report by name; the lower distance is the mean of its bounds."""
+        """Return reported measures by name; "lower distance" is the mean of its two bounds."""
         names = {
             "ECE": self.binned.value,
             "smooth": self.smooth,
@@ -101,8 +101,8 @@ class Measures(NamedTuple):
 
 
 def measures_of(data: Ordered, accuracy: float | int, bins: int) -> tuple[Measures, Vector]:
-    """Return all measures that bound the distance, and the witness of the smooth error in the
-    original order, [n]. ``accuracy`` and ``bins`` are as in `distance_from_calibration`."""
+    """Return the `Measures`, and the witness [n] of the smooth error (`SmoothCE`) in the original
+    order. ``accuracy`` and ``bins`` are as in `distance_from_calibration`."""
     traced = any(isinstance(leaf, Tracer) for leaf in data)
     bins = checks.integer(bins, "bins")
     distribution, atom = data, None
@@ -138,7 +138,7 @@ def _measured(
 
 
 def bracket_of(measures: Measures, n: int) -> Bracket:
-    """Return the `Bracket`. Bounds that cross by at most 16 n^1/2 eps are taken as rounded."""
+    """Return the `Bracket`. Crossing bounds become equal if within 16 n^1/2 eps, otherwise NaN."""
     low, high, lower, upper = _bounds(measures, n**0.5)
     # outside of jit, which would sort the names: of equal bounds the first is the source
     by_name = dict(zip(LOWER, lower, strict=True)), dict(zip(UPPER, upper, strict=False))

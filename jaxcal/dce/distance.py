@@ -52,8 +52,8 @@ class DistanceResult(JudgedResult):
         bracket: Certified bounds of the true distance for these data.
         interval: Interval of the distance in the population, with confidence 1 - ``level``.
         measures: Measures of calibration by name, each []; "ECE" is the usual binned ECE.
-        population: The same interval, with the quantities that give its high end.
-        p_value: P-value of "calibrated", [].
+        population: `PopulationBounds`: the same interval, and the terms that make up its high end.
+        p_value: P-value of the hypothesis "calibrated", [].
         statistic: Statistic of the test, []: the squared Laplace kernel calibration error, or the
             surrogate interval error.
         null_samples: Draws of the statistic under calibration, [b].
@@ -70,8 +70,8 @@ class DistanceResult(JudgedResult):
             p-values adjusted by Holm's method, [m], which decide the verdicts; otherwise None.
         least_p_value: Smallest p-value that any labels could give, [], for at most ten
             observations; None for more.
-        counts: For grouped data, number of labels of each group, [n], of which ``targets`` are the
-            means; otherwise None.
+        counts: For grouped data, the number of labels of each group, [n]; ``targets`` are then the
+            means of these labels. Otherwise None.
     """
 
     _plots: ClassVar[tuple[str, ...]] = ("reliability.bracket", "reliability.with_witness")
@@ -119,8 +119,8 @@ class DistanceResult(JudgedResult):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Return sizes or flags of possible problems by warning code, the largest of all classes
-        for ``notion="class-wise"``; 0 or False: no problem."""
+        """Return a size or flag of each possible problem, by warning code; 0 or False: no problem.
+        For ``notion="class-wise"`` each value is the largest of all classes."""
         if self.batch_shape:
             members = range(len(self.p_value))
             every = [jax.tree.map(lambda leaf, k=k: leaf[k], self).notes for k in members]
@@ -206,7 +206,7 @@ def _adjusted(p_values: Array) -> Array:
 
 
 def _repeated(v: np.ndarray, y: np.ndarray) -> int:
-    """Return the number of observations that repeat an earlier one; 0 if chance can explain it."""
+    """Return how many observations equal an earlier one; 0 if that many are likely by chance."""
     both = Classes(jnp.asarray(np.stack([1 - v, v], axis=1)))
     return int(n_repeated(jnp.asarray(y), both))
 
@@ -231,10 +231,10 @@ def distance_from_calibration(
 
     Computes a certified bracket of the true distance for the data, a confidence interval of the
     true distance in the population, and a p-value of "calibrated", exact for independent labels 0
-    or 1. The low end of the interval is a bound of the mean of dual functions of the lower
-    distance, evaluated on data that did not determine them. The high end is the mean distance of
-    predictions to mean labels of groups, chosen without labels, plus the confidence radius of one
-    mean. The grid is coarser under jit and vmap: the lower bound may be smaller by up to 2e-3.
+    or 1. The low end of the interval is a confidence bound of the lower distance. The high end is
+    the mean of |prediction - mean label of its group|, plus a confidence radius; groups are chosen
+    without labels. Under jit and vmap a coarser grid may make the lower bound of the bracket
+    smaller, by up to 2e-3.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -251,23 +251,23 @@ def distance_from_calibration(
             sign, such as overconfidence, far more often, and errors of one sign less often
             (`experiments/distance_tests`): choose before looking at the data.
         null: "redraw" draws labels from the predictions, which is exact for independent labels 0 or
-            1; "signs" gives residuals random signs. None is "signs" for means of labels outside of
-            jit, else "redraw" (under jit means of labels then give a p-value of NaN).
+            1; "signs" gives residuals random signs. None: "signs" if targets are means of labels,
+            else "redraw". Under jit None is "redraw"; for means of labels the p-value is then NaN.
         accuracy: As in `jaxcal.dce.surrogate_interval_ce`, for the surrogate interval error.
         bins: Number of bins of the binned ECE.
         notion: For class probabilities: "top-label", or "class-wise" for a batch of m results,
             whose verdicts use `p_adjusted`.
-        counts: Number of labels of each group of grouped data, [n] integers; ``targets`` of them
-            are 1. Each label is an observation with the weight of its group, but time and memory
-            depend on the number of groups only. Outside of jit only. `jaxcal.dce.Table` makes such
-            groups from any number of observations.
+        counts: Number of labels of each group of grouped data, [n] integers; ``targets`` is then
+            the number of labels 1 of each group. Each label is an observation with the weight of
+            its group, but time and memory depend on the number of groups only. Outside of jit only.
+            `jaxcal.dce.Table` makes such groups from any number of observations.
 
     Returns:
         `DistanceResult`. Under jit, NaN in the data gives NaN everywhere.
 
-    Cost: a sort of n observations; O(m log m) for m different predictions (under jit m = n), O(m^2)
-    for the best intervals if m <= 20,000; and ``n_draws`` draws of m labels or groups, of 8,192
-    cells if m is larger, or of n labels if there are weights.
+    Cost: a sort of n observations, and O(m log m) for m different predictions (under jit m = n).
+    The best intervals take O(m^2) and are left out if m > 20,000. Each of ``n_draws`` draws is of
+    min(m, 8192) groups or, with weights, of n labels.
 
     Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper
     constants.

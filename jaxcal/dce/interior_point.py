@@ -5,12 +5,12 @@ r"""Solve the linear program of the lower distance by an interior-point method o
 
 Variables a, b are dual functions for labels 0 and 1 at positions u; g are the gaps of u, and p^0,
 p^1 the masses of the labels. The bounds -1 exclude no optimum. The number of steps is fixed, for
-jit and vmap. The Newton matrix is block tridiagonal with 2 x 2 blocks. Its elimination
+jit and vmap. The Newton matrix is block tridiagonal with 2 x 2 blocks: E_i couples neighbours, and
+C_i is a diagonal block without its couplings. Block elimination starts with T_1 = C_1:
 
 .. math:: T_{i+1} = C_{i+1} + (E_i^{-1} + T_i^{-1})^{-1}
 
-with C_i the diagonal blocks without couplings E_i, and T_1 = C_1, only adds positive definite
-blocks, which loses no digits. Determinants of blocks may lose digits, so they have a minimum.
+All terms are positive definite, so sums lose no digits. Determinants of blocks have a lower bound.
 Source: Blasiok et al. (2023), eq. 21; Mehrotra (1992).
 """
 
@@ -34,8 +34,8 @@ Blocks = Float[Array, "*m 3"]  # symmetric 2 x 2 matrices: entries aa, ab, bb
 
 
 class Parts(NamedTuple):
-    """One number per inequality: ``slopes``, upper bounds of the changes of a, b, -a and -b;
-    ``bounds``: (1 - u) a + u b <= 0, a >= -1, b >= -1."""
+    """One number per inequality: ``slopes`` for a_{i+1} - a_i <= g_i, the same for b, -a and -b;
+    ``bounds`` for (1 - u) a + u b <= 0, a >= -1 and b >= -1."""
 
     slopes: Float[Array, "m-1 4"]
     bounds: Float[Array, "m 3"]
@@ -55,8 +55,8 @@ class ChainProgram(NamedTuple):
 
 
 class ChainSolution(NamedTuple):
-    """Dual functions ``a``, ``b`` [m]; ``at`` [m], the mass that a coupling assigns to calibrated
-    predictions u; ``gap`` [], complementarity plus the coupling's deviation from the masses."""
+    """Dual functions ``a``, ``b`` [m]. ``at`` [m]: masses of calibrated predictions u in the best
+    coupling. ``gap`` []: complementarity, plus the error of the coupling's mass constraints."""
 
     a: Vector
     b: Vector
@@ -93,8 +93,8 @@ def _times(x: Blocks, z: Array) -> Array:
 
 
 def _newton(program: ChainProgram, d: Parts) -> tuple[Blocks, Array]:
-    """Return the inverse pivots [m, 3] and couplings [m, 2] (last row 0) of the block elimination
-    of G' diag(d) G, with G the linear map `_rows`."""
+    """Factor G' diag(d) G, with G the linear map `_rows`, by block elimination. Return the inverse
+    pivots, [m, 3], and the couplings, [m, 2], whose last row is 0."""
     couplings = d.slopes[:, :2] + d.slopes[:, 2:]
     share, calibrated = program.shares, d.bounds[:, :1]
     mixed, ends = share[:, :1] * share[:, 1:] * calibrated, share**2 * calibrated + d.bounds[:, 1:]
@@ -159,8 +159,8 @@ def _longest(x: Parts, dx: Parts) -> Scalar:
 
 
 def _best(program: ChainProgram, point: PyTree, old: PyTree) -> PyTree:
-    """Return two pairs, (minus the objective, (a, b)) and (``gap``, ``at``) of `ChainSolution`:
-    each is the pair in ``old`` or of ``point``, whichever has the smaller first entry."""
+    """Return ``old``, the pairs (minus the objective, (a, b)) and (``gap``, ``at``), where a pair
+    is replaced by that of ``point`` if the latter has a smaller first entry."""
     z, slack, price = point
     deviation = jnp.sum(jnp.abs(program.masses - _columns(program, price)))
     offers = (
@@ -183,7 +183,6 @@ def _step(program: ChainProgram, point: PyTree, done: float) -> PyTree:
     deviation = program.masses - _columns(program, price)
 
     def direction(_: Array, stage: tuple[Parts, PyTree]) -> tuple[Parts, PyTree]:
-        """Return the target of the corrector, and the Newton step for the target ``stage[0]``."""
         target = stage[0]
         scaled = _columns(program, jax.tree.map(jnp.divide, target, slack))
         dz = _solve(factors, deviation - scaled)

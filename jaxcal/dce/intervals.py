@@ -1,7 +1,8 @@
 r"""Compute interval calibration errors: binned ECE plus bin width, for the best or random bins.
 
-Each is an upper bound of the distance from calibration, and at most :math:`4 \sqrt{d}` for the
-lower distance d. The binned ECE of bins of width s with a random shift has the mean
+Both errors are upper bounds of the distance from calibration, and at most :math:`4 \sqrt{d}` for
+the lower distance d (plus ``accuracy`` for random bins). The binned ECE of randomly shifted bins of
+width s has the mean
 
 .. math:: RintCE(s) = \frac1s \int |F(t + s) - F(t)|\,dt
 
@@ -38,19 +39,19 @@ from jaxcal.typing import ArrayLike, DTypeLike, Scalar, Vector
 def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, " k"]:
     r"""Return the mean binned ECE of random bins (RintCE) for each of ``widths`` [k] > 0.
 
-    ``rho`` [n] are the residuals at ascending predictions ``v`` [n]. Widths are compared with
-    differences of predictions, so widths far below the spacing of floating-point numbers lose no
-    digits; below the smallest gap the result is the ECE. Widths below the root of the smallest
-    normal number (1e-19 in float32) are raised to this root. The result is differentiable in all
+    ``rho`` [n] are the weighted residuals at ascending predictions ``v`` [n]. Widths are compared
+    with differences of predictions, so tiny widths cause no rounding errors. For widths below the
+    smallest difference the result is the unbinned ECE. Widths below the square root of the smallest
+    normal number (1e-19 in float32) are replaced by it. The result is differentiable in all
     arguments; derivatives cost O(n log n) per width.
 
-    With F(t) the sum of rho up to t, the integrand of the mean for width w,
+    Let F(t) be the sum of rho up to t. The integrand in the result for width w,
 
     .. math:: \frac1w \int |F(t + w) - F(t)|\,dt,
 
-    changes only where t or t + w is a prediction. So the code merges two sorted lists, predictions
-    and predictions minus w, in about sqrt(2 n) pieces of equal length, whose starts are found by
-    bisection. All pieces of all widths advance together: sqrt(2 n) steps, O(n) work per width.
+    changes only where t or t + w is a prediction. So the code merges two sorted lists: predictions,
+    and predictions minus w. A bisection cuts the merged list into about sqrt(2 n) pieces of equal
+    length. One loop processes all pieces of all widths: sqrt(2 n) steps, O(n) work per width.
     """
     n = v.size
     length = max(1, math.isqrt(2 * n))
@@ -94,7 +95,7 @@ def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, 
 
 
 def _resolved(widths: Array) -> Array:
-    """Return ``widths``, raised where a product of a width and a residual could underflow."""
+    """Return ``widths``, at least tiny^1/2, so that products with residuals do not underflow."""
     return at_least(widths, float(jnp.finfo(widths.dtype).tiny) ** 0.5)
 
 
@@ -136,7 +137,6 @@ def _slopes(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Ar
     done = jnp.arange(2 * v.size + 1, dtype=jnp.int32)
 
     def one(item: tuple[Array, ...]) -> Scalar:
-        """Return the derivative of the integral of |F(t + w) - F(t)| for one width w."""
         width, dwidth = item
         i = _split(places, width[None, None], done)[0]
         j = done - i
@@ -189,10 +189,10 @@ def surrogate_interval_ce(
     Args:
         predictions: Probabilities of label 1, [n].
         targets: Labels 0 or 1, or means of labels, [n].
-        accuracy: Accuracy :math:`\epsilon`, which sets the largest k,
+        accuracy: Accuracy :math:`\epsilon`. The largest k is
             :math:`k^* = \lceil \log_2(2/\epsilon) \rceil`, so the value is never below
-            :math:`2^{-k^*} > \epsilon / 4`. None uses k up to 40 and also unbinned ECE, the limit
-            for width 0: for a whole population of few different predictions, not for a sample.
+            :math:`2^{-k^*} > \epsilon / 4`. None uses k up to 40 and the unbinned ECE (width 0);
+            only for a whole population of few different predictions.
         weights: Weights of the observations, [n], >= 0.
 
     Returns:
@@ -310,9 +310,9 @@ def _best(data: Ordered) -> IntervalCE:
 def least_partition(
     cost: Callable[[Array], Array], m: int, dtype: DTypeLike
 ) -> tuple[Scalar, Int[Array, " m"]]:
-    """Return the least total cost of splitting 0, .., m - 1 into contiguous groups, [], and the
-    group of each, [m], in O(m^2) time. Entry i <= j of ``cost(j)`` [m]: cost of the group i, .., j.
-    """
+    """Split 0, .., m - 1 into contiguous groups of least total cost, in O(m^2) time. Return this
+    cost, [], and the group number of each element, [m]. Entry i of ``cost(j)`` [m], for i <= j, is
+    the cost of the group i, .., j."""
     starts = jnp.arange(m)
 
     def extend(least: Array, j: Array) -> tuple[Array, Array]:

@@ -1,10 +1,10 @@
 r"""Compute certified bounds of the lower distance from calibration, with fixed array shapes.
 
-The linear program of `interior_point` is solved at "places" u_i, a grid joined with quantiles of
-the predictions; the mass of each prediction is split between its neighbouring places. The solution
-gives functions a, b that are linear between places. Once the maximum of (1 - u) a(u) + u b(u) is
-subtracted, a and b are feasible for all u, so the mean of (1 - y) a(v) + y b(v) is a lower bound.
-Masses of calibrated predictions at the places define a coupling, whose cost is an upper bound.
+The linear program of `interior_point` is solved at fixed positions u_i, called places: a grid
+joined with quantiles of the predictions. The mass of each prediction is split between the places
+around it. The solution is a pair of functions a, b, linear between places. A constant is subtracted
+so that (1 - u) a(u) + u b(u) <= 0 for all u; then the mean of (1 - y) a(v) + y b(v) is a lower
+bound. The cost of a coupling with calibrated predictions at the places is an upper bound.
 Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
 """
 
@@ -56,9 +56,9 @@ def lower_distance(
     """Return certified bounds of the lower distance from calibration. Works under jit and vmap.
 
     The lower distance is the least E|u - v| over random variables u with E[y | u] = u, in any joint
-    distribution with the predictions v and labels y. The bounds differ by about 1 / (2 cells^2) for
-    up to ``cells`` different predictions, by up to 1 / (8 cells) for many more that are spread over
-    [0, 1], and in float32 by up to 6e-3.
+    distribution with the predictions v and labels y. The difference of the bounds is about 1 / (2
+    cells^2) for up to ``cells`` different predictions. For many more predictions, spread over [0,
+    1], it is up to 1 / (8 cells). In float32 it may be up to 6e-3.
 
     Args:
         predictions: Probabilities of label 1, [n].
@@ -143,12 +143,12 @@ def _ranks(u: Places, v: Vector) -> tuple[Array, Array]:
 
 
 def between(f: Array, i: Array, t: Array) -> Array:
-    """Interpolate ``f``, values at the places, linearly at the positions i, t of `cell`."""
+    """Return the linear interpolation, at the positions (i, t) of `cell`, of values ``f`` at u."""
     return (1 - t) * f[i] + t * f[i + 1]
 
 
 def shared(u: Places, v: Vector, mass: Vector) -> Places:
-    """Return masses at u, [m]: each mass at v is split between its neighbours, with mean v."""
+    """Return masses at u, [m]: each mass at v is split, with mean v, between the two u around v."""
     i, t = cell(u, v)
     return jax.ops.segment_sum(mass * (1 - t), i, u.size) + jax.ops.segment_sum(
         mass * t, i + 1, u.size
@@ -172,8 +172,8 @@ def feasible(u: Places, a: Places, b: Places) -> tuple[Places, Places]:
 
 
 def _carried(u: Places, target: Places, v: Vector, mass: Vector, end: int, total: Scalar) -> Scalar:
-    """Return the cost of moving ``mass`` at v, of sum ``total``, to ``target`` at u and the rest to
-    ``end``, 0 or 1: the integral of |difference of distribution functions|; u, v ascending."""
+    """Return the 1-Wasserstein distance between ``mass`` at v and ``target`` at u, both ascending.
+    The mass that ``target`` lacks to sum to ``total`` is put at ``end`` (0 or 1)."""
     up_to, below = _ranks(u, v)
     of_v = jnp.arange(v.size, dtype=jnp.int32) + up_to
     of_u = jnp.arange(u.size, dtype=jnp.int32) + below

@@ -4,21 +4,21 @@ r"""Compute a confidence interval of the distance from calibration in the popula
 (`interior_point`), so the mean of any r is a lower bound. Data are randomly split into fifths. On
 fifths 2 to 5, r is the optimal function for the earlier fifths. Given the earlier fifths, the
 values of r are independent with mean at most the lower distance d, so the sum of r - d is a
-supermartingale, and r is never chosen by the data on which it is evaluated. `upper_mean` bounds
-the mean. (An r that is optimal for all other fifths gives no martingale.)
+supermartingale, and r is never chosen by the data on which it is evaluated. `upper_mean` bounds the
+mean. (An r that is optimal for all other fifths gives no martingale.)
 
-*High end.* With groups I_j chosen without labels (`label_free_groups`), of mean labels
-:math:`\bar y_j`, the distance is at most
+*High end.* Groups I_j are chosen without labels (`label_free_groups`). If :math:`\bar y_j` are
+their mean labels, the distance is at most
 
 .. math:: H = \sum_j E|v - \bar y_j| 1(v \in I_j) = \sup_{|s| \le 1} E[s(v) v - S_{j(v)} y],
-          \quad S_j = E[s | I_j],
+          \quad S_j = E[s | I_j].
 
-a supremum of means, attained in the population by one s*. H of the data is at least the mean at s*,
-and the mean of this fixed function is below its expectation by more than a radius with probability
-alpha. So H of the data plus the radius of *one* mean exceeds H of the population, and no supremum
-of noise is involved. As s* is unknown, the radius is that of s (y - v) with |s| = 1, which has the
-largest variance: the largest of four, for s = 1, -1, the sign of 1/2 - v and its negative (for rare
-labels). Coverage: experiments/distance_intervals.
+In the population, one function s* attains the supremum. In the data, H is at least the mean for s*.
+Since s* is fixed, this mean is below its expectation by more than a confidence radius with
+probability alpha only. So H of the data plus the radius of *one* mean is an upper confidence bound
+of H of the population. As s* is unknown, the code takes the radius of the mean of s (y - v) with
+|s| = 1, which has the largest variance. It takes the largest radius of four functions s: 1, -1, the
+sign of 1/2 - v, and its negative. Coverage: experiments/distance_intervals.
 """
 
 import math
@@ -41,9 +41,9 @@ RUNS = 128  # number of runs of ascending predictions, from which groups are for
 
 
 class Groups(NamedTuple):
-    """Groups of runs of ascending predictions: ``edges`` [k], the last prediction of each run;
-    ``group`` [k], the group of each run; ``rate`` [k], the mean label of that group, NaN if empty.
-    """
+    """Groups of neighbouring runs of sorted predictions. ``edges`` [k]: last prediction of each
+    run; ``group`` [k]: group number of each run; ``rate`` [k]: mean label of its group, NaN if
+    empty."""
 
     edges: Float[Array, " k"]
     group: Int[Array, " k"]
@@ -68,19 +68,19 @@ def runs(v: Vector, w: Vector) -> Float[Array, " k"]:
 
 @jax.jit
 def label_free_groups(data: Ordered) -> Groups:
-    r"""Return the contiguous groups of runs with the smallest
-    :math:`\sum_j p_j (\tfrac34 Var_j(v) + \tfrac2\pi s_j^2)^{1/2}`, with their mean labels.
+    r"""Return contiguous groups of runs, with their mean labels. The groups minimize
+    :math:`\sum_j p_j (\tfrac34 Var_j(v) + \tfrac2\pi s_j^2)^{1/2}`.
 
-    p_j is the mass of group j and s_j^2 the variance of its mean label under calibration. The root
-    is about E|v - mean label|, if v is uniform or constant in a group. Cost: O(n log 128).
+    p_j is the mass of group j, and s_j^2 the variance of its mean label under calibration. If v is
+    uniform or constant in a group, the root is about E|v - mean label| there. Cost: O(n log 128).
 
     Predicting the mean label :math:`\bar y_j` of each group I_j would be calibrated in the
     population. So for every partition the distance from calibration is at most
 
     .. math:: \sum_j E|v - \bar y_j| 1(v \in I_j) \le binnedECE + E|v - \bar v_j|,
 
-    with :math:`\bar v_j` the mean prediction of a group. The criterion is the expectation of the
-    first bound for calibrated predictions. It does not depend on labels.
+    with :math:`\bar v_j` the mean prediction of a group. The minimized sum does not depend on
+    labels. For calibrated predictions it is about the expectation of the left side.
     Source: Blasiok et al. (2023), eq. 1, Lemma 4.7.
     """
     edges = runs(data.v, data.w)
@@ -125,9 +125,9 @@ def upper_mean(
 ) -> Scalar:
     r"""Return the upper confidence bound of E x, [], for x in [-1, 1] with weights w of sum 1.
 
-    Weighted observations count as the number of equally weighted ones whose mean has the same
-    variance, but at most 1 / sum w^2. ``labels`` [n]: numbers of labels that have the value x and
-    share its weight equally. Cost: O(n).
+    For n the code takes an effective number: how many equally weighted observations have a mean of
+    the same variance, at most 1 / sum w^2. ``labels`` [n]: how many labels each entry of x stands
+    for; they have equal parts of its weight. Cost: O(n).
 
     With observations x_1, .., x_n, the largest possible value x_0, and independent standard
     exponentials G_0, G_1, .., the bound at confidence 1 - alpha is the t with
@@ -140,9 +140,9 @@ def upper_mean(
     which no computation has refuted (Learned-Miller and Thomas 2019).
 
     The probability is approximated by its saddlepoint (Lugannani and Rice 1980). With
-    :math:`K(s) = -\sum_i \log(1 - s (x_i - t))` the condition K'(s) = 0 is solved by
-    :math:`t = \sum_i q_i x_i`, :math:`q_i \propto 1 / (1 - c x_i)` and s = c / (1 - c t), any c, so
-    a bisection in c gives t. Its error relative to Clopper and Pearson is below .5 % for n >= 5.
+    :math:`K(s) = -\sum_i \log(1 - s (x_i - t))` the condition K'(s) = 0 is solved, for any c, by
+    :math:`t = \sum_i q_i x_i`, :math:`q_i \propto 1 / (1 - c x_i)` and s = c / (1 - c t). So a
+    bisection in c gives t. The error of t relative to Clopper and Pearson is below .5 % for n >= 5.
     """
     centred = (x - jnp.sum(w * x)) ** 2
     square = squares(w, labels)
@@ -210,8 +210,8 @@ def population_bounds(key: Key, data: Ordered, level: float | Scalar) -> Populat
 
 
 def residual_radius(data: Ordered, alpha: float | Scalar) -> Scalar:
-    """Return the largest difference, over four functions s with |s| = 1, of the upper confidence
-    bound of E s (y - v) and the mean of s (y - v) in the data."""
+    """Return the confidence radius of the mean of s (y - v): upper confidence bound minus mean of
+    the data. It is the largest radius of four functions s with |s| = 1."""
     residual = data.y - data.v
     sides = jnp.where(data.v < 0.5, 1.0, -1.0).astype(residual.dtype)
     signs = jnp.stack([sides, -sides, jnp.ones_like(sides), -jnp.ones_like(sides)])
@@ -253,7 +253,7 @@ def lower_end(key: Key, data: Ordered, alpha: float | Scalar) -> Scalar:
 
 
 def _shares(key: Key, data: Ordered) -> Float[Array, "f n"]:
-    """Return the fraction of the labels of each observation that each random fold contains."""
+    """Assign each label to a random fold; return each observation's fraction of labels per fold."""
     if data.labels is None:
         fold = jax.random.randint(key, data.v.shape, 0, FOLDS)
         return jax.nn.one_hot(fold, FOLDS, axis=0, dtype=data.v.dtype)

@@ -1,7 +1,7 @@
 r"""Check and sort the input of every measure: predictions v of P(y = 1), labels y, weights w.
 
-Weights have sum 1. With :math:`\rho_i = w_i (y_i - v_i)` most measures depend only on the signed
-measure :math:`\sum_i \rho_i \delta_{v_i}`; the others need the mass of both labels at each
+Weights have sum 1. Most measures need only the weighted residuals :math:`\rho_i = w_i (y_i - v_i)`,
+summed over equal predictions. Other measures need the mass of label 0 and that of label 1 at each
 different prediction (`Atoms`). Sorts and cumulative sums compile and run fast on a CPU.
 """
 
@@ -38,7 +38,7 @@ def order(x: Float[Array, " n"]) -> Int[Array, " n"]:
 
 
 def ascending(x: Float[Array, " n"]) -> Float[Array, " n"]:
-    """Return ``x`` [n] sorted, NaN last, with derivative 0; three times as fast as `order`."""
+    """Return ``x`` [n] sorted, NaN last; derivatives are 0. Three times as fast as `order`."""
     x = jax.lax.stop_gradient(x)
     if jax.default_backend() == "cpu":
         if not isinstance(x, Tracer):
@@ -54,7 +54,7 @@ def _sorts(x: ArrayLike) -> Float[np.ndarray, "..."]:
 
 
 def _orders(x: ArrayLike) -> Int[np.ndarray, "..."]:
-    """Return the order of each row of x, in its shape, by NumPy: callbacks must not call JAX."""
+    """Return the indices that sort each row of x. Uses NumPy, as callbacks must not call JAX."""
     x = np.asarray(x)
     rows = x.reshape(-1, x.shape[-1])
     return np.stack([host_order(row) for row in rows]).reshape(x.shape)
@@ -63,11 +63,11 @@ def _orders(x: ArrayLike) -> Int[np.ndarray, "..."]:
 def host_order(x: Float[np.ndarray, " n"]) -> Int[np.ndarray, " n"]:
     """Return the indices that sort ``x`` [n] >= 0, NaN last, by NumPy's fast sort of integers.
 
-    The bits of nonnegative floats, read as integers, are ordered like the floats. The leading bits
-    of a number and its index share a word of 64 bits, and a sort of these words gives the order.
-    For float32 all bits fit. For float64 only the first 64 - log2(n) bits that differ within the
-    range of the numbers are kept; if neighbours are then in the wrong order, the nearly sorted
-    numbers are sorted again.
+    Non-negative floats are in the same order as their bits, read as integers. For each number, an
+    integer of 64 bits is made of its leading bits, followed by its index. Sorting these integers
+    sorts the numbers. For float32 all bits fit. For float64 only the first 64 - log2(n) bits that
+    differ within the range of the numbers fit; if numbers are then in the wrong order, a second,
+    stable sort corrects it.
     """
     word = np.uint32 if x.dtype == np.float32 else np.uint64
     nonnegative = np.iinfo(word).max >> 1
@@ -135,8 +135,6 @@ def least(x: Array, *, reverse: bool = False) -> Array:
 
 
 def _scan(combine: Callable[[PyTree, PyTree], PyTree], elements: PyTree[Array]) -> PyTree[Array]:
-    """Return inclusive prefixes along the leading axis, one step per entry."""
-
     def step(carry: PyTree, item: PyTree) -> tuple[PyTree, PyTree]:
         total = combine(carry, item)
         return total, total
@@ -184,9 +182,9 @@ class Ordered(NamedTuple):
 
 
 class Atoms(NamedTuple):
-    """The distribution of (v, y): different ``v`` [m] ascending, masses ``p0`` and ``p1`` [m] of
-    (v, 0) and (v, 1); ``atom`` [n], the index of the atom of each observation, in original order.
-    m = n: with ties, atoms without mass at the largest v are added."""
+    """Distribution of (v, y): distinct ``v`` [m], ascending, with masses ``p0`` of (v, 0) and
+    ``p1`` of (v, 1). ``atom`` [n]: index in ``v`` of each observation, in original order. Always m
+    = n: if predictions tie, entries of mass 0 at the largest v fill the arrays."""
 
     v: Float[Any, " m"]
     p0: Float[Any, " m"]
@@ -205,7 +203,7 @@ class Atoms(NamedTuple):
 
 
 def squares(w: Array, labels: Array | None) -> Array:
-    """Return the sum of squared weights of ``labels`` that share w: w^2 / labels; w^2 for None."""
+    """Return w^2 / labels, the sum of squared weights if labels share w equally; w^2 for None."""
     return w**2 if labels is None else w**2 / jnp.where(labels > 0, labels, 1)
 
 
@@ -253,7 +251,7 @@ def _weights(value: Any, v: Array) -> Array:
 
 
 def _grouped(v: Array, targets: Any, weights: Any, counts: Any) -> Binary:
-    """Return checked grouped data: ``targets`` of ``counts`` labels are 1. ValueError in jit."""
+    """Return checked grouped data. ``targets``: number of labels 1 per group. ValueError in jit."""
     if any(isinstance(value, Tracer) for value in (v, targets, weights, counts)):
         raise ValueError("counts: numbers of labels are looked at, which works outside of jit only")
     ones, labels = (
@@ -321,7 +319,7 @@ def atoms(data: Binary | Ordered) -> Atoms:
 
 @jax.jit
 def residuals_of_atoms(data: Binary | Ordered) -> Vector:
-    """Return ``atoms(data).rho`` [n], more accurate for many ties: its partial sums are small."""
+    """Return ``atoms(data).rho`` [n], with smaller rounding errors if many predictions tie."""
     data = data if isinstance(data, Ordered) else ordered(data)
     return jax.ops.segment_sum(data.rho, _ties(data.v), data.v.size)
 

@@ -16,16 +16,16 @@ DRAWS = 1000  # draws of random errors of the mean labels
 
 
 class Recalibration(Result):
-    """Map predictions to the mean labels of their groups: a result to call on new predictions.
+    """Map from predictions to the mean labels of their groups, to be called on new predictions.
 
     Attributes:
         value: Mean absolute change of the predictions by the map, [].
         groups: Groups of predictions, chosen without labels, and their mean labels.
         before: Distance from calibration of the original predictions, with interval and verdict.
-        after: Interval of the ECE of the mapped new predictions, with confidence 1 - ``level``.
-            This ECE bounds their distance from calibration. Only errors of the mean labels
-            contribute, because all predictions of a group become equal.
-        expected: Expectation of the ECE of the map on new predictions, [].
+        after: Interval of the ECE of new predictions after the map, with confidence 1 - ``level``.
+            This ECE is an upper bound of their distance from calibration. Only errors of the mean
+            labels contribute, because all predictions of a group become equal.
+        expected: Expectation of the ECE of new predictions after the map, [].
     """
 
     value: Scalar
@@ -90,11 +90,11 @@ def recalibrate(
 ) -> Recalibration:
     r"""Recalibrate predictions by the mean labels of groups that are chosen without labels.
 
-    The map sends a prediction of group j, which has a share :math:`p_j` of all weight, to the mean
-    label :math:`r_j` of its :math:`n_j` observations, whose population value is :math:`r^*_j`. The
-    ECE of the map on new predictions is :math:`\sum_j p_j |r_j - r^*_j|`, an upper bound of their
-    distance from calibration, with expectation :math:`\sum_j p_j \sqrt{2/\pi} \sqrt{r_j (1 - r_j) /
-    n_j}`. This ECE cannot be measured on the given data, whose labels define the map.
+    The map replaces a prediction in group j by the mean label :math:`r_j` of :math:`n_j`
+    observations. In the population the group has mean label :math:`r^*_j` and mass :math:`p_j`. On
+    new predictions the ECE is :math:`\sum_j p_j |r_j - r^*_j|`. It bounds their distance from
+    calibration. Its expectation is :math:`\sum_j p_j \sqrt{2/\pi} \sqrt{r_j (1 - r_j) / n_j}`. This
+    ECE cannot be measured on the given data, whose labels define the map.
 
     Args:
         key: Random key: typed, legacy or an integer seed.

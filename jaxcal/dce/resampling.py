@@ -6,10 +6,10 @@ sign instead ("signs"), which is exact only for residuals with symmetric distrib
 asymptotically valid otherwise.
 
 Observations with equal prediction and weight are drawn together, as a binomial number of labels 1.
-Of more than 8,192 different predictions, those in a cell of width 1/8192 are drawn together, at
-their mean prediction :math:`\bar v`. The sum of N labels with rates :math:`v_i` is within
-:math:`\sum_i (v_i - \bar v)^2 / (N \bar v (1 - \bar v))` of a binomial in total variation (Ehm
-1991), in total less than .001.
+If there are more than 8,192 different predictions, those in a cell of width 1/8192 are drawn
+together, at their mean prediction :math:`\bar v`. The sum of N labels with rates :math:`v_i`
+differs from this binomial by at most :math:`\sum_i (v_i - \bar v)^2 / (N \bar v (1 - \bar v))` in
+total variation (Ehm 1991). These differences sum to less than .001 over all cells.
 """
 
 from functools import partial
@@ -37,8 +37,8 @@ FEW = 10  # most labels for which `least_p_value` enumerates all values
 
 
 def drawable(data: Ordered, *, equal: bool, null: Null) -> Ordered:
-    """Return the data grouped by distinct predictions or cells, which are faster to redraw;
-    unchanged if weights are not ``equal``, for "signs", or if groups would save little."""
+    """Group the data by distinct predictions or by cells, so that they are faster to redraw. Do
+    nothing if weights are not ``equal``, if ``null`` is "signs", or if groups would save little."""
     if equal and null == "redraw":
         if not isinstance(data.v, Tracer):
             if data.labels is not None and np.any(some := np.asarray(data.labels) > 0):
@@ -80,8 +80,8 @@ class RandomIntervals(NamedTuple):
 
 
 def suitable_null(null: object, data: Binary) -> Null:
-    """Return ``null``, or for None the default: "redraw" for grouped data, labels 0 or 1, and under
-    jit (`label_test` checks labels); else "signs". ValueError for "redraw" of means."""
+    """Return ``null``, or a default if it is None: "signs" for means of labels, else "redraw".
+    Under jit the default is "redraw". ValueError for "redraw" of means, outside of jit only."""
     checks.choice(null, "null", (None, "redraw", "signs"))
     if null == "signs":
         return "signs"
@@ -128,7 +128,8 @@ class CalibrationTest(NamedTuple):
 def label_test(
     key: Key, data: Ordered, *, statistic: Any, equal: bool, n_draws: int, null: Null
 ) -> CalibrationTest:
-    """Return the test; ``equal``: all weights are equal. p is NaN for "redraw" of mean labels."""
+    """Return the `CalibrationTest`. ``equal``: whether all weights are equal. The p-value is NaN if
+    ``null`` is "redraw" and labels are means."""
     drawn = drawable(data, equal=equal, null=null)
     test = resampling_test(key, drawn, statistic=statistic, n_draws=n_draws, null=null)
     p = test.p_value
@@ -147,7 +148,7 @@ def number(data: Binary | Ordered) -> int:
 
 @partial(jax.jit, static_argnames=("statistic", "null"))
 def least_p_value(data: Ordered, statistic: Any, null: Null) -> Scalar:
-    """Return the null probability, [], of the largest statistic among all 2^n labels (or signs)."""
+    """Return the probability, [], of the largest statistic of all 2^n labels (or signs)."""
     n = data.v.size
     one = (jnp.arange(2**n)[:, None] >> jnp.arange(n)[None]) % 2 == 1
     if null == "signs":
@@ -163,8 +164,8 @@ def least_p_value(data: Ordered, statistic: Any, null: Null) -> Scalar:
 
 
 def no_verdict(result: Any) -> Sentences:
-    """Return reasons why a result has no verdict, each with whether it applies. ``result`` has the
-    attributes of `CalibrationTest` (``least_p_value`` for least), ``null`` and ``level``."""
+    """Return pairs (reason for no verdict, whether it applies). ``result`` has the attributes of
+    `CalibrationTest` (but ``least_p_value``, not ``least``), ``null`` and ``level``."""
     is_nan, draws = np.isnan(np.asarray(result.p_value)), result.null_samples.shape[-1]
     few = too_few(result.null, lambda _: 1 / (1 + draws), 0, result.level)
     least = 0 if result.least_p_value is None else np.asarray(result.least_p_value)
@@ -188,7 +189,7 @@ def no_verdict(result: Any) -> Sentences:
 def resampling_test(
     key: Key, data: Ordered, *, statistic: Any, n_draws: int, null: Null
 ) -> CalibrationTest:
-    """Return the test of a statistic by draws under calibration, which include the statistic."""
+    """Return the `CalibrationTest`, except ``least``. The data count as one of the draws."""
     value = statistic(data.v, data.rho)
     draws = null_draws(key, data, statistic=statistic, n_draws=n_draws, null=null)
     # draws that equal the statistic up to rounding must count as equal
@@ -198,8 +199,8 @@ def resampling_test(
 
 
 def _walk(one: Any, keys: Any, n: int) -> Array:
-    """Return ``one(key)`` for every key, [b]: on a CPU one after another, which stays in cache; on
-    other devices by ``vmap`` in batches of bounded memory. ``n``: size of the data of a draw."""
+    """Return ``one(key)`` for every key, [b]. On a CPU keys are processed one after another; on
+    other devices in batches that bound memory. ``n``: number of values that one draw needs."""
     if jax.default_backend() == "cpu":
         return jax.lax.map(one, keys)
     batch = min(keys.shape[0], max(1, BATCH // n))

@@ -33,16 +33,16 @@ from jaxcal.typing import ArrayLike, Scalar, Vector
 def denoise(f: Vector, g: Vector) -> Vector:
     r"""Return the exact L1 total variation denoising a [n] of a step function on [0, 1].
 
-    ``f`` [n] are its values F, ``g`` [n] >= 0 the widths of its steps, whose sum must be at most 2
-    (not checked); the last width counts as 0. Every a_i is exactly 0 or one of the F_i. Cost: one
-    sort and O(n log n), memory O(n). The result a minimizes
+    ``f`` [n]: values F of the function. ``g`` [n] >= 0: widths of its steps, whose sum must be at
+    most 2 (not checked); the last width counts as 0. Every a_i is exactly 0 or one of the F_i.
+    Cost: one sort and O(n log n), memory O(n). The result a minimizes
 
     .. math:: \sum_i |a_i - a_{i-1}| + \sum_i g_i |F_i - a_i|, \quad a_{-1} = 0,\ a_{n-1} = F_{n-1}.
 
-    If an indicator :math:`1(a_i > \lambda)` leaves its value at an end and returns, its two jumps
-    cost 2, and it saves at most the sum of the widths, 2. So a is monotone from 0 to
-    :math:`F_{n-1}`: it is the L1 isotonic regression of F clipped at both ends. Each of log2(n)
-    rounds of O(n) determines one bit of the rank of every :math:`a_i`, by a cumulative sum and its
+    The minimizer a is monotone from 0 to :math:`F_{n-1}`: two opposite jumps of an indicator
+    :math:`1(a_i > \lambda)` would cost 2, and save at most the sum of the widths, 2. So a is the L1
+    isotonic regression of F, clipped to the range from 0 to :math:`F_{n-1}`. Each of log2(n) rounds
+    of cost O(n) determines one bit of the rank of every :math:`a_i`, by a cumulative sum and its
     running minimum within runs of equal bits.
     """
     n = f.size
@@ -59,7 +59,7 @@ def denoise(f: Vector, g: Vector) -> Vector:
 def _isotonic(rank: Int[Array, " n"], g: Vector) -> Int[Array, " n"]:
     """Return the nondecreasing ranks a that minimize sum g |1(rank >= q) - 1(a >= q)| for every q.
 
-    The positions are folded to about sqrt(n) columns, which one loop processes together."""
+    Arrays are reshaped to about sqrt(n) columns, so that a loop over rows handles all columns."""
     n = rank.size
     columns = max(1, math.isqrt(n))
     rows = -(-n // columns)
@@ -201,11 +201,11 @@ def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> P
 
 
 def _witness(v: Vector, g: Vector, flow: Vector, jumps: Vector) -> Vector:
-    """Return an optimal weight w at each v: 1 where a rises (``jumps`` > 0), -1 where a falls; the
-    slope of w is -1 where ``flow`` = F - a > 0, 1 where it is < 0, and in [-1, 1] where it is 0.
+    """Return an optimal weight w at each v, [n]. See `denoise` for F and a.
 
-    The largest and the smallest w with these bounds are shortest paths along the line; the result
-    is the mean of both. See `denoise` for F and a."""
+    w is 1 where a rises (``jumps`` > 0) and -1 where a falls. The slope of w is -1 where ``flow`` =
+    F - a is positive, 1 where it is negative, and between -1 and 1 where it is 0. The result is the
+    mean of the largest and the smallest w that satisfy this."""
     sign = jnp.where(jnp.any(jumps < 0), -1, 1).astype(v.dtype)
     floor = jnp.where(jumps != 0, 1, -1).astype(v.dtype)
     fixed = -g * jnp.sign(sign * flow)
@@ -233,8 +233,8 @@ class KernelCE(Result):
         value: Square root of ``squared``, [].
         squared: V-statistic of the square, []; non-negative up to rounding, biased upwards.
         unbiased: U-statistic of the square, []; may be negative, and is NaN for one observation.
-        witness: Values at each observation, [n], of the function of norm 1 in the kernel's space
-            with the largest mean of function times residual; 0 if the error is 0.
+        witness: Function f of norm 1 in the kernel's space that maximizes the mean of f(v) (y - v),
+            evaluated at each observation, [n]; 0 if the error is 0.
     """
 
     value: Scalar

@@ -8,11 +8,11 @@ cell from a to b with mean m the mean of :math:`|p - m|` is at most :math:`\delt
 
 .. math:: E|p - \bar p|\,|y - p| \le \min(\delta \max(b, 1 - a),\ (b - a)(r (1 - a) + (1 - r) b)).
 
-The mean of :math:`\delta` over observations is ``moved``, and the mean of the right side is
-``moved_residuals``. The true and the lower distance change by at most E|p - \bar p|, the smooth
-error by :math:`E[(f(p) - f(\bar p))(y - p)]` for f of slope at most 1, and the squared Laplace
-kernel error by twice that times E|y - p| <= 1. A residual moves to another bin of width w and
-random shift with probability :math:`|p - \bar p| / w`.
+The mean of :math:`\delta` over observations is ``moved``, and the mean B of the right side is
+``moved_residuals``. The true and the lower distance change by at most :math:`E|p - \bar p|`. The
+smooth error changes by at most B, because its functions have slope at most 1, and the squared
+Laplace kernel error by at most 2 B. A residual moves to another bin of width w and random shift
+with probability :math:`|p - \bar p| / w`.
 """
 
 from typing import Any, ClassVar
@@ -36,13 +36,13 @@ class Table(Result):
 
     Tables with equal cells can be merged. Their size (197 kB by default) does not depend on the
     number of observations. Means of cells replace the predictions. The mean residual, and a binned
-    ECE whose edges are edges of cells, stay the same. Other measures change by at most: the true
-    distance, the lower distance and their intervals by ``moved``; the smooth calibration error by
-    R = ``moved_residuals``; the squared Laplace kernel calibration error by 2 R; the smECE of width
-    s by .8 R / s; the surrogate interval error by 2 R / w for its least width w (2^-8 by default).
-    A bin whose edge cuts a cell includes all of that cell or nothing, and the unbinned ECE is that
-    of the cells. P-values are exact if all predictions in each cell are equal, and otherwise within
-    .001 (see `jaxcal.dce.distance_from_calibration`). Changes are usually far smaller.
+    ECE whose edges are edges of cells, stay the same. With R = ``moved_residuals``, other measures
+    change by at most: ``moved`` for the true distance, the lower distance and their intervals; R
+    for the smooth calibration error; 2 R for the squared Laplace kernel calibration error; .8 R / s
+    for the smECE of width s; 2 R / w for the surrogate interval error, with w its least width (2^-8
+    by default). Changes are usually far smaller. If an edge of a bin is inside a cell, the bin gets
+    all or nothing of that cell. The unbinned ECE is computed over cells. P-values are exact if all
+    predictions in each cell are equal, and otherwise within .001.
 
     Attributes:
         counts: Number of observations in each cell, [k].
@@ -101,7 +101,7 @@ class Table(Result):
             counts: Number of observations in each group, [k].
             predictions: Sum of the predictions in each group, [k].
             targets: Sum of the labels in each group, [k].
-            cells: Number of cells, best a power of two: ``p * cells`` is rounded for others. All
+            cells: Number of cells. Prefer a power of two, for which ``p * cells`` is exact. All
                 predictions of a group must be in one cell, which is not checked.
 
         Returns:
@@ -250,8 +250,8 @@ def _unit(value: Any, name: str) -> Float[np.ndarray, " n"]:
 
 
 def _summed(counts: Any, v: np.ndarray, y: np.ndarray, cells: int) -> Table:
-    """Return the table of groups of ``counts`` observations, of mean prediction v and label y. A v
-    that equals the lower edge of a cell up to rounding, of the sum of its group too, is in it."""
+    """Return the table of groups of ``counts`` observations with mean prediction v and mean label
+    y. If rounding of a sum puts v just below an edge of a cell, v is counted above that edge."""
     edge = np.rint(v * cells)
     near = np.abs(v * cells - edge) <= np.minimum(np.finfo(float).eps * counts * edge, 1e-6)
     cell = np.minimum(np.where(near, edge, v * cells).astype(int), cells - 1)

@@ -64,7 +64,7 @@ class Weather(NamedTuple):
 
 
 def seattle_weather() -> Weather:
-    """Return the weather of Seattle, each day of 2012 to 2015 (n = 1461), a table in jaxcal."""
+    """Return the daily weather of Seattle from 2012 to 2015, n = 1461, from a file in jaxcal."""
     table = resources.files("jaxcal") / "data" / "seattle_weather.csv"
     days = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
     dates = np.array([day["date"].replace("/", "-") for day in days], "datetime64[D]")
@@ -91,7 +91,7 @@ class Days(NamedTuple):
 
 
 def forecasts(weather: Weather) -> Days:
-    """Return the `Days` of n - 1 forecasts: each day but the first, from the day before."""
+    """Return the `Days` of n - 1 forecasts, of each day but the first, from the previous day."""
     day_of_year = (weather.dates - weather.dates.astype("datetime64[Y]")).astype(int)
     angle = 2 * np.pi * day_of_year / 365.25
     inputs = np.stack(
@@ -118,9 +118,9 @@ class Verdict(NamedTuple):
 
 
 def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> list[Verdict]:
-    """Fit and test two forecasters, print a report, and return the tests of each. Save a figure as
-    ``output`` and, with the suffix .html, a page with the check of the second forecaster.
+    """Fit and test two forecasters, print a report, and return a `Verdict` for each.
 
+    Saves a figure as ``output``, and a report on the second forecaster as a page with suffix .html.
     ``draws``: number of draws of each null. ``rounds``: rounds of training. Computes in float32;
     reproducible for a given seed. OSError if the figure cannot be written."""
     started = time.perf_counter()
@@ -159,7 +159,7 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
 def draw(
     results: Sequence[tuple[str, TestResult]], dates: Shaped[np.ndarray, " n"], output: Path
 ) -> None:
-    """Save a figure as ``output``; a row per result shows its null, daily contributions, shifts."""
+    """Save a figure with a row per result: histogram of the null, daily contributions, shifts."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 3.9 * len(results)), layout="constrained")
@@ -190,7 +190,7 @@ def check_of(verdict: Verdict, tested: Days) -> CheckReport:
 
 
 def _trained(start_key: Key, train_key: Key, fitted: Days, rounds: int) -> Energy:
-    """Return an `Energy` trained on 2012 and 2013, of the round with the smallest loss on 2014."""
+    """Return an `Energy` trained on 2012 and 2013, from the round with the least loss on 2014."""
     training, validation = (
         (jnp.asarray(days.inputs), jnp.asarray(days.targets))
         for days in (
@@ -206,7 +206,6 @@ def _trained(start_key: Key, train_key: Key, fitted: Days, rounds: int) -> Energ
 def _tests(
     key: Key, predictions: Predictions, tested: Days, draws: int
 ) -> tuple[TestResult, TestResult]:
-    """Return two results of `kccsd_test`: with the nulls `Wild` and `DependentWild`."""
     independent = kccsd_test(key, predictions, tested.targets, null=Wild(draws))
     dependent = kccsd_test(
         key, predictions, tested.targets, null=DependentWild(draws), coordinates=True

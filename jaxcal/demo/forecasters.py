@@ -53,9 +53,9 @@ class Energy(eqx.Module):
 
     .. math:: E(x, y) = \tfrac12 \|u\|^2 - g(x, u), \qquad u = L^\top (t - A x - b)
 
-    On the right t (the target y) and x are standardized. A, b (``center``) and L (``root``) start
-    at the Gaussian regression, and g, a tanh network (``layers``), at 0. As g is bounded, f can be
-    integrated; its integral has no formula and is never needed.
+    Here t is the standardized target y, and x is standardized. A, b (``center``) and L (``root``)
+    start as a Gaussian regression; g, a tanh network (``layers``), starts at 0. As g is bounded, f
+    can be integrated; its integral has no formula and is never needed.
     """
 
     layers: tuple[Layer, ...]
@@ -108,8 +108,8 @@ def log_density(params: tuple[Energy, Float[Array, " q"]], y: Point) -> Scalar:
 
 
 class Trained(NamedTuple):
-    """Result of `train`: the energy after ``best_round``, the round (from 0) with the smallest
-    validation loss; and, per round [r], the last training loss and the validation loss."""
+    """Result of `train`. ``energy``: parameters after ``best_round``, the round (from 0) with the
+    smallest validation loss. The losses [r] are those at the end of each round."""
 
     energy: Energy
     best_round: Int[Array, ""]
@@ -120,9 +120,9 @@ class Trained(NamedTuple):
 def score_matching_loss(energy: Energy, xs: Float[Array, "n q"], ts: Points) -> Scalar:
     r"""Return the mean of :math:`\tfrac12 \|s(t)\|^2 + \mathrm{tr}\,\nabla s(t)`, with score s.
 
-    The density that minimizes its expectation is that of the data; normalizing constants do not
-    matter. Inputs xs and targets ts are in standard units. The trace is exact, from d products with
-    the Hessian.
+    The expectation of this loss is smallest for the density of the data; normalizing constants do
+    not matter. Inputs xs and targets ts are in standard units. The trace is exact, from products of
+    the Hessian with d unit vectors.
     Source: Hyvarinen (2005), eq. 4, given an input.
     """
 

@@ -1,4 +1,4 @@
-"""Compute divergences of predictions; a kernel on predictions is a radial kernel of a divergence.
+"""Compute divergences between predictions; kernels on predictions are functions of a divergence.
 
 A divergence computes features of each prediction, and squared distances from features. `Fisher` and
 `KernelFisher` use scores, which need no normalizing constant; the others use moments, draws, class

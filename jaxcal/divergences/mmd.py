@@ -20,7 +20,7 @@ from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
 
 class Embedded(eqx.Module):
     """Kernel means of n predictions: their ``features``, their ``squared_norms`` [n], and the
-    ``formulas`` of `KernelMeans`, with arrays repeated n times so that all leaves have n rows."""
+    ``formulas`` of `KernelMeans`, whose arrays are repeated n times along a new first axis."""
 
     features: PyTree
     squared_norms: Float[Array, " n"]
@@ -31,18 +31,18 @@ class MMD(eqx.Module):
     r"""Maximum mean discrepancy (MMD) of two predictions, with a ground kernel on the targets.
 
     Its square is :math:`E k(Z_p, Z_p') + E k(Z_q, Z_q') - 2 E k(Z_p, Z_q)`, with ground kernel k
-    and independent Z, Z' from predictions p and q, by `jaxcal.kernel_means`. With draws, pairs of a
-    draw with itself are included: the MMD of two samples, whose square has a bias of O(1 / draws).
-    Kernels on the MMD are positive definite. The squared MMD is clipped at 0 and has a rounding
-    error of about eps, so an MMD below eps^1/2 is noise.
+    and independent Z, Z' from predictions p and q, computed by `jaxcal.kernel_means`. If
+    predictions are represented by draws, pairs of a draw with itself are included, so the square
+    has a bias of O(1 / draws). Kernels on the MMD are positive definite. The squared MMD is clipped
+    at 0 and has a rounding error of about eps, so an MMD below eps^1/2 is noise.
 
     Args:
         ground: Scalar kernel on targets, Gaussian by default. An unset bandwidth uses the
             second-order heuristic, in the units of the test.
         n_draws: Number of draws of each prediction. None uses the closed form if there is one, or
             all draws of `jaxcal.Draws`.
-        of_targets: Whether the target kernel of the test replaces ``ground``. `skce_test` uses this
-            by default for predictions that are neither normal, Laplace nor classes.
+        of_targets: Whether the target kernel of the test replaces ``ground``. `skce_test` does this
+            by default, unless predictions are normal, Laplace or classes.
 
     Cost per pair: O(d), for full covariances O(d^3), with m draws O(m^2 d).
 

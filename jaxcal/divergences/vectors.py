@@ -55,7 +55,7 @@ class _Euclidean:
         return features
 
     def in_order(self, features: PyTree) -> Array:
-        """Return vectors to pass to `separations`, centred if that uses a matrix product."""
+        """Return the vectors to pass to `separations`; centred if it uses a matrix product."""
         vectors = self.vectors(features)
         return centred(vectors) if vectors.shape[1] > points.FEW else vectors
 
@@ -81,7 +81,7 @@ def centred(vectors: Array) -> Array:
 
 def _median(vectors: Array) -> Array:
     """Return the median of at most 511 of the vectors, [1, q]; 0 in columns where it is not finite.
-    Unlike a mean it stays if a few vectors are very large, as scores of narrow predictions are."""
+    Unlike the mean, it hardly changes if a few vectors (scores of narrow predictions) are large."""
     some = jax.lax.stop_gradient(vectors[:: max(vectors.shape[0] // SOME, 1)])
     middle = in_order(some.T)[:, (some.shape[0] - 1) // 2]
     return jnp.where(jnp.isfinite(middle), middle, 0)[None]

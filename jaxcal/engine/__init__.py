@@ -1,6 +1,6 @@
 """The engine computes sums over pairs of observations, from tiles of pairs or from vectors.
 
-This file compiles programs, sets how ``vmap`` runs large ones, and distributes rows over devices.
+This file compiles programs, makes ``vmap`` sequential on a CPU, and spreads rows over devices.
 """
 
 import functools
@@ -25,7 +25,7 @@ with eval_context():  # this module may be imported while a program is traced
 
 @functools.cache
 def optional(option: str) -> bool:
-    """Return whether the installed XLA accepts a compiler option, by name, with the value False."""
+    """Return whether the installed XLA has a compiler option of this name that can be False."""
     try:
         jax.jit(lambda: 0, compiler_options={option: False})()
     except jax.errors.JaxRuntimeError:  # it does not know the option
@@ -41,9 +41,9 @@ def few_targets(key: Any, predictions: Any, targets: Any, *_: Any, **__: Any) ->
 class LightJit:
     """Compile a function as `jax.jit` does, in two thirds of the time, without fusion emitters.
 
-    ``light(*args, **kwargs)`` returns whether a call runs as fast without them: programs without
-    loops over pairs, or with few pairs, do. Other calls, calls inside of jit, vmap or a derivative,
-    and all calls if XLA needs the emitters use ``program``, the function compiled by `jax.jit`.
+    ``light(*args, **kwargs)`` returns whether a call is as fast without emitters: if there is no
+    loop over pairs, or there are few pairs. All other calls use ``program``, compiled by `jax.jit`.
+    So do calls inside of jit, vmap or a derivative, and all calls if XLA needs the emitters.
     """
 
     def __init__(
@@ -70,10 +70,10 @@ class LightJit:
 
 
 def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
-    """Return the function with a ``vmap`` that, on a CPU, computes one batch element after another.
+    """Return a function whose ``vmap`` computes one batch element after another on a CPU.
 
-    The blocks of one element fit into the cache; those of a thousand in parallel do not. On other
-    devices the function is returned unchanged. A ``vmap`` of its derivatives runs in parallel; use
+    One batch element fits into the cache; a thousand in parallel do not. On other devices the
+    function is returned unchanged. A ``vmap`` of its derivatives runs in parallel; use
     ``jax.lax.map`` to loop. Derivatives of every order and mode are supported. Arguments that are
     not arrays are static; arrays that the function closes over are treated as arguments.
     """
@@ -103,8 +103,8 @@ def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
 
 
 def over_rows(function: Callable[..., PyTree], *, mesh: Mesh | None, reduce: bool) -> PyTree:
-    """Return ``function(shared, rows)`` with rows distributed over the devices of ``mesh``; None
-    leaves it unchanged. With ``reduce`` results are summed over devices, else concatenated."""
+    """Return a function of (shared, rows) with rows distributed over ``mesh``; results are summed
+    over devices if ``reduce``, else concatenated. Without a mesh, return ``function``."""
     if mesh is None:
         return function
     axes = tuple(mesh.axis_names)

@@ -2,8 +2,8 @@ r"""Sum h_ij = <z_i, z_j> over pairs of n observations, from the n vectors z_i [
 
 :math:`\sum_{i \neq j} w_i w_j h_{ij} = |Z^\top w|^2 - \sum_i w_i^2 |z_i|^2` for weights w, where Z
 [n, p] has rows z_i, which are computed block by block and not stored. The nonzero eigenvalues of
-[h_ij] are those of :math:`Z^\top Z`. With b weight columns the cost is n p b multiplications,
-n p^2 / 2 more for squares or eigenvalues, and memory for one block of Z and a [p, p] matrix.
+[h_ij] are those of :math:`Z^\top Z`. With b weight columns this takes n p b multiplications.
+Squares or eigenvalues take n p^2 / 2 more. Memory holds one block of Z and a [p, p] matrix.
 """
 
 from collections.abc import Callable
@@ -48,8 +48,8 @@ def linear_sums(
         `QuadraticSums`, as from `jaxcal.engine.quadratic.quadratic_sums`; not finite if a vector
         is not.
 
-    Cost: the vectors of each observation twice, n p b multiplications, and for squares or
-    eigenvalues n p (p + `SIDE`) / 2 more.
+    Cost: two evaluations of each vector, and n p b multiplications. Squares or eigenvalues add n p
+    (p + `SIDE`) / 2.
     """
     n = count(features)
     if n < 2:

@@ -3,8 +3,8 @@ r"""Compute every sum of a statistic h_ij over pairs of n observations in one pa
 A tile is a block of the matrix H = [h_ij], which is never stored; blocks above the diagonal are
 computed once and count twice. For b weight columns and tiles of side t, one pass costs n^2 b flops
 (plus evaluations of h) and O(t^2 + n b) memory; if n <= t it is a single fused program. All columns
-of `HadamardSigns` together cost n^2 additions. A ``vmap`` over data sets or models is one program;
-on a CPU it computes them one after another, so that each stays in the cache.
+of `HadamardSigns` together cost n^2 additions. A ``vmap`` over data sets or models compiles one
+program, which on a CPU processes data sets one after another, as each fits into the cache.
 """
 
 from functools import partial
@@ -27,14 +27,14 @@ LANES = 8  # matrix products are fastest for multiples of this many columns
 
 
 class QuadraticSums(NamedTuple):
-    """Sums of h_ij over pairs of n observations, for each of c channels; h is their sum.
+    """Sums of h_ij over pairs of n observations, for each of c channels, whose sum is h.
 
     ``total`` [c]: sum of h_ij over i != j. ``diagonal`` [c, n]: h_ii. ``row_sums`` [c, n]: sum of
-    h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j, for the columns w of signs
-    and then of weights. None unless requested: ``squares`` [c], sum of h_ij^2 over i != j;
-    ``all_squares`` [], the same for the sum of the channels; ``eigenvalues`` [r, k], approximate
-    largest eigenvalues of [h_ij] with diagonal 0, some of them possibly negative. Row 0 is for the
-    sum of the channels; with c > 1, rows 1, .., c are for the channels (r = 1 or r = c + 1).
+    h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j, for each column w (signs
+    come before weights). Other fields are None unless requested. ``squares`` [c]: sum of h_ij^2
+    over i != j; ``all_squares`` []: the same for the sum of the channels. ``eigenvalues`` [r, k]:
+    approximate largest eigenvalues of [h_ij] with diagonal 0, some possibly negative. Row 0 is for
+    the sum of the channels; if c > 1, rows 1 to c are for single channels.
     """
 
     total: Float[Array, " c"]
@@ -47,8 +47,8 @@ class QuadraticSums(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Columns that multiply a tile of h: ones and weights, the sketch, the signs of observations,
-    and the sign patterns of their groups. Padded rows are zero."""
+    """Columns that multiply a tile of h. ``weights``: ones, then weights; ``sketch``: normal draws;
+    ``signs`` of observations and ``patterns`` of groups: `HadamardSigns`. Padded rows are zero."""
 
     weights: Float[Array, "r k"]
     sketch: Float[Array, "r q"]
@@ -181,8 +181,8 @@ def _sums(
 def _arranged(
     features: Features, columns: _Columns, signs: HadamardSigns, side: int
 ) -> tuple[Features, _Columns, Array]:
-    """Return features and columns in the order of `Places`, columns with its signs; and the row
-    of each observation, [n]."""
+    """Return features and columns with rows in the order of `Places`, and the row of each
+    observation, [n]. The columns then include the signs and patterns of `Places`."""
     places = signs.arranged(side)
     dtype = columns.weights.dtype
     real = places.signs != 0
@@ -219,7 +219,7 @@ def _with_ones(weights: Array, dtype: jnp.dtype) -> Array:
 
 
 def _side(n: int, tile: int, devices: int, group: int) -> int:
-    """Return the rows of a tile, a multiple of ``group``, small enough for one tile per device."""
+    """Return the number of rows of a tile, a multiple of ``group``; every device gets a tile."""
     if devices == 1 and n <= tile:
         side = n
     else:
@@ -250,8 +250,8 @@ def _tile(pairwise, rows, cols, columns_i, columns_j, offset, group, squares) ->
 def _shares(
     h: Float[Array, "c r s"], columns_i: _Columns, columns_j: _Columns, group: int
 ) -> Float[Array, "c m p"]:
-    """Return [c, m, p]: for offset g and pattern k, the sum of h_ij s_i s_j patterns_ik patterns_jk
-    over all pairs of i, member a of a group, and j, member a xor g of a group (`HadamardSigns`)."""
+    """Return sums of h_ij s_i s_j p_ik p_jk, [c, m, p], with signs s and patterns p. Entry (g, k):
+    over all i and j that are members a and a xor g of their groups, for any a (`HadamardSigns`)."""
     if columns_i.signs.shape[1] == 0:
         return jnp.zeros((h.shape[0], group, 0), h.dtype)
     parts = fold(h * (columns_i.signs * columns_j.signs.T)[None], group)

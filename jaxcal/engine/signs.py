@@ -1,14 +1,14 @@
-r"""Draw random signs for a wild bootstrap: independent, or with quadratic forms of lower cost.
+r"""Draw random signs for a wild bootstrap: independent ones, or ones with cheap quadratic forms.
 
 The quadratic forms :math:`w_j^\top H w_j` of columns :math:`w_j = s \circ h_j`, with random signs s
 and columns h_j of a Hadamard matrix, follow from one transform. With the bitwise exclusive or
 :math:`\oplus` of row numbers, :math:`h_j(a) h_j(a') = h_j(a \oplus a')`, so that
 
-.. math:: w_j^\top H w_j = \sum_g h_j(g) \sum_a s_a s_{a \oplus g} H_{a, a \oplus g}:
+.. math:: w_j^\top H w_j = \sum_g h_j(g) \sum_a s_a s_{a \oplus g} H_{a, a \oplus g}.
 
-n^2 additions for n draws, instead of n^2 multiplications per independent column. Signs within a
-column are independent. Two columns are uncorrelated. The correlation of their forms is of the order
-of the fraction of pairs of observations that lie in one group (`HadamardSigns`).
+This takes n^2 additions for n draws; independent columns take n^2 multiplications each. Signs
+within a column are independent. Two columns are uncorrelated. The correlation of their quadratic
+forms is about the fraction of pairs of observations that lie in one group (`HadamardSigns`).
 """
 
 from typing import NamedTuple
@@ -37,8 +37,8 @@ def _of_words(words: UInt32[Array, " w"], n: int, b: int, dtype: DTypeLike) -> F
 
 
 class Places(NamedTuple):
-    """Order of n observations in t rows, in tiles of whole groups. A tile lists the first members
-    of all its groups, then their second members, and so on. Padded rows have sign 0."""
+    """Order of n observations in t rows, for tiles that contain whole groups of `HadamardSigns`. A
+    tile lists the first members of its groups, then the second ones, etc. Padding has sign 0."""
 
     observations: Int[Array, " t"]  # observation in each row
     signs: Float[Array, " t"]
@@ -49,13 +49,13 @@ class Places(NamedTuple):
 class HadamardSigns(eqx.Module):
     r"""b columns of random signs of n observations, in groups of m that share a Hadamard matrix.
 
-    Observation ``order[k]`` is number a = k mod m of group k div m. Its sign in column j q + r is
-    ``signs[k]`` times entry (a, j) of the Hadamard matrix of Sylvester (1867) times
-    ``patterns[k div m, r]``. With m = 1 the columns are independent.
+    Position k of the random order is member a = k mod m of group k div m. The sign of this
+    observation in column j q + r is ``signs[k]`` times entry (a, j) of the Hadamard matrix of
+    Sylvester (1867) times ``patterns[k div m, r]``. With m = 1 the columns are independent.
 
     Attributes:
-        order: Numbers of the observations in random order, [n].
-        signs: A random sign for each position k in this order, [n].
+        order: Observation at each position k: a random permutation, [n].
+        signs: A random sign for each position k, [n].
         patterns: Random signs of the groups, [ceil(n / m), q].
         group: Observations m in a group, a power of two.
         count: Number b of columns, at most m q.
@@ -69,7 +69,7 @@ class HadamardSigns(eqx.Module):
 
     @classmethod
     def draw(cls, key: Key, n: int, b: int, dtype: DTypeLike) -> "HadamardSigns":
-        """Return random signs of n observations in b columns; groups have m = 32 if n >= 384."""
+        """Return random signs of n observations in b columns; m = 32 if n >= 384, else less."""
         keys = jax.random.split(key, 3)
         group = LARGEST_GROUP
         while group > 1 and n < LEAST_GROUPS * group:
@@ -116,14 +116,14 @@ class HadamardSigns(eqx.Module):
         )
 
     def of_shares(self, shares: Float[Array, "c m q"]) -> Float[Array, "c b"]:
-        """Return the quadratic forms of all columns, from the sums for offsets g < m and q patterns
-        that `jaxcal.engine.quadratic` computes (``_shares`` there)."""
+        """Return the quadratic forms of all columns from ``shares``, the sums that the function
+        ``_shares`` of `jaxcal.engine.quadratic` computes for m offsets and q patterns."""
         forms = jnp.einsum("jg,cgq->cjq", hadamard(self.group, shares.dtype), shares)
         return forms.reshape(shares.shape[0], -1)[:, : self.count]
 
 
 def hadamard(m: int, dtype: DTypeLike) -> Float[Array, "m m"]:
-    """Return Sylvester's Hadamard matrix, m = 2^l: (-1)^k for k bits that are 1 in both i and j."""
+    """Return Sylvester's Hadamard matrix for a power of two m: (-1)^popcount(i & j) in (i, j)."""
     matrix = np.ones((1, 1))
     while len(matrix) < m:
         matrix = np.block([[matrix, matrix], [matrix, -matrix]])

@@ -1,4 +1,4 @@
-"""Test calibration in O(n) by sums of moments times features, which name and locate errors."""
+"""Test calibration in O(n) by sums of moments times features; name and locate errors."""
 
 from jaxcal.entries.calibration import calibration_test
 

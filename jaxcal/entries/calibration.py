@@ -61,18 +61,19 @@ def calibration_test(
 
     Log densities may lack their constants. Points are drawn near each prediction and weighted so
     that under calibration ranks of the target among them are uniform (`jaxcal.entries.landed`).
-    Then moments, functions of ranks and of scores (gradients of log densities), have mean 0, also
-    times features: 1, centre and log scale of the prediction, inputs. Sums of these products are
-    compared with sums under random signs. The statistic is the log of evidence averaged over
-    alternatives: shift, spread, correlation, tails, skewness, trends of shift and spread, and
-    "varying": errors along an unknown function of all features (`jaxcal.entries.evidence`).
+    Moments are functions of these ranks and of scores (gradients of log densities). Under
+    calibration a moment has mean 0, and so has its product with any feature: 1, centre and log
+    scale of the prediction, inputs. Sums of such products are compared with sums under random
+    signs. The statistic is the log of evidence averaged over alternatives: shift, spread,
+    correlation, tails, skewness, trends of shift and spread, and "varying": errors along an unknown
+    function of all features (`jaxcal.entries.evidence`).
 
     Args:
         key: Random key: typed, legacy or an integer seed.
         predictions: n log densities: an `Unnormalized`, or a numpyro distribution with batch shape
             [n], which is sampled if possible. Or `Draws` (or `McmcDraws`), at least 4 of each
-            prediction: targets are ranked among one half of them; the other half estimates centre
-            and scale, and log densities are those of normal distributions with these.
+            prediction: targets are ranked among one half of the draws; log densities are normal,
+            with centre and scale of the other half.
         targets: Observed targets, shape [n], [n, d] or [n, ...].
         inputs: Inputs of the predictions, or other numbers on which errors may depend, [n] or
             [n, q], or a data frame, whose column names are used. Encode categories as 0 and 1.
@@ -94,7 +95,7 @@ def calibration_test(
         feature, correlations of pairs, and tails. ``result.ranks`` holds ranks of the targets by
         log density, each coordinate and ``statistics`` (`jaxcal.plots.where`). One target suffices
         to reject if its density is 0, or if it is so far in the tail that n calibrated predictions
-        have such a target with probability 1e-6. Scores are unused if a density has a boundary.
+        have such a target with probability 1e-6. If a density has a boundary, scores are not used.
 
     Cost per observation, for predictions that are not sampled: about 190 log densities, 6 gradients
     and 5 d Hessian-vector products, and k b multiplications for k products of a moment and a
@@ -155,7 +156,6 @@ def table_names(
 
 
 def _returns_numbers(statistics: Statistics, ys: Array, inputs: Points | None) -> None:
-    """Raise TypeError if a function of one target (and its inputs) does not return numbers."""
     of_one = (ys[0],) if inputs is None else (ys[0], inputs[0])
     shapes = " and ".join(str(jnp.shape(part)) for part in of_one)
     try:
@@ -201,10 +201,10 @@ def _unjudged(
 
 
 class Fit(NamedTuple):
-    """Ranks (``seen``) and scores of n targets, and notes. Masks [n]: ``kept`` observations enter
-    the sums; ``impossible`` ones (density 0, or far in the tail) lead to rejection; ``lost`` ones
-    have a density or score that is not finite. ``ends``: whether a density has a boundary;
-    ``flat``: whether all densities are constant on the points among which targets are ranked."""
+    """Ranks (in ``seen``) and scores of n targets, and notes. Masks [n]: ``kept`` observations are
+    summed; ``impossible`` ones (density 0, or far in the tail) lead to rejection; ``lost`` ones
+    have a density or score that is not finite. ``ends``: whether any density has a boundary;
+    ``flat``: whether every density is constant on the points near its prediction."""
 
     seen: Seen
     scores: Points | None
@@ -225,7 +225,7 @@ class Fit(NamedTuple):
         statistics: Statistics | None = None,
         inputs: Float[Array, "n q"] | None = None,
     ) -> "Fit":
-        """Fit n observations. ``fixed``: (units, ``ends``) of an earlier sample, to be used."""
+        """Fit n observations. ``fixed``: (units, ``ends``), instead of those of the targets."""
         n = len(targets)
         raw = targets.reshape(n, -1)
         finite = jnp.all(jnp.isfinite(raw), axis=1)
@@ -336,8 +336,8 @@ def _one(
 
 
 def _n_draws(predictions: Predictions) -> int | None:
-    """Return the number of draws of each prediction among which its target is ranked; None for log
-    densities of the user, whose targets are ranked among weighted points."""
+    """Return the number of draws of each prediction among which targets are ranked. None if a user
+    gives log densities, because targets are then ranked among weighted points."""
     if isinstance(predictions, Draws):
         return predictions.samples.shape[1] // 2
     return N_POINTS if is_distribution(predictions) else None
@@ -391,8 +391,8 @@ def _table(
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:
-    """Return `Sums` that a null can judge. ``statistic`` [1 + b]: observed value, then b draws.
-    ``contributions`` [n]: decrease of the statistic without each observation, to first order."""
+    """Return `Sums` for the method ``outcome`` of a null. ``statistic`` [1 + b]: observed value,
+    then b draws. ``contributions`` [n]: of each observation to the observed value, linearized."""
     n = len(contributions)
     row = (contributions * ordered_pairs(n))[None]
     forms = statistic[None, 1:] * ordered_pairs(n)

@@ -1,23 +1,24 @@
 r"""Compute the statistic of the calibration test: evidence averaged over alternatives.
 
-An entry is a sum :math:`\sum_i t_i \varphi_i` over observations of a moment t times a feature,
-with mean 0 under calibration. Divided by :math:`(\sum_i t_i^2 \varphi_i^2)^{1/2}`, entries z have
-deviation 1 and correlations R under random signs. Entries are in blocks, and blocks in groups (the
-alternatives). If all entries of a block are shifted by :math:`N(0, \tau^2 I)`, the log evidence is
+An entry is a sum :math:`\sum_i t_i \varphi_i` over observations of a moment t times a feature, with
+mean 0 under calibration. It is divided by :math:`(\sum_i t_i^2 \varphi_i^2)^{1/2}`. Under random
+signs, scaled entries z have variance 1 and correlations R. Entries form blocks, and blocks form
+groups, one per alternative. If all entries of a block are shifted by :math:`N(0, \tau^2 I)`, the
+log evidence is
 
-.. math:: \tfrac12 z^\top (R^{-1} - (R + \tau^2 I)^{-1}) z - \tfrac12 \log |I + \tau^2 R^{-1}|,
+.. math:: \tfrac12 z^\top (R^{-1} - (R + \tau^2 I)^{-1}) z - \tfrac12 \log |I + \tau^2 R^{-1}|.
 
-and if only one entry is shifted, the same with R = 1. The statistic is the log of the evidence
-averaged over these two cases, over blocks and over groups. The divisors, R, :math:`\tau` and the
-weights of groups do not depend on the signs, so they affect power only, not the level.
+If only one entry is shifted, R is 1. The evidence is averaged over these two cases, over blocks and
+over groups; the statistic is the log of this mean. The divisors, R, :math:`\tau` and the weights of
+groups do not depend on the signs, so they affect power only, not the level.
 
 Source: Good (1992), The Bayes/non-Bayes compromise, for averaged evidence as a statistic.
 
 A learned entry detects errors along an unknown function of the features. Observations are divided
-at random into parts. In the first k parts, a ridge regression on cosines and sines of features
-learns :math:`\hat t_{kq}(p)`, the mean of moment :math:`t_q` given prediction p. Observations of
-the next part add :math:`\sum_q \hat t_{kq}(p) t_q`. Under calibration these terms have mean 0 given
-earlier parts, so that sums are a martingale; sums are positive if the learned errors recur.
+at random into parts. A ridge regression on the first k parts learns :math:`\hat t_{kq}(p)`, the
+mean of moment :math:`t_q` given prediction p, from cosines and sines of features. Each observation
+of the next part adds :math:`\sum_q \hat t_{kq}(p) t_q` to the entry. Under calibration this has
+mean 0 given earlier parts, so sums are a martingale. They are positive if errors recur.
 
 Source: Dawid (1984) for judging each part by earlier ones; Rahimi and Recht (2007) for cosines.
 """
@@ -43,7 +44,7 @@ NARROW = 32  # most entries of a narrow block
 
 class Entries(NamedTuple):
     """Terms ``values`` [n, k] of n observations in k entries; each column has sum of squares 1 (or
-    0). The first c are in blocks, with ``correlations`` [c, c]; the others in `Group.alone`."""
+    0). The first c are in blocks, with ``correlations`` [c, c]; the rest are `Group.alone`."""
 
     values: Float[Array, "n k"]
     correlations: Float[Array, "c c"]
@@ -67,7 +68,8 @@ class Entries(NamedTuple):
 
 
 def side_by_side(groups: list[Group], kept: Bool[Array, " n"]) -> tuple[Float[Array, "n k"], int]:
-    """Return columns of all groups, blocks first (rows 0 unless ``kept``); the number in blocks."""
+    """Return the columns of all groups, and how many are in blocks (these come first). Rows of
+    observations that are not ``kept`` are 0."""
     blocks = [block for group in groups for block in group.blocks]
     alone = [group.alone for group in groups if group.alone is not None]
     values = jnp.where(kept[:, None], jnp.concatenate(blocks + alone, axis=1), 0)
@@ -79,8 +81,8 @@ def log_evidence(
 ) -> Float[Array, "g b"]:
     """Return the log of (prior weight times evidence) for g groups and b columns of entries.
 
-    ``z`` [k, b]: entries of variance 1; ``r`` [c, c]: correlations of the first c, those of blocks.
-    Cost: k^3 + k^2 b for the largest block, of k entries.
+    ``z`` [k, b]: entries of variance 1, where the first c are in blocks; ``r`` [c, c]: correlations
+    of the entries in blocks. Cost: k^3 + k^2 b for the largest block, of k entries.
     """
     sizes = [block.shape[1] for group in groups for block in group.blocks]
     single = z**2 * (TAU2 / (1 + TAU2) / 2) - math.log1p(TAU2) / 2
@@ -104,8 +106,8 @@ def log_evidence(
 
 
 def _runs(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return row numbers of m consecutive runs of ``counts`` rows, padded with 0 to the longest (w
-    rows), and a mask that is False for padding, both [m, w]."""
+    """Split rows into m consecutive runs of lengths ``counts``; w is the largest. Return the row
+    numbers of each run, padded with 0, and a mask that is False for padding, both [m, w]."""
     offsets = np.arange(max(counts))[None]
     real = offsets < np.asarray(counts)[:, None]
     return np.where(real, np.cumsum([0, *counts[:-1]])[:, None] + offsets, 0), real
@@ -119,9 +121,8 @@ def _means(logs: Float[Array, "k b"], counts: list[int]) -> Float[Array, "m b"]:
 
 
 def _whole(z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]) -> Float[Array, "m b"]:
-    """Return the log evidence that all entries of a block are shifted, for each of m blocks. Those
-    of at most `NARROW` entries are padded to the widest of these, others to the widest of all.
-    """
+    """Return the log evidence that all entries of a block are shifted, for each of m blocks. Blocks
+    of at most `NARROW` entries are padded to equal width, and so are all wider blocks."""
     used, (at, real) = jnp.diagonal(r) > 0, _runs(sizes)
     narrow = np.asarray(sizes) <= NARROW
     evidences = []
@@ -136,8 +137,8 @@ def _whole(z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]) -> 
 def _shifted(
     z: Float[Array, "m w b"], there: Bool[Array, "m w"], r: Float[Array, "c c"], at: np.ndarray
 ) -> Float[Array, "m b"]:
-    """Return `_whole` for m blocks padded to w entries. ``at`` [m, w]: rows of r of the entries;
-    ``there``: False for padding and for entries that are always 0."""
+    """Return the log evidence of `_whole` for m blocks of w entries, padding included. ``at`` [m,
+    w]: index of each entry in r. ``there``: False for padding and for entries that are always 0."""
     pairs, eye = there[:, :, None] & there[:, None], jnp.eye(at.shape[1], dtype=r.dtype)[None]
     inside = jnp.where(pairs, (1 - RIDGE) * r[at[:, :, None], at[:, None]] + RIDGE * eye, eye)
     both = jnp.stack([inside, inside + TAU2 * eye])
@@ -174,7 +175,7 @@ def learned(
     features: Float[Array, "n r"], moments: Float[Array, "n q"], part: Int[Array, " n"]
 ) -> Float[Array, "n 1"]:
     """Return each observation's term of the learned entry (see the module). The regression has an
-    intercept, which the term omits. 0 in part 0, and in part `PARTS`, which is left out."""
+    intercept, which the term omits. Terms are 0 in part 0, and in the unused part `PARTS`."""
     centered = features - jnp.mean(features, axis=0, keepdims=True)
     regressors = jnp.concatenate([jnp.ones_like(centered[:, :1]), centered], axis=1)
     ridge = jnp.diag(jnp.full(regressors.shape[1], PENALTY, features.dtype).at[0].set(1))

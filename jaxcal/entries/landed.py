@@ -44,8 +44,8 @@ class Landed(NamedTuple):
     per prediction; ``weights`` [n, m + 1], rows sum to 1. Other fields do not depend on targets:
     ``centers`` [n, d]; ``scales`` [n, d, d], where ``scales @ scales.T`` approximates covariances
     near a mode; ``claims``: (centre, standard deviation) of predictions, both [n, d], from which
-    features are computed; ``endless`` [n]: whether the density falls more slowly than 1 / distance
-    along a coordinate (i mod d for prediction i), so its integral is infinite; False for draws.
+    features are computed; ``endless`` [n]: whether density i falls more slowly than 1 / distance
+    along coordinate i mod d, so that its integral is infinite. It is False for draws.
     """
 
     points: Float[Array, "n k d"]
@@ -60,14 +60,14 @@ class Landed(NamedTuple):
 def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Landed:
     r"""Return points near each prediction: draws if it can be sampled, else weighted points.
 
-    Weighted points come from a mixture of three normal densities: at a mode, with the curvature
-    there; with mean and covariance of all targets; and with mean and covariance of weighted points
-    from these two densities, so that further modes are covered.
+    Weighted points come from a mixture of three normal densities. The first is at a mode, with the
+    curvature there. The second has mean and covariance of all targets. The third has mean and
+    covariance of weighted points from the first two, so that it covers further modes.
 
     ``ys`` [n, d]: targets in standardized units; ``targets`` [n, *event]: in the units of the data.
     Densities are evaluated at ``targets``, as a change of units and back may alter integers.
 
-    Cost per prediction: m + 51 log densities and a `jaxcal.whitening.Landing`; m + 1 for draws.
+    Cost per prediction: m + 51 log densities and a `jaxcal.whitening.Landing`. For draws: m + 1.
     """
     draws = None
     distribution: Any = predictions.predictions
@@ -84,8 +84,8 @@ def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> L
 def _drawn(
     predictions: Standardized, draws: Float[Array, "n k *event"], ys: Points, targets: Array
 ) -> Landed:
-    """Return `Landed` with half of the draws as points. Centres and scales are known moments or, if
-    there are none, those of the other half. For `Draws`, log densities are normal with these."""
+    """Return `Landed` with the first half of the draws as points. Centres and scales are known
+    moments, or come from the other half; for `Draws` they define normal log densities."""
     (n, d), k = ys.shape, draws.shape[1]
     originals = jnp.concatenate([targets[:, None], draws[:, : k // 2]], axis=1)
     points = predictions.units.points(originals.reshape(n, -1, d))
@@ -151,7 +151,7 @@ Chance = tuple[Float[Array, "r m 1"], Float[Array, "r m d"]]
 def _chances(
     keys: PointKeys, d: int, rows: int, counts: tuple[int, ...], dtype: DTypeLike
 ) -> tuple[Float[Array, "nodes d"], list[Chance]]:
-    """Return standard normal nodes, and random numbers `Chance` for m points, m in ``counts``."""
+    """Return standard normal nodes, and for each m in ``counts`` random numbers for m points."""
     shapes = [(N_NODES, d)]
     for m in counts:
         shapes += [(rows, m, 1), (rows, m, d)]
@@ -198,8 +198,8 @@ class _Near(NamedTuple):
 
     @property
     def three(self) -> list[Part]:
-        """Return the normal densities of the mixture in `landed`: at the mode, at all targets, and
-        at the first points. The last covariance is enlarged, as few points may have weight."""
+        """Return the normal densities of the mixture in `landed`: around the mode, all targets, and
+        the first points. The last covariance is enlarged, as few points may have weight."""
         two = _about(self.centers, self.scales)
         d = self.centers.shape[1]
         wider = self.spread + self.scales @ jnp.swapaxes(self.scales, 1, 2) / 5
@@ -208,8 +208,8 @@ class _Near(NamedTuple):
 
     @property
     def claims(self) -> tuple[Points, Points]:
-        """Return centres and deviations, both [n, d]: at modes, which have no sampling noise, or of
-        first points where these differ clearly from the mode and enough points have weight."""
+        """Return centres and deviations, both [n, d]: of modes, which have no sampling noise; or of
+        the first points, if these differ clearly from the mode and enough have weight."""
         deviations = jnp.linalg.norm(self.scales, axis=2)
         enough = 1 / jnp.sum(self.weights**2, axis=1) > ENOUGH
         widths = jnp.sqrt(at_least(jnp.diagonal(self.spread, axis1=1, axis2=2), 0))
@@ -220,7 +220,6 @@ class _Near(NamedTuple):
 
 
 def _about(centers: Points, scales: Float[Array, "n d d"]) -> list[Part]:
-    """Return the normal densities around modes, and around all targets."""
     eyes = jnp.broadcast_to(jnp.eye(centers.shape[1], dtype=scales.dtype)[None], scales.shape)
     return [(SUMMIT, centers, scales), (COMMON, jnp.zeros_like(centers), eyes)]
 
@@ -228,7 +227,6 @@ def _about(centers: Points, scales: Float[Array, "n d d"]) -> list[Part]:
 def _moments(
     w: Float[Array, "n m"], points: Float[Array, "n m d"]
 ) -> tuple[Points, Float[Array, "n d d"]]:
-    """Return mean and covariance of weighted points."""
     middle = jnp.einsum("nm,nmi->ni", w, points)
     gaps = points - middle[:, None]
     return middle, jnp.einsum("nm,nmi,nmj->nij", w, gaps, gaps)
@@ -238,11 +236,12 @@ Located = tuple[Points, Float[Array, "n d d"], Bool[Array, " n"]]  # centres, sc
 
 
 def located(key: Key, predictions: Standardized, n: int, d: int, dtype: DTypeLike) -> Located:
-    """Return centres [n, d], scales [n, d, d], and whether enough points had weight, [n].
+    """Return centres [n, d], scales [n, d, d], and whether they are reliable, [n].
 
-    These are known finite moments (flags are then True), or moments of points drawn in rounds.
-    Equal predictions get equal values. Cost per prediction without known moments: `ROUNDS`
-    max(2, d) `N_POINTS` + `N_FIRST` log densities and a `jaxcal.whitening.Landing`.
+    Known finite moments are reliable. Else moments are estimated from points drawn in rounds, and
+    are reliable if enough points have weight. Equal predictions get equal values. Cost of an
+    estimate: `ROUNDS` max(2, d) `N_POINTS` + `N_FIRST` log densities and a
+    `jaxcal.whitening.Landing`.
     """
     return _known_or(lambda: _searched(key, predictions, n, d, dtype), predictions, (n, d), dtype)
 
@@ -253,8 +252,8 @@ def _known_or(
     shape: tuple[int, ...],
     dtype: DTypeLike,
 ) -> Located:
-    """Return known moments of predictions of ``shape`` (n, d), or estimates if there are none. For
-    distributions with heavy tails, also estimates where the known moments are not finite."""
+    """Return known moments of predictions of ``shape`` (n, d), or estimates if there are none. If
+    known moments of a distribution with heavy tails are not finite, estimates replace them."""
     offered, (n, d) = offered_moments(predictions), shape
     if offered is None:
         return estimated()
@@ -336,8 +335,8 @@ def _log_mixture(parts: list[Part], points: Float[Array, "n k d"]) -> Float[Arra
 
 
 def _usable(centers: Points, scales: Array) -> tuple[Points, Array]:
-    """Return centres and scales; 0 and I, the values for all targets in standardized units, where
-    they are not finite or a row of the scale is 0."""
+    """Return centres and scales. Both are replaced, by 0 and I, where the centre is not finite or a
+    row of the scale is 0 or not finite. In standardized units, 0 and I describe all targets."""
     eye = jnp.eye(scales.shape[1], dtype=scales.dtype)[None]
     smallest = jnp.min(jnp.linalg.norm(scales, axis=2), axis=1)
     usable = jnp.all(jnp.isfinite(centers), axis=1) & (smallest > 0) & jnp.isfinite(smallest)
@@ -358,8 +357,8 @@ def _logs(
     at_target: bool = False,
 ) -> Float[Array, "n k"]:
     """Return log densities of each prediction at its k points ``originals``, in the units of the
-    data. NaN becomes -infinity, as it may be a logarithm outside the support; with ``at_target``,
-    NaN of a user's density at point 0 becomes +infinity, which marks an unusable observation."""
+    data. NaN becomes -infinity, as outside of a support. But if ``at_target``, NaN of a user's
+    density at point 0, the target, becomes +infinity, which marks an unusable observation."""
 
     def of_one(log_density: Any, y: Array, zs: Array) -> Array:
         return jax.lax.map(log_density, zs)

@@ -23,9 +23,9 @@ MOST_ALONE = 512  # most products of a moment with single columns
 
 
 class Group(NamedTuple):
-    """A named alternative: all k entries of one of the ``blocks`` [n, k] are shifted, or one entry
-    of a block, or one entry of ``alone`` [n, k] (None if there are none). ``weight``: prior
-    weight. ``positive``: whether the shift is known to be positive (only for one entry)."""
+    """A named alternative: either all k entries of one of the ``blocks`` [n, k] are shifted, or one
+    entry of a block, or one entry of ``alone`` [n, k] (may be None). ``weight``: prior weight.
+    ``positive``: whether the shift is known to be positive; only if there is one entry."""
 
     name: str
     weight: float
@@ -63,7 +63,7 @@ class Scaling(NamedTuple):
 
 
 def within(columns: Float[Array, "n q"]) -> Float[Array, "n q"]:
-    """Return columns, in deviations, clipped to [-`FARTHEST`, `FARTHEST`]."""
+    """Return standardized columns, clipped to [-`FARTHEST`, `FARTHEST`]."""
     return at_most(at_least(columns, -FARTHEST), FARTHEST)
 
 
@@ -76,8 +76,8 @@ class Few(NamedTuple):
     """Map columns to standardized columns or, if more than `MOST`, to principal components.
 
     More than `SKETCHED` columns, such as pixels, are first reduced to `SKETCHED` random
-    combinations. ``columns``, ``components``: scalings of columns and of principal components;
-    ``vectors``: principal axes. The last two are None for at most `MOST` columns."""
+    combinations. ``columns``: scaling of columns. ``vectors``: principal axes; ``components``:
+    scaling of principal components; both are None for at most `MOST` columns."""
 
     columns: Scaling
     vectors: Float[Array, "r q"] | None
@@ -140,7 +140,7 @@ class Frame(NamedTuple):
         return [*claimed, self.inputs(inputs)]
 
     def along(self, seen: Seen, inputs: Float[Array, "n q"] | None) -> Float[Array, "f n d"]:
-        """Return the feature of each column of the table after "everywhere", per coordinate."""
+        """Return the features of the table's columns: centre, log scale, inputs; [f, n, d]."""
         centers, deviations = seen.claims
         each = [self.center.columns(centers), self.scale.columns(jnp.log(deviations))]
         if inputs is not None and self.inputs is not None:
@@ -161,8 +161,8 @@ def groups(
     ends: Bool[Array, ""],
     inputs: Float[Array, "n q"] | None,
 ) -> list[Group]:
-    """Return the named alternatives. ``scores`` [n, d] at the targets: None for draws and declared
-    boundaries. Without scores, or if a density ``ends`` at a boundary, shifts use ranks only."""
+    """Return the named alternatives. ``scores`` [n, d] at the targets; None for draws and declared
+    boundaries. Shifts use only ranks if scores are None, or if a density ``ends`` at a boundary."""
     ranks, d = seen.ranks, seen.centers.shape[1]
     center, features = frame.center.columns(seen.claims[0]), frame.features(seen, inputs)
     columns = None
@@ -222,7 +222,7 @@ def whole(ranks: Ranked) -> Float[Array, "n 1"]:
 def _alone(
     moments: Float[Array, "n q"], columns: Float[Array, "n r"] | None
 ) -> Float[Array, "n k"] | None:
-    """Return moments times each column, as principal components may miss one input. Above
+    """Return moments times each column, because principal components may miss one input. Above
     `MOST_ALONE` products, moments are summed first. None unless `MOST` < r <= `SKETCHED`."""
     if columns is None or not MOST < columns.shape[1] <= SKETCHED:
         return None

@@ -20,17 +20,18 @@ BLOCK = 4096  # observations whose points are in memory at once
 
 
 class Ranked(NamedTuple):
-    """Ranks of n targets among their points, uniform given the prediction under calibration: of the
-    log ``density``, of ``coordinates``, and of ``products`` (y_j - mean_j) (y_k - mean_k).
+    """Ranks of n targets among their points; uniform given the prediction, under calibration. Ranks
+    of the log ``density``, of ``coordinates``, of ``products`` (y_j - mean_j) (y_k - mean_k) of q
+    pairs of coordinates, and of the user's ``statistics``.
 
-    ``at_most``: upper limit of the rank ``density``, which is random within a point. ``resolved``:
-    ranks of coordinates; those within a point of 0 or 1 are redrawn there uniformly. If one
-    coordinate of a prediction is wrong, the target has almost no weight, and its ranks in the other
-    coordinates are 0 or 1 too often; ``resolved`` ranks avoid this, but say less about tails.
-    ``statistics``: ranks of the user's functions. ``halves``: ranks of coordinates among the first
-    and the second half of the points. ``grain``: sum of squared weights, 1 / effective number.
-    ``expected``: expected product, under the prediction, of the normal scores of each of the q
-    pairs of coordinates, first for ``coordinates``, then for ``resolved``.
+    A rank is drawn between the weight of smaller points, and that of smaller or equal points;
+    ``at_most`` is this upper end for ``density``. If one coordinate of a prediction is wrong, the
+    target has almost no weight, and its ranks in other coordinates are 0 or 1 too often.
+    ``resolved`` ranks of coordinates avoid this: within about one point's weight of 0 or 1, they
+    are redrawn. They say less about tails. ``halves``: ranks of coordinates among the first and the
+    second half of the points. ``grain``: sum of squared weights, 1 / effective number.
+    ``expected``: expected products, under the prediction, of normal scores of pairs, for
+    ``coordinates`` and ``resolved``.
     """
 
     density: Float[Array, " n"]
@@ -117,8 +118,8 @@ def seen(
     """Return summaries of the points near each prediction; ``ys`` and ``targets`` as in `landed`.
     With an `Unnormalized`, observations are processed in blocks, which bounds memory.
 
-    With one key per row, points of an observation do not depend on other rows, except for
-    distributions and `Draws`, which use the first key for all rows.
+    With one key per row of an `Unnormalized`, the points of an observation do not depend on other
+    rows. Distributions and `Draws` use the first key for all rows.
     """
 
     def of_block(
@@ -255,10 +256,10 @@ def _halves(key: Key, near: Landed) -> Float[Array, "n 2 d"]:
 def expected_products(
     w: Float[Array, "n k"], points: Float[Array, "n k d"], edges: Float[Array, "n e 1"]
 ) -> Float[Array, "n e d d"]:
-    """Return sum_c w_c s_ci s_cj over points c, for coordinates i, j, and e ``edges``; s_ci: mean
-    normal score of the rank of point c in coordinate i. This rank is uniform over an interval as
-    long as the weight ``w``; ranks nearer to 0 or 1 than the edge are redrawn uniformly between
-    that end and the edge. The diagonal is not 1, as s_ci is a mean."""
+    """Return the sum over points c of w_c s_ci s_cj, for coordinates i, j and each of e ``edges``.
+    s_ci is the mean normal score of the rank of point c in coordinate i. The rank is uniform over
+    an interval whose length is the weight of the point. Ranks below the edge, or above 1 - edge,
+    are redrawn uniformly there. The diagonal is not 1, as s_ci is a mean."""
     each = jnp.swapaxes(points, 1, 2)
 
     def add(shares: tuple[Array, Array], point: tuple[Array, Array]) -> tuple[Any, None]:
@@ -273,7 +274,7 @@ def expected_products(
     (low, width), _ = jax.lax.scan(add, nothing, (jnp.moveaxis(points, 1, 0), w.T))
 
     def integral(rank: Float[Array, "n d k"]) -> Float[Array, "n e d k"]:
-        """Return the integral of the normal score from 0 to a rank; linear within the edges."""
+        """Return the normal score's integral up to a rank; linear below edge, above 1 - edge."""
         height = -jax.scipy.stats.norm.pdf(normal(rank))[:, None]
         edge, of_edge = edges[..., None], -jax.scipy.stats.norm.pdf(ndtri(edges))[..., None]
         nearest = jnp.minimum(rank, 1 - rank)[:, None]

@@ -1,4 +1,4 @@
-"""Test calibration of a stream by sums over batches of observations, which are added up."""
+"""Test calibration of a stream: batches of observations are reduced to sums, which add up."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,12 +31,14 @@ class EntriesFit(eqx.Module):
 
     ``units`` of the targets; ``frame``: maps to features; ``ends``: whether a density has a
     boundary; ``even``: whether points have equal weights, as draws do; ``layout``: name, weight and
-    numbers of entries (blocks, alone) of each `Group`; ``n_draws`` b of signs; ``names``: `Names`;
-    ``notes`` on the data of the fit.
-    Sums, by name: ``entries`` [k, 1 + b], without and with each column of signs; ``squares`` [k]
-    and, of the c entries in blocks, ``products`` [c, c]; ``cubes`` and ``powers``: `table_sums` of
-    normal, then of resolved scores; ``coarse`` and ``signs``: `coarse_sums`, `sign_sums`; and the
-    numbers of observations named in `COUNTS`; "chance" is the sum of `Seen.chance`.
+    numbers of entries (blocks, alone) of each `Group`; ``n_draws``: number b of sign columns;
+    ``names``: `Names`; ``notes`` on the data of the fit.
+
+    Methods use dicts of sums. ``entries`` [k, 1 + b]: column 0 without signs, then b columns with
+    signs. ``squares`` [k]; ``products`` [c, c] of the c entries in blocks. ``cubes`` and ``powers``
+    by `table_sums`: of normal, then of resolved scores. ``coarse`` by `coarse_sums`, ``signs`` by
+    `sign_sums`. Names in `COUNTS` are numbers of observations; "chance" is the sum of
+    `Seen.chance`.
     """
 
     key: Key
@@ -83,8 +85,8 @@ class EntriesFit(eqx.Module):
         rows: np.ndarray,
         done: int,
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return sums over a batch, and minima: "rank", the smallest `Ranked.at_most`, and
-        "coarse-logs", minus the note of this code. ``rows``: row numbers in the stream, which
+        """Return sums over a batch, and minima: "rank" is the smallest `Ranked.at_most`, and
+        "coarse-logs" is minus the value of that note. ``rows``: row numbers in the stream, which
         determine random keys. The first ``done`` rows are left out."""
         high, low = (np.asarray(part, np.uint32) for part in np.divmod(rows, 2**32))
         return _sums(self, predictions, ys, inputs, (high, low), jnp.asarray(done))
@@ -99,7 +101,7 @@ class EntriesFit(eqx.Module):
             return jax.tree.map(np.asarray, table)
 
     def noted(self, sums: dict[str, np.ndarray], n: int, least: dict[str, float]) -> dict[str, Any]:
-        """Return notes on n observations from sums and minima (`of_batch`), and of the fit."""
+        """Return the notes of the fit, and notes on n observations from their sums and minima."""
         counted = {code: np.asarray(int(sums[name])) for name, code in CODES.items()}
         return (
             self.notes

@@ -1,16 +1,16 @@
 r"""Estimate shifts and spreads, on average and along features, and correlations and tails.
 
-Under calibration the normal score :math:`\nu = \Phi^{-1}(r)` of the rank of a coordinate is
-standard normal given the prediction, whatever its shape; for a Gaussian prediction it is target
-minus mean, in predicted deviations. Means of :math:`\nu` and :math:`\nu^2` and their slopes along
-a feature measure errors in units of the prediction. Tests are exact if these means are normal.
+Let :math:`\nu = \Phi^{-1}(r)` be the normal score of the rank r of a target's coordinate. Under
+calibration it is standard normal given any prediction. For a Gaussian prediction it is (target -
+mean) / standard deviation. Means of :math:`\nu` and :math:`\nu^2` and their slopes along a feature
+measure errors in units of the prediction. Tests are exact if these means are normal.
 
-For correlations and tails, trends along features are removed from the normal scores and the
-residuals :math:`z` scaled to mean 0 and variance 1 over all predictions, so that they do not depend
-on a shift or a spread. The mean of :math:`\rho (z_j^2 + z_k^2) / 2 - z_j z_k`, with :math:`\rho`
-the expected product of the scores under the prediction, is predicted minus actual correlation
-(White, 1982). The mean of :math:`|z|`, relative to its value :math:`\sqrt{2 / \pi}` for normal
-scores, is below 1 if actual tails are heavier than predicted (Geary, 1935).
+For correlations and tails, trends along features are removed from the normal scores. The residuals
+:math:`z` are scaled to mean 0 and variance 1 over all predictions, so that a shift or a spread does
+not change them. The mean of :math:`\rho (z_j^2 + z_k^2) / 2 - z_j z_k`, with :math:`\rho` the
+expected product of the scores under the prediction, is predicted minus actual correlation (White,
+1982). The mean of :math:`|z|`, relative to its value :math:`\sqrt{2 / \pi}` for normal scores, is
+below 1 if actual tails are heavier than predicted (Geary, 1935).
 """
 
 import math
