@@ -228,7 +228,7 @@ def _single(
 
 
 class _ignore_parameters:
-    """A function of (params, y) that returns ``log_density(y)``; compares by ``log_density``."""
+    """Callable (params, y) that returns ``log_density(y)``; equal if ``log_density`` is equal."""
 
     def __init__(self, log_density: Any):
         self.log_density = log_density

@@ -42,14 +42,15 @@ def table(
     columns: tuple[str, ...],
     expected: Float[Array, "n 2 q"],
 ) -> Table:
-    """Return a table: rows for shift, then spread, of each coordinate; columns for the average
-    and each of f standardized features, whose values may differ between coordinates. Last rows
-    are correlations of q pairs (``expected``: `Ranked.expected`), then tails of each coordinate;
-    these are averages, NaN in other columns.
+    """Return the table of shifts, spreads, correlations and tails of d coordinates, with p-values.
 
-    Limits and p-values use Student's t and the larger of two standard errors: the usual one, and
-    one robust to a spread that varies along the feature. P-values are the larger of those from
-    ``normal`` and from ``resolved`` scores; errors of other coordinates hardly affect the latter.
+    Rows: d shifts, d spreads, correlations of the q pairs, d tails. Column 0 holds averages. The
+    next f columns hold slopes of shifts and spreads along each standardized feature, and NaN for
+    correlations and tails. Observations that are not ``kept`` are ignored.
+
+    ``expected`` is `Ranked.expected`. Standard errors of slopes are the larger of the usual one and
+    one robust to heteroscedasticity. Each p-value is the larger of those from ``normal`` and from
+    ``resolved`` scores (`Ranked`).
     """
     scores = jnp.stack([normal, resolved])
     of_rows = jax.vmap(lambda normal: _of_rows(normal, features, kept))
@@ -64,8 +65,8 @@ SMALL = 3.0  # limits of correlations widen by the share SMALL / m; measured for
 
 
 class Shapes(NamedTuple):
-    """Correlations of q pairs, then tails of d coordinates, [q + d] each: ``effect``, its standard
-    ``error``, and the statistic ``ratio``, about Student-distributed under calibration."""
+    """Estimates for q correlations, then for d tails: ``effect`` [q + d], its standard ``error``,
+    and the test statistic ``ratio``, which nearly follows Student's t under calibration."""
 
     effect: Array
     error: Array
@@ -97,8 +98,9 @@ def _shapes(
 def _of_rows(
     normal: Float[Array, "n d"], features: Float[Array, "f n d"], kept: Bool[Array, " n"]
 ) -> tuple[Float[Array, "r c"], Float[Array, "r c"], Float[Array, "n d"]]:
-    """Return effects [2 d, 1 + f] (rows: shifts, spreads; columns: average, slopes along features),
-    their standard errors, and residuals [n, d] of scores given features, of mean 0, variance 1."""
+    """Return the effects [2 d, 1 + f], their standard errors, and residuals [n, d]. Effects have d
+    rows of shifts, then d of spreads; column 0 holds averages, the others slopes along features.
+    Residuals are scores minus their trends along features, scaled to mean 0 and variance 1."""
     weight = kept[:, None].astype(normal.dtype)
     count = jnp.sum(weight)
     mean = jnp.sum(weight * normal, axis=0) / count
@@ -146,9 +148,9 @@ def with_limits(
     columns: tuple[str, ...],
     shapes: Shapes | None = None,
 ) -> Table:
-    """Return a table from effects and their standard errors for ``count`` observations; the leading
-    axis is for normal and for resolved scores. Effects and limits are those of normal scores,
-    p-values the larger of both. ``shapes`` adds last rows, with values in column 0, else NaN."""
+    """Return the `Table` of effects from ``count`` observations, with limits and p-values. Index 0
+    of the leading axis is for normal scores, which give effects and limits; index 1 is for resolved
+    scores. Each p-value is the larger of the two. ``shapes`` adds rows, with values in column 0."""
     degrees = count - 2
     (_, r, c), limited = effects.shape, [part.reshape(2, -1) for part in (effects, errors)]
     tested = limited
@@ -179,9 +181,9 @@ def row_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache
 def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return three arrays for Gaussian targets of many widths: the log of actual over predicted
-    deviation; the log deviation of normal scores of ranks among m draws; the correlation of
-    targets and scores."""
+    """Return three arrays on the ranks of targets N(0, e^(2a)) among m draws of N(0, 1), for 41
+    values a: a itself; the log standard deviation of the normal scores of these ranks; and the
+    correlation of targets and scores."""
     from scipy.special import gammaln, log_ndtr, ndtri
 
     z, weights = np.polynomial.hermite_e.hermegauss(64)
@@ -201,29 +203,29 @@ def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def unblurred(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
-    """Return spreads of targets, log(predicted / actual deviation), from ``spreads`` of normal
-    scores of their ranks among m draws, in which large spreads look smaller."""
+    """Convert the ``spreads`` of normal scores of ranks among m draws to spreads of the targets,
+    log(predicted / actual standard deviation). Ranks make large spreads look smaller."""
     factors, blurs = (jnp.asarray(part, spreads.dtype) for part in blur(m)[:2])
     return -jnp.interp(-spreads, blurs, factors)
 
 
 def agreement(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
-    """Return the correlation of targets with the normal scores of their ranks among m draws, where
-    the scores have these ``spreads``."""
+    """Return the correlation of Gaussian targets with normal scores of their ranks among m draws.
+    ``spreads`` are log(predicted / actual standard deviation), computed from these scores."""
     blurs, faith = (jnp.asarray(part, spreads.dtype) for part in blur(m)[1:])
     return jnp.interp(-spreads, blurs, faith)
 
 
 def rises(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
-    """Return the change of the mean normal score of ranks among m draws if all targets move by one
-    predicted deviation; ``spreads`` are those of the scores."""
+    """Return the derivative of the mean normal score with respect to a shift of all targets, in
+    predicted deviations. Scores are of ranks among m draws, and their spreads are ``spreads``."""
     return agreement(spreads, m) * jnp.exp(unblurred(spreads, m) - spreads)
 
 
 def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:
-    """Return the table corrected for ranks among m draws, whose normal scores make effects look
-    smaller; unchanged unless points have ``even`` (equal) weights, as draws do. Corrected
-    correlations may be too small by the share `SMALL` / m, so their limits are widened."""
+    """Return the table corrected for ranking targets among m points, which shrinks effects. If
+    points have unequal weights (``even`` is False), the table is unchanged. Corrected correlations
+    may be too small by a fraction `SMALL` / m; limits are widened by this fraction."""
     factors, blurs, _ = blur(m)
     dtype, count = table.effect.dtype, len(table.rows)
     d = sum(name.startswith("shift of") for name in table.rows)
@@ -252,8 +254,8 @@ def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:
 def table_sums(
     normal: Float[Array, "n d"], features: Float[Array, "f n d"], kept: Bool[Array, " n"]
 ) -> tuple[Float[Array, "d s s s"], Float[Array, "d f 5 5"]]:
-    """Return sums over observations for `summed_table`: of all products of three factors among 1,
-    the normal score and f features (s = 2 + f); and of feature^i score^j, i and j from 0 to 4."""
+    """Return two sums over observations for each of d coordinates: of v_a v_b v_c with the vector
+    v = (1, score, features) of length s = 2 + f; and of feature^i score^j with i, j from 0 to 4."""
     numbers = jnp.concatenate([jnp.ones_like(normal)[None], normal[None], features])
     u = jnp.where(kept[None, :, None], numbers, 0).transpose(2, 1, 0)
     d, n, s = u.shape
@@ -272,11 +274,10 @@ def summed_table(
     names: tuple[str, ...],
     columns: tuple[str, ...],
 ) -> Table:
-    """Return the shifts and spreads of `table` from both results of `table_sums`, each stacked for
-    normal and for resolved scores.
+    """Return the rows of shifts and spreads of `table`, computed from sums over observations.
 
-    Errors of the spread are computed before trends of the shift are removed, so limits are wider if
-    these trends are strong.
+    ``cubes`` and ``powers``: from `table_sums`, for normal scores, then for resolved scores. Errors
+    of spreads are computed before trends of the shift are removed, so strong trends widen limits.
     """
     d, f = powers.shape[1:3]
     of_scores = zip(cubes.reshape(-1, *cubes.shape[2:]), powers.reshape(-1, f, 5, 5), strict=True)
@@ -329,8 +330,8 @@ def _of_sums(
 def _error(
     n: float, size: float, quartic: float, square: float, first: float, third: float, fourth: float
 ) -> float:
-    """Return the standard error of the slope of a moment m per deviation of a feature f, from sums
-    over n observations: of f^2, f^4, m^2, m f, m f^3 and m^2 f^2, in this order."""
+    """Return the standard error of the slope of a variable m against f / sd(f). Arguments after n
+    are sums over n observations: of f^2, f^4, m^2, m f, m f^3 and m^2 f^2, in this order."""
     slope = first / size
     plain = (square - slope * first) * size / n
     varying = fourth - 2 * slope * third + slope**2 * quartic
@@ -338,7 +339,6 @@ def _error(
 
 
 def _about(mean: float) -> Float[np.ndarray, "5 5"]:
-    """Return the matrix that maps powers of x to powers of x - mean."""
     return np.array(
         [[math.comb(i, j) * (-mean) ** max(i - j, 0) for j in range(5)] for i in range(5)]
     )

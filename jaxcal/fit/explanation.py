@@ -21,15 +21,15 @@ STEPS = ("units", "nodes", "scores", "features", "bandwidths", "statistic")
 
 
 def explain(result: TestResult) -> None:
-    """Print how a test was fitted, in six steps: choices, shapes, and the equation of each.
+    """Print the six steps by which a test was fitted, with choices, shapes and equations.
 
     In the equations y_i are targets [d], p_i their predictions, and l is the target kernel. The
     last lines hold the estimate, the null, and what limits the result.
 
     Args:
         result: Result of `calibration_test`, or of a test over pairs of observations: `kccsd_test`,
-            `kcsd_test`, `ksd_test`, `skce_test`, `moment_test` or `ucme_test`. ValueError for
-            others and for a batch.
+            `kcsd_test`, `ksd_test`, `skce_test`, `moment_test` or `ucme_test`. Results of other
+            tests, and a batch of results, raise ValueError.
 
     Returns:
         None: the steps are printed; ``result.steps`` holds their texts.
@@ -94,7 +94,7 @@ def steps(
 
 
 def _residual(spec: Specification) -> str:
-    """Return the formula, as text, of the factor of h_ij that depends on the targets."""
+    """Return, as text, the factor of the statistic h_ij that depends on the targets."""
     match spec.residual:
         case SteinResidual():
             factor = "[l s_i's_j + s_i'grad_j l + s_j'grad_i l + tr grad_i grad_j' l]"

@@ -30,9 +30,9 @@ from jaxcal.typing import (
 class Embedding(eqx.Module):
     """A distance between predictions, fitted to data, with the normalization of its vectors.
 
-    Vectors of predictions are centered at ``offset`` and divided by ``size``, a power of two, so
-    that their squares neither lose digits nor overflow; None: this step is omitted. ``units``:
-    those of the vectors that users pass in a `Vectors`; None for other distances.
+    Vectors v of predictions are replaced by (v - ``offset``) / ``size``, with ``size`` a power of
+    two; this prevents rounding errors and overflow of squares. If one of the two is None, its step
+    is omitted. ``units`` rescale vectors from the user (`Vectors`); None for other distances.
     """
 
     divergence: DivergenceLike
@@ -54,7 +54,7 @@ class Embedding(eqx.Module):
         """Return the distance fitted to these predictions, and their features.
 
         ``standardize``: whether to rescale the vectors of a `Vectors`. ``unitless``: whether all
-        bandwidths of the kernel are unset, so that features may be divided by ``size``.
+        bandwidths of the kernel are unset; only then are features divided by ``size``.
         """
         units = None
         if isinstance(divergence, Vectors):
@@ -109,9 +109,9 @@ def _size(vectors: Array, offset: Array) -> Array:
 class Fitted(eqx.Module):
     """A test statistic whose units, nodes and bandwidths have been set from data.
 
-    ``pairwise`` is the statistic with its bandwidths; `features` computes its inputs from the
-    observations of the fit or from others. ``bandwidths``: values by name ("target", "prediction")
-    if the median heuristic chose them. ``notes`` on the data of the fit: `jaxcal.results.notes`.
+    ``pairwise`` is the statistic. The method `features` computes its inputs, from the data of the
+    fit or from other data. ``bandwidths`` holds those that the median heuristic chose, by name
+    ("target", "prediction"). ``notes`` describe the data of the fit (`jaxcal.results.notes`).
     """
 
     frame: Frame | ClassFrame
@@ -133,14 +133,14 @@ class Fitted(eqx.Module):
     ) -> Featured:
         """Return features of n predictions and targets, in the units and at the nodes of the fit.
 
-        ``keys`` [2]: one for random draws of the residuals, one for those of the distance.
+        ``keys`` [2]: the first for random draws of residuals, the second for draws of the distance.
         ``vectors`` [n, q]: vectors of the predictions, if the test was fitted with `Vectors`.
         """
         self.check(predictions, targets, vectors)
         return self.of_view(keys, self.view(predictions, targets), vectors)
 
     def view(self, predictions: Any, targets: Array) -> View:
-        """Return predictions and targets in the units of the fit, with scores if used."""
+        """Return predictions and targets in the units of the fit, with scores if they are used."""
         return self.frame.view(predictions, targets, scores=self.residual.needs_scores)
 
     def of_view(self, keys: Array, view: View, vectors: ArrayLike | None) -> Featured:
@@ -153,8 +153,8 @@ class Fitted(eqx.Module):
         return self.residual.features(keys[0], view, for_residual, self.target_kernel, described)
 
     def check(self, predictions: PredictionsLike, targets: Array, vectors: Any) -> None:
-        """Raise ValueError if the dimension of targets or vectors differs from the fit, or `Scores`
-        are at other nodes than the fit. Under jit only the number of nodes is compared."""
+        """Raise ValueError if targets, vectors or classes have another dimension than in the fit,
+        or if `Scores` have other nodes. Under jit, only the numbers of nodes are compared."""
         frame, units = self.frame, self.embedding.units
         if units is not None and vectors is not None:
             checks.width(jnp.asarray(vectors), units.scale, "inputs")

@@ -22,8 +22,8 @@ LOOKS = 8  # random displacements of each target
 
 
 class MomentResidual(eqx.Module):
-    """Residuals [n, q]: values of ``moment`` at targets, with mean 0 under their predictions, in
-    units of the test or, with whitening, of each prediction. ``label``: name in reports."""
+    """Residuals [n, q]: values of ``moment`` at n targets, with mean 0 under calibration. Units are
+    those of each prediction if the test whitens, else of the test. ``label``: name in reports."""
 
     moment: Moment
     label: str = eqx.field(static=True)
@@ -108,7 +108,6 @@ class MomentResidual(eqx.Module):
 
 
 def _asks(moment: object, name: str) -> int:
-    """Return the attribute ``name`` of a moment, or 0 if the moment does not have it."""
     return getattr(moment, name, 0)
 
 
@@ -122,11 +121,12 @@ def _one_sided(
     scale: Float[Array, "d d"],
     *at: Any,
 ) -> Bool[Array, ""]:
-    r"""Return whether all values lie on one side of 0, with probability possibly above `CHANCE`.
+    r"""Return whether all values have the same sign although their mean may be 0.
 
-    Let :math:`u_i > 0` be the values projected on their sum, and -b the least value that u can
-    have. Mean 0 implies :math:`P(u \geq u_i) \leq b / (b + u_i)`; the probability for all n is at
-    most the product. b is estimated by adding normal noise of ``scale`` to targets.
+    Let :math:`u_i` be the values projected on their sum, and -b the least possible value of u. If
+    the mean of u is 0, then :math:`P(u \geq u_i) \leq b / (b + u_i)` (Markov's inequality). Return
+    True if all :math:`u_i > 0` and the product of these bounds exceeds `CHANCE`. b is estimated at
+    targets with added normal noise of ``scale``.
     """
     along = values @ jnp.sum(values, axis=0)
 
@@ -143,8 +143,8 @@ def _one_sided(
 
 
 def _on_the_short_side(values: Float[Array, "n q"]) -> Bool[Array, ""]:
-    """Return whether a null of random signs may reject too often: the values, projected on their
-    sum, have a skewness below -(n / 20)^1/2, which 2 % of rejections of symmetric values have."""
+    """Return whether a null of random signs may reject too often: whether the values, projected on
+    their sum, have a skewness below -(n / 20)^1/2."""
     along = values @ jnp.sum(values, axis=0)
     about = along - jnp.mean(along)
     variance = jnp.mean(about**2)
@@ -156,8 +156,8 @@ Place = tuple[Float[Array, "#n d"], Float[Array, "#n d d"]]
 
 
 def _units(view: View, predictions: Standardized) -> tuple[Place, Place | None]:
-    """Return two pairs (centre [., d], scale [., d, d]) in units of raw targets: one common to all
-    predictions, with one row; and one with n rows, one per prediction, or None if not whitened."""
+    """Return two pairs (centre, scale) in units of the data: one for all predictions, with shapes
+    [1, d] and [1, d, d]; and one with n rows, one per prediction, or None if not whitened."""
     units, whitening = predictions.units, view.whitening
     about = units.units if isinstance(units, OwnUnits) else units
     common = about.center[None], jnp.diag(about.scale)[None]
@@ -167,9 +167,9 @@ def _units(view: View, predictions: Standardized) -> tuple[Place, Place | None]:
 
 
 def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
-    """Return a root of the covariance of each prediction in the units of the test. With too few
-    nodes it is one matrix for all, from the scores at targets. It is the identity without scores,
-    with too few nodes and n < 2 d, and for predictions with a covariance that is not finite."""
+    """Return Cholesky factors of the predictions' covariances in the units of the test. With too
+    few nodes to fit these, all predictions share the covariance `in_common` from scores at targets.
+    Factors are I without scores, with too few nodes and n < 2 d, or for infinite covariances."""
     n, d = view.ys.shape
     eye = jnp.eye(d, dtype=view.ys.dtype)[None]
     nodes, values = (None, None) if view.at_nodes is None else view.at_nodes
@@ -184,8 +184,8 @@ def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
 
 
 def _bounded(key: Key, predictions: Any, view: View, lost: Bool[Array, " n"]) -> Bool[Array, ""]:
-    """Return whether any density has an edge: its support declares one, it is 0 at a randomly moved
-    target, or its score at a node is NaN, except in the rows ``lost``."""
+    """Return whether any density has an edge: declared by its type, crossed by a randomly moved
+    target, or shown by a NaN score at a node. Scores in the rows ``lost`` are ignored."""
     assert view.targets is not None
     if is_distribution(predictions) and states_an_end(predictions):
         return jnp.ones((), bool)

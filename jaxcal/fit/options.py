@@ -102,7 +102,7 @@ def stein_specification(
 
 
 def vector_kernel(kernel: KernelLike, ys: Array) -> KernelLike:
-    """Return the target kernel; an error if it cannot compare vectors of the targets' length."""
+    """Return ``kernel`` as a target kernel; TypeError or ValueError if it cannot compare ``ys``."""
     kernel = points.as_kernel(kernel, "target_kernel")
     of_vectors(kernel, "target_kernel")
     for lengths in points.lengths(kernel):

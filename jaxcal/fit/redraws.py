@@ -80,9 +80,9 @@ def refitted(
     targets: Array,
     kept: Bool[Array, " n"] | None = None,
 ) -> tuple[Fitted, Featured]:
-    """Redraw targets by ``key``, and return the test refitted to them, with its features.
+    """Return the test refitted to targets redrawn from predictions by ``key``, and its features.
 
-    ``fitted``: first fit and its features, by ``keys``, used again. ``kept``: rows not redrawn.
+    ``keys``, ``fitted``: keys and results of the first fit. Rows ``kept`` retain their targets.
     """
     again, ys = redraw(key, predictions, targets)
     if kept is not None:
@@ -104,15 +104,15 @@ def refitted(
 def as_forms(
     pairwise: Pairwise, features: Features, keys: Array
 ) -> tuple[Weighted, WeightedFeatures, Float[Array, "n bk"]] | None:
-    r"""Return sums over pairs, for redrawn classes, as quadratic forms of the prediction kernel.
+    r"""Return the statistic for redrawn classes as quadratic forms of the prediction kernel.
 
-    With a root R of the Gram matrix of the m classes, the product of two residuals is
-    :math:`\langle r_i, r_j \rangle`, :math:`r_i = R (e_{y_i} - p_i)`, e one-hot. Entries of e - p
-    sum to 0, so r has k = m - 1 coordinates, and a data set is k columns of weights.
+    Let R be a root of the Gram matrix of the m classes. The inner product of two residuals is
+    :math:`\langle r_i, r_j \rangle` with :math:`r_i = R (e_{y_i} - p_i)`, e one-hot. Entries of
+    e - p sum to 0, so r has k = m - 1 coordinates. A data set is given by r, [n, k].
 
     Returns:
-        The kernel as a statistic, its features, and the k columns of r for the observed classes and
-        then for each of b keys, [n, (1 + b) k]; None without classes or for a `MatrixKernel`.
+        The kernel as a statistic; its features; and columns of r, [n, (1 + b) k], for the observed
+        classes, then for b draws, one per key. None without classes or for a `MatrixKernel`.
     """
     statistic = kernel_residual(pairwise)
     observed = features.residual if statistic is not None else None
@@ -138,15 +138,15 @@ def as_forms(
 def rare_targets(
     key: Key, fitted: tuple[Fitted, Featured], predictions: Any, targets: Array
 ) -> Bool[Array, ""] | None:
-    r"""Return whether the statistic depends mainly on fewer than `RARE` expected rare targets.
+    r"""Return whether the statistic depends mainly on targets that are rare under the predictions.
 
     Random signs use :math:`V = \sum_i |\xi_i|^2` as the variance of the sum of the residuals
-    :math:`\xi_i`. If rare large :math:`\xi_i` dominate V, V is small when none of them occurs, and
-    the sum is then far from 0. True if Var V / (E V)^2 > 1 / `RARE` under the predictions: for
-    events of small probabilities :math:`q_i` this ratio is :math:`1 / \sum_i q_i`, the inverse of
-    their expected number. Moments of V come from class probabilities or `LOOKS` redrawn data sets.
-    None for normals and Laplaces (no rare values), `Draws` (too few), tests without kernel means,
-    and distributions without a sampler.
+    :math:`\xi_i`. If rare, large :math:`\xi_i` dominate V, then V is too small in data without any
+    of them. The result is True if Var V / (E V)^2 > 1 / `RARE` under the predictions. For events of
+    small probabilities :math:`q_i` this ratio is :math:`1 / \sum_i q_i`, the inverse of the
+    expected number of events. Moments of V come from class probabilities or `LOOKS` redrawn data
+    sets. The result is None for normals, Laplaces, `Draws`, tests without kernel means, and
+    distributions without a sampler.
     """
     prepared, featured = fitted
     if isinstance(predictions, Draws) or isinstance(
@@ -186,7 +186,7 @@ def _of_looks(
     predictions: Any,
     targets: Array,
 ) -> tuple[Array, Array]:
-    """Return the mean of V (`rare_targets`), exactly, and its variance from redrawn targets."""
+    """Return the mean and the variance of V (`rare_targets`), for a kernel of constant k(y, y)."""
     frame, means = prepared.frame, statistic.means
     observed = featured.features.residual
     assert isinstance(frame, Frame)

@@ -46,11 +46,11 @@ from jaxcal.whitening.contract import Whitener, Whitening
 class View(NamedTuple):
     """n predictions and their targets in the units of the test.
 
-    ``ys``: targets [n, d] relative to the frame's origin, or classes [n]; ``scores`` [n, d] and
-    ``at_nodes``: scores at ``ys`` and at nodes. ``predictions``: in the units of the test.
-    ``about_origin``: the same relative to the origin, so that a common offset loses no digits;
-    with ``whitening``, which maps ``ys`` and ``scores`` to units of each prediction, in those
-    units. ``targets``: in the units of the data.
+    ``ys``: targets [n, d] minus the origin of the `Frame`, or classes [n]. ``scores`` [n, d]: at
+    ``ys``. ``at_nodes``: scores at nodes. ``about_origin``: predictions relative to the same
+    origin, which avoids rounding errors from a common offset. ``whitening``, if any, maps ``ys``
+    and ``scores`` to units of each prediction; ``about_origin`` is then in these units.
+    ``targets``: in the units of the data.
     """
 
     ys: Array
@@ -63,7 +63,7 @@ class View(NamedTuple):
 
     @property
     def offset(self) -> Point:
-        """Return the frame's origin in the units of ``predictions``, which nodes share."""
+        """Return the origin of the frame in the units of ``predictions`` and nodes, [d]."""
         common, about = self.predictions.units, self.about_origin.units
         about = about.units if isinstance(about, OwnUnits) else about
         return (about.center - common.center) / common.scale
@@ -81,8 +81,8 @@ class View(NamedTuple):
 
 
 class Frame(eqx.Module):
-    """Coordinates of a test: its ``units``; ``origin`` [d], the mean of the targets in units of the
-    data; ``nodes`` [m, d] in ``units``, or None; ``whitener``, or None."""
+    """Coordinates of a test: ``units``; ``origin`` [d], the mean of the targets in units of the
+    data; ``nodes`` [m, d] in ``units``, None if unused; ``whitener``, None if not whitened."""
 
     units: Units
     origin: Point
@@ -94,8 +94,8 @@ class Frame(eqx.Module):
         return Standardized(predictions, self.units, event)
 
     def view(self, predictions: Any, targets: Array, *, scores: bool) -> View:
-        """Return the `View` of n predictions and targets. ``scores``: whether to compute scores;
-        with m nodes they are computed in any case, by n (m + 1) gradients."""
+        """Return the `View` of n predictions and targets. ``scores``: whether to compute scores at
+        targets. With m nodes, scores at all points are computed anyway: n (m + 1) gradients."""
         n, event = targets.shape[0], targets.shape[1:]
         ys = targets.reshape(n, -1)
         about = Units(self.origin, self.units.scale)
@@ -116,7 +116,7 @@ class Frame(eqx.Module):
         return self._whitened(view._replace(scores=values, at_nodes=at_nodes))
 
     def _whitened(self, view: View) -> View:
-        """Return the view with its whitening; centres are relative to the origin, as ``ys`` are."""
+        """Return the view, whitened if there is a whitener; centres are relative to the origin."""
         if self.whitener is None:
             return view
         at_nodes = view.at_nodes
@@ -163,7 +163,7 @@ def noted(view: View, scores: PyTree, described: PyTree) -> dict[str, Array]:
 
 
 class Claimed(NamedTuple):
-    """Targets ``ys`` [n, d] in the units of the test, and moments of predictions, ``claims``."""
+    """Targets ``ys`` [n, d] and moments of predictions (``claims``), in the units of the test."""
 
     ys: Points
     claims: Claims
@@ -171,7 +171,7 @@ class Claimed(NamedTuple):
 
 class Featured(NamedTuple):
     """Features of n observations for the pairwise statistic, and notes (`jaxcal.results.notes`).
-    ``means``: formulas of kernel means, without their features; None for other residuals."""
+    ``means``: kernel means without features (`KernelMeans.empty`); None for other residuals."""
 
     features: PyTree
     notes: dict[str, Array]
@@ -184,8 +184,8 @@ class Featured(NamedTuple):
 @runtime_checkable
 class Residual(Protocol):
     """Protocol of residuals, which compare targets with predictions. ``needs_scores``: whether
-    scores at targets are used; ``needs_nodes``: at nodes, whose key is ``node_key``.
-    ``components``: whether each target coordinate is a channel."""
+    scores at targets are used. ``needs_nodes``: whether scores at nodes are used; ``node_key`` is
+    the random key of the nodes. ``components``: whether there is one statistic per coordinate."""
 
     @property
     def needs_scores(self) -> bool: ...
@@ -200,7 +200,7 @@ class Residual(Protocol):
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike, /
     ) -> tuple[PyTree, PyTree]:
-        """Return the predictions (half of the draws, ..) for the distance and for residuals."""
+        """Return the predictions as inputs of the distance, and as inputs of the residuals."""
         ...
 
     def features(
@@ -219,8 +219,8 @@ class Residual(Protocol):
 
 
 def errors(featured: Featured, predictions: Any, targets: Array) -> Float[Array, "n q"]:
-    """Return series with mean 0 under calibration: scores; moments; one-hot classes minus p;
-    targets minus means or, if means are not finite, kernel residuals at `LANDMARKS` targets."""
+    """Return errors with mean 0 under calibration: scores, values of moments, one-hot classes minus
+    p, or targets minus means. Without finite means: kernel residuals at `LANDMARKS` targets."""
     if featured.means is None:
         return series_of(featured.features)
     observed = featured.features.residual
@@ -338,8 +338,8 @@ class MeanResidual(eqx.Module):
     def divided(
         self, view: View, divergence: DivergenceLike, kernel: KernelLike
     ) -> tuple[PyTree, PyTree]:
-        """Return half of the `Draws` for the distance, half for residuals: draws used by both would
-        bias the statistic. Other predictions, and draws that only residuals use, come twice."""
+        """Return predictions for the distance, and for the residuals. If both would use the same
+        `Draws`, each gets half of them, which avoids a bias; otherwise both get all predictions."""
         standardized, about = view.predictions, view.about_origin
         draws = standardized.predictions if isinstance(standardized, Standardized) else None
         alone = isinstance(divergence, Vectors) or isinstance(kernel, Constant)

@@ -45,16 +45,16 @@ from jaxcal.whitening.contract import Whitener
 class RandomFeatures(eqx.Module):
     """Option ``features`` of the tests: approximate the kernels in a time linear in n.
 
-    The product of the kernels on predictions and targets is replaced by ``n_features`` cosines and
-    sines of random frequencies, and the matrix of all pairs h(i, j) by Z Z^T, Z of shape [n, p]:
-    p = n_features d for a Stein test with targets [d], p = n_features for `skce_test`. The level
-    holds for every number of features; power approaches that of all pairs as the number grows
-    (measured in `experiments/linear`).
+    Kernels are approximated by ``n_features`` cosines and sines of random frequencies. The matrix
+    h(i, j) of all pairs becomes Z Z^T with Z of shape [n, p], where p = n_features d for a Stein
+    test with targets [d], and p = n_features for `skce_test`. The level holds for every number of
+    features. The power approaches that of all pairs as the number grows (measured in
+    `experiments/linear`).
 
     Kernels of other packages need a method ``frequencies(key, count, d)`` that draws from their
-    spectral density, or ``precisions(key, count)`` (`jaxcal.statistics.finite_rank`). Statistics of
-    targets need one of the two methods named in `of`; distances between predictions need a method
-    ``vectors(features)`` and ``euclidean = True``. TypeError otherwise.
+    spectral density, or ``precisions(key, count)`` (`jaxcal.statistics.finite_rank`). Distances
+    between predictions need a method ``vectors(features)`` and ``euclidean = True``. Statistics of
+    targets need a method ``vectors`` or ``waves`` (see `of`). Otherwise TypeError.
 
     Args:
         key: Random key of the frequencies: one key gives the same features for every model.
@@ -97,9 +97,9 @@ class RandomFeatures(eqx.Module):
         """Approximate a kernel on predictions times a statistic of targets by random features.
 
         Args:
-            weighted: A `jaxcal.statistics.weighted.Weighted` whose statistic has a method
-                ``vectors(features)``, [channels, q, n], with the statistic as inner product, or
-                ``waves(draw, features)`` (`jaxcal.statistics.finite_rank.HasWaves`).
+            weighted: A `jaxcal.statistics.weighted.Weighted`. Its statistic has a method
+                ``waves(draw, features)`` (`jaxcal.statistics.finite_rank.HasWaves`), or it is the
+                inner product of the columns of ``vectors(features)``, [channels, q, n].
             features: Features of the observations.
             target_kernel: Kernel on targets, with its bandwidth, for a statistic with waves.
 
@@ -132,7 +132,7 @@ class RandomFeatures(eqx.Module):
 def _vectors(
     divergence: DivergenceLike, kernel: KernelLike
 ) -> tuple[Callable[[Features], Array], KernelLike]:
-    """Return a function from features of predictions to vectors [n, q], and a kernel on these."""
+    """Return a function that maps features of predictions to vectors [n, q], and their kernel."""
     if is_euclidean(divergence):
         return divergence.vectors, kernel
     if isinstance(divergence, TotalVariation) and isinstance(kernel, Laplace):
@@ -201,7 +201,7 @@ class Specification(eqx.Module):
 
 
 def units(spec: Specification, predictions: Any, targets: Array) -> Frame | ClassFrame:
-    """Return a frame without nodes, with the units of the test from the targets."""
+    """Return a `Frame` with units from the targets, without nodes; a `ClassFrame` for classes."""
     if isinstance(predictions, Classes):
         return ClassFrame(predictions.probabilities.shape[1])
     ys = targets.reshape(targets.shape[0], -1)
@@ -213,7 +213,7 @@ def units(spec: Specification, predictions: Any, targets: Array) -> Frame | Clas
 def nodes(
     spec: Specification, key: Key, frame: Frame | ClassFrame, predictions: Any, targets: Array
 ) -> Frame | ClassFrame:
-    """Return the frame; if the test needs scores at nodes, with nodes [m, d] in its units."""
+    """Return the frame, with nodes [m, d] in its units if the test needs scores at nodes."""
     if isinstance(frame, ClassFrame):
         return frame
     standardized = frame.standardized(predictions, targets.shape[1:])
@@ -264,8 +264,8 @@ def bandwidth(
     features: Features,
     size: Array | None = None,
 ) -> Chosen:
-    """Return the kernel with unset bandwidths set by the median heuristic. Reports show the
-    bandwidth times ``size`` (the unit of the features), under the name ``name``."""
+    """Return the kernel as `Chosen`, with unset bandwidths set by the median heuristic. Reports
+    show the bandwidth under ``name``, multiplied by ``size``, the unit of the features."""
     value, identical = median_heuristic(divergence, features)
     used = {name: value if size is None else value * size} if points.needs_bandwidth(kernel) else {}
     return Chosen(points.with_bandwidth(kernel, value), used, identical)
@@ -298,8 +298,8 @@ def target_bandwidth(
 def features(
     spec: Specification, key: Key, view: View, target_kernel: KernelLike
 ) -> tuple[Embedding, Features, PyTree]:
-    """Return the distance fitted to the predictions, the features of the predictions that it
-    compares, and the predictions that residuals use (`Residual.divided`)."""
+    """Return the fitted distance between predictions, the features that it compares, and the
+    predictions as inputs of the residuals (`Residual.divided`)."""
     divergence: Any = spec.divergence
     if hasattr(divergence, "with_target_kernel"):
         divergence = divergence.with_target_kernel(target_kernel)

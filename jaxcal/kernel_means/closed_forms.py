@@ -11,18 +11,17 @@ of two independent normals is normal. Source: Widmann, Lindsten and Zachariah (2
 with gamma = 1 / (2 l^2).
 
 For Laplace predictions, one coordinate of the kernel is :math:`e^{-\gamma z}` at distance z, and a
-prediction of scale beta has rate :math:`\alpha = 1/\beta`. The Fourier transforms of
-convolutions are products of :math:`1 / (r^2 + t^2)` over the rates r: divided differences, in r
-squared, of the transform of :math:`G(r) = e^{-rz} / (2r)`. With G[..] these differences of G,
+prediction of scale beta has rate :math:`\alpha = 1/\beta`. The Fourier transform of a
+convolution is a product of :math:`1 / (r^2 + t^2)` over rates r; each factor is the transform of
+:math:`G(r) = e^{-rz} / (2r)`. With G[..] the divided differences of G with respect to :math:`r^2`,
 
 .. math:: \kappa_1 = -2\gamma\alpha^2\, G[\alpha^2, \gamma^2], \qquad
           \kappa_2 = 2\gamma\alpha^2\alpha'^2\, G[\alpha^2, \alpha'^2, \gamma^2].
 
-Expanded from the smallest rate up, these are sums of positive terms with
-:math:`E_1(x) = (1 - e^{-x}) / x` and the second divided difference :math:`E_2` of
-:math:`e^{-x}` at 0, x, y, so that (nearly) equal rates lose no digits. The formulas of Widmann,
-Lindsten and Zachariah (2021), App. D.2, are the same functions, but divide by differences of rates
-such as :math:`\beta^2\gamma^2 - 1`.
+Both are computed as sums of positive terms, from :math:`E_1(x) = (1 - e^{-x}) / x` and the second
+divided difference :math:`E_2` of :math:`e^{-x}` at 0, x, y. Equal or nearly equal rates therefore
+lose no digits. The formulas of Widmann, Lindsten and Zachariah (2021), App. D.2, are the same
+functions, but divide by differences of rates such as :math:`\beta^2\gamma^2 - 1`.
 """
 
 from collections.abc import Callable
@@ -51,9 +50,8 @@ SMALL = 4  # largest dimension of matrices for which loops over them are unrolle
 
 
 class DiagonalNormals(NamedTuple):
-    """n normals with independent coordinates: a tuple of d arrays [n], one per coordinate, or, for
-    d > 16 (`UNROLLED`), one array [n, d], over whose coordinates a loop runs.
-    """
+    """n normals with independent coordinates. ``means`` and ``variances`` are tuples of d arrays
+    [n], one per coordinate; for d > 16 (`UNROLLED`) each is one array [n, d]."""
 
     means: tuple[Float[Array, " n"], ...] | Points
     variances: tuple[Float[Array, " n"], ...] | Points
@@ -70,7 +68,7 @@ class FullNormals(NamedTuple):
 
 
 class Diagonal(eqx.Module):
-    """Kernel means over `DiagonalNormals`, O(d) per pair; ``first`` is one product if d > 16."""
+    """Kernel means over `DiagonalNormals`, at a cost of O(d) per pair."""
 
     squares: Point  # l^2 of each coordinate
 
@@ -185,7 +183,7 @@ def _half(terms: Array) -> Array:
 
 @pair(Gaussian, Normals)
 def gaussian_over_normals(kernel: Gaussian, distribution: Normals) -> Averages:
-    """Return features and formulas for any covariances, and one bandwidth or one per coordinate."""
+    """Return features and formulas (see `pair`) for any covariances and a bandwidth [] or [d]."""
     d = distribution.mean.shape[-1]
     lengths = kernel.bandwidth
     assert lengths is not None
@@ -210,7 +208,8 @@ def gaussian_over_normals(kernel: Gaussian, distribution: Normals) -> Averages:
 
 @pair(Product, Normals)
 def product_over_normals(kernel: Product, distribution: Normals) -> Averages:
-    """Return features and formulas for two Gaussian factors; raise `NoClosedForm` for others."""
+    """Return features and formulas (see `pair`) for a product of two Gaussian kernels. Raise
+    `NoClosedForm` for other products."""
     left, right = kernel.left, kernel.right
     if not (isinstance(left, Gaussian) and isinstance(right, Gaussian)):
         raise NoClosedForm("of products of kernels, those of two Gaussian ones have a closed form")
@@ -263,11 +262,11 @@ def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
 
 
 def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
-    r"""Return ``E exp(-gamma |Z - Z'|)``, Z, Z' Laplace of rates alpha, beta, locations z apart.
+    r"""Return ``E exp(-gamma |Z - Z'|)``, Z and Z' Laplace of rates alpha, beta and locations 0, z.
 
-    With the three rates in order, :math:`r_0 \le r_1 \le r_2`, G[..] as in the docstring of this
-    module, and f[..] divided differences of G in r, not r^2, :math:`G[r_0^2, r_1^2, r_2^2] =
-    (f[r_0, r_1, r_2] - f[r_0, r_1] / (r_0 + r_1)) / ((r_1 + r_2)(r_0 + r_2))`.
+    Let :math:`r_0 \le r_1 \le r_2` be the sorted rates, G[..] the divided differences of the module
+    docstring, and f[..] those of G with respect to r. Then :math:`G[r_0^2, r_1^2, r_2^2] = (f[r_0,
+    r_1, r_2] - f[r_0, r_1] / (r_0 + r_1)) / ((r_1 + r_2)(r_0 + r_2))`.
     """
     least, most = _ordered(alpha, beta)
     rest, high = _ordered(most, gamma)
@@ -316,7 +315,7 @@ class Products(eqx.Module):
 
 
 def _product(coordinate: Callable[..., Array], by_coordinate: tuple[Array, ...]) -> Array:
-    """Return the product over k of ``coordinate`` of the k-th entries of the arrays, in a loop."""
+    """Return the product over k of coordinate(a[k], b[k], ..); ``by_coordinate`` is (a, b, ..)."""
     total = coordinate(*(part[0] for part in by_coordinate))
     if by_coordinate[0].shape[0] == 1:
         return total
@@ -330,7 +329,7 @@ def _product(coordinate: Callable[..., Array], by_coordinate: tuple[Array, ...])
 
 @pair(L1Laplace, Laplaces)
 def l1_laplace_over_laplaces(kernel: L1Laplace, distribution: Laplaces) -> Averages:
-    """Return features and formulas for any scales, and one bandwidth or one per coordinate."""
+    """Return features and formulas (see `pair`) for any scales and a bandwidth [] or [d]."""
     d = distribution.loc.shape[-1]
     assert kernel.bandwidth is not None
     if kernel.bandwidth.shape not in ((), (1,), (d,)):
@@ -345,7 +344,7 @@ def l1_laplace_over_laplaces(kernel: L1Laplace, distribution: Laplaces) -> Avera
 
 @pair(Laplace, Laplaces)
 def laplace_over_laplaces(kernel: Laplace, distribution: Laplaces) -> Averages:
-    """Return features and formulas of `L1Laplace` if d = 1; raise `NoClosedForm` if d > 1."""
+    """Return the result for `L1Laplace`, the same kernel if d = 1; else raise `NoClosedForm`."""
     if distribution.loc.shape[-1] != 1:
         raise NoClosedForm(
             "the radial Laplace kernel has no closed form over Laplace predictions of several "

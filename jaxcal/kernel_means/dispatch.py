@@ -25,7 +25,7 @@ from jaxcal.typing import Features, KernelLike, KeyLike, PredictionsLike, Scalar
 
 @runtime_checkable
 class Formulas(Protocol):
-    """Protocol of objects that compute averages from features, as in `KernelMeans`."""
+    """Protocol of formulas of kernel means, with the methods of `KernelMeans`."""
 
     def first(self, rows: PyTree, ys: Array, /) -> Array: ...
 
@@ -91,7 +91,7 @@ def find(kernel: object, distribution: PyTree) -> Maker | None:
 
 
 def make(kernel: KernelLike, distribution: PyTree) -> Averages:
-    """Return features and formulas of a kernel; raise `NoClosedForm` if none are registered."""
+    """Return features and formulas (see `pair`); raise `NoClosedForm` if none are registered."""
     maker = find(kernel, distribution)
     if maker is None:
         raise NoClosedForm(
@@ -102,7 +102,7 @@ def make(kernel: KernelLike, distribution: PyTree) -> Averages:
 
 
 def own_by_second(formulas: PyTree, features: Features) -> Float[Array, " n"]:
-    """Return ``formulas.second`` of each prediction with itself, at the cost of n pairs."""
+    """Return ``second(p, p)`` of each of n predictions p, at the cost of n pairs."""
 
     def one(single: Features) -> Array:
         alone = jax.tree.map(lambda leaf: leaf[None], single)
@@ -140,9 +140,8 @@ class KernelMeans(eqx.Module):
     def error(self) -> Scalar | float | None:
         """Absolute error of an average, for kernels of height 1 in float64.
 
-        0 for closed forms; a bound for sums over counts and mixtures of kernels; for random
-        quantiles, whose averages are unbiased, the standard error of `first` at likely targets.
-        None for draws, whose averages are unbiased, and for nodes from the user.
+        Closed forms: 0. Sums over counts and mixtures of kernels: an upper bound. Random quantiles:
+        the standard error of `first` at likely targets. Draws, and nodes from the user: None.
         """
         errors: list[Any] = [getattr(p, "error", None) for p in stated_rules(self.formulas)]
         if any(error is None for error in errors):
@@ -174,7 +173,7 @@ class KernelMeans(eqx.Module):
 
 
 def stated_rules(formulas: PyTree) -> list[Any]:
-    """Return the formulas and all formulas in them that have a ``route``; closed forms do not."""
+    """List ``formulas`` and its nested formulas, except closed forms, which have no ``route``."""
     if not isinstance(formulas, eqx.Module):
         return []
     inner = [rule for part in vars(formulas).values() for rule in stated_rules(part)]
@@ -182,7 +181,8 @@ def stated_rules(formulas: PyTree) -> list[Any]:
 
 
 def gram(kernel: Any, ys: Array, others: Array) -> Float[Array, "r c"]:
-    """Return ``[k(y, other)]`` by ``kernel.gram``, a matrix product if radial, or pair by pair."""
+    """Return ``[k(y, other)]``: by ``kernel.gram`` if it exists, by a matrix product for radial
+    kernels, otherwise pair by pair."""
     if hasattr(kernel, "gram"):
         return kernel.gram(ys, others)
     radial = points.profile(kernel)
@@ -224,12 +224,12 @@ def kernel_means(
         predictions: A numpyro distribution with batch shape [n], class probabilities as
             `jaxcal.read.families.Classes`, or `jaxcal.Draws`; each possibly inside a
             `jaxcal.read.Standardized`.
-        key: Random key, needed if draws are made.
-        n_draws: Number of draws of each prediction, used instead of all other methods. By default
-            64, for vectors without a closed form.
-        n_counts: For counts, sum over 0, .., n_counts - 1; averages are NaN if these leave out
-            probability. By default the number that covers all but 1e-9 of the probability, up to
-            2048; if that is not enough, or if values are traced by JAX, random quantiles are used.
+        key: Random key, needed for random quantiles and draws.
+        n_draws: Number of draws of each prediction. If given, draws replace all other methods. By
+            default 64 draws are used for vectors without a closed form.
+        n_counts: Counts are summed over 0, .., n_counts - 1; averages are NaN if the probability of
+            these counts is not near 1. By default, a number up to 2048 that covers all but 1e-9 of
+            the probability; if none does, or JAX traces values, random quantiles are used.
 
     Returns:
         `KernelMeans`; its ``route`` names the method, its ``error`` states the accuracy.
@@ -277,7 +277,7 @@ def kernel_means(
 
 
 def _summed(predictions: PredictionsLike, n_counts: int | None) -> PyTree | None:
-    """Return predictions of counts as a `Lattice`; None for others, or for too many counts."""
+    """Return predictions of counts as a `Lattice`; None for others, or if it would be too large."""
     standardized = isinstance(predictions, Standardized)
     original = predictions.predictions if standardized else predictions
     size = sampling.lattice_size(original) if n_counts is None else n_counts

@@ -11,12 +11,12 @@ precision (Schoenberg): with u the squared distance in bandwidths and S ~ Gamma(
           (1 + u / 2\alpha)^{-\alpha} = E e^{-S u / 2 \alpha}, \qquad
           \mathrm{Matern}_\nu(u) = E e^{-\nu u / 2 S},
 
-with shapes beta, alpha and nu (Laplace is the Matern kernel of nu = 1/2). Their kernel means over
-normals are weighted sums of those of Gaussian kernels, at the nodes s of the trapezoidal rule in x
-with :math:`\log s = x - c\,\mathrm{softplus}(-x)^2`, c = `GRADING`. The rule resolves features of
-width 1 in log s and is sparse far below s = 1, where integrands are small. `ERROR` is its absolute
-error for a kernel of height 1 in float64 at every distance up to 1e7 bandwidths. It therefore
-bounds the error of every average of the kernel, in any dimension.
+with shapes beta, alpha and nu (Laplace is the Matern kernel of nu = 1/2). The expectations over S
+become weighted sums by the trapezoidal rule in x, with nodes
+:math:`\log s = x - c\,\mathrm{softplus}(-x)^2`, c = `GRADING`. Nodes are sparse far below s = 1,
+where integrands are small. Kernel means over normals are the same sums of kernel means of Gaussian
+kernels. `ERROR` bounds the absolute error of a kernel of height 1 in float64 at all distances up to
+1e7 bandwidths, and so the error of every average of the kernel, in any dimension.
 """
 
 import math
@@ -42,14 +42,15 @@ GRADING = 0.1  # the constant c in the rule above
 
 
 class Weighted(NamedTuple):
-    """Features of n mixtures of k components: ``weights``, and ``parts`` of leaves [n, k, ...]."""
+    """Features of n mixtures of k components: ``weights``, and the features of the components,
+    ``parts``, a pytree with leaves [n, k, ...]."""
 
     weights: Float[Array, "n k"]
     parts: PyTree
 
 
 class OfMixtures(eqx.Module):
-    """Kernel means of mixtures, summed over components (``second``: pairs of them) in a loop."""
+    """Kernel means of mixtures: weighted sums over components; ``second`` sums over their pairs."""
 
     inner: Formulas
 
@@ -84,14 +85,13 @@ class OfMixtures(eqx.Module):
 
 
 def _by_component(features: Weighted) -> tuple[PyTree, Array]:
-    """Return the features with leaves [k, n, ...], and the weights [k, n]."""
     swapped = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), features)
     return swapped.parts, swapped.weights
 
 
 @pair(object, Mixtures)
 def over_mixtures(kernel: KernelLike, distribution: Mixtures) -> Averages:
-    """Return features and formulas of any kernel with a closed form over the components."""
+    """Return features and formulas (see `pair`) for mixtures of components with a closed form."""
     n, k = distribution.weights.shape
     flat = jax.tree.map(lambda leaf: leaf.reshape(n * k, *leaf.shape[2:]), distribution.parts)
     features, inner = make(kernel, flat)
@@ -133,14 +133,14 @@ class OfMultiple(eqx.Module):
 
 @pair(Sum, object)
 def of_sum(kernel: Sum, distribution: Distribution) -> Averages:
-    """Return features and formulas of a sum of two kernels that both have a closed form."""
+    """Return features and formulas (see `pair`) for a sum of two kernels with closed forms."""
     (left, one), (right, other) = make(kernel.left, distribution), make(kernel.right, distribution)
     return (left, right), OfSum(one, other)
 
 
 @pair(Scaled, object)
 def of_multiple(kernel: Scaled, distribution: Distribution) -> Averages:
-    """Return features and formulas of a multiple of a kernel that has a closed form."""
+    """Return features and formulas (see `pair`) for a multiple of a kernel with a closed form."""
     features, inner = make(kernel.kernel, distribution)
     return features, OfMultiple(kernel.scale, inner)
 
@@ -182,7 +182,7 @@ def gamma_rule(shape: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gaussians_of(kernel: KernelLike) -> tuple[np.ndarray, np.ndarray]:
-    """Return squared lengths (in squared bandwidths) and weights of q Gaussians that sum to k."""
+    """Return l^2 and w, [q] each: the kernel is sum w exp(-r^2 / (2 l^2)) at r bandwidths."""
     match kernel:
         case IMQ(beta=beta):
             s, weights = gamma_rule(beta)
@@ -240,7 +240,7 @@ class ScaleMixture(eqx.Module):
 @pair(Matern52, Normals)
 @pair(Laplace, Normals)
 def scale_mixture_over_normals(kernel: Any, distribution: Normals) -> Averages:
-    """Return features and formulas of a weighted sum of Gaussian kernels, each in closed form."""
+    """Return features and formulas (see `pair`) for a kernel as a weighted sum of Gaussian ones."""
     squares, weights = gaussians_of(kernel)
     dtype = distribution.mean.dtype
     lengths = jnp.sqrt(jnp.asarray(squares, dtype))

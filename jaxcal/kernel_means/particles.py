@@ -66,8 +66,8 @@ class FromDraws(eqx.Module):
 
 
 def _about(kernel: KernelLike, draws: Array, others: Array) -> Array:
-    """Return the Gram matrix of draws and other points. For radial kernels both are first centred
-    at the mean of the draws, so that no digits are lost by a common offset."""
+    """Return the Gram matrix of draws and other points. For kernels with a `profile`, both are
+    first centred at the mean of the draws, so that a common offset costs no digits."""
     if draws.shape[1] > 1 and points.profile(kernel) is not None:
         middle = jnp.mean(draws, axis=0, keepdims=True)
         draws, others = draws - middle, others - middle
@@ -75,7 +75,7 @@ def _about(kernel: KernelLike, draws: Array, others: Array) -> Array:
 
 
 class FromQuantiles(eqx.Module):
-    """Kernel means as in `FromDraws`, for `Stratified` points; ``own`` pairs their two halves."""
+    """Kernel means as in `FromDraws`, for `Stratified` points; ``own`` compares both halves."""
 
     route: ClassVar[str] = "64 random quantiles of each prediction"
     kernel: KernelLike
@@ -124,7 +124,7 @@ class FromNodes(eqx.Module):
 @pair(Scaled, Particles)
 @pair(object, Particles)
 def over_draws(kernel: KernelLike, distribution: Particles) -> Averages:
-    """Return features and formulas of any kernel; ValueError for fewer than 2 draws of each."""
+    """Return features and formulas (see `pair`) for any kernel; ValueError if m < 2 draws."""
     if distribution.points.shape[1] < 2:
         raise ValueError(
             f"predictions: averages over two independent draws need at least 2 draws of each "
@@ -137,7 +137,7 @@ def over_draws(kernel: KernelLike, distribution: Particles) -> Averages:
 @pair(Scaled, Nodes)
 @pair(object, Nodes)
 def over_nodes(kernel: KernelLike, distribution: Nodes) -> Averages:
-    """Return features and formulas of any kernel, for the quadrature rule of the nodes."""
+    """Return features and formulas (see `pair`) for any kernel, by the weights of the nodes."""
     return distribution, FromNodes(kernel)
 
 
@@ -145,7 +145,7 @@ def over_nodes(kernel: KernelLike, distribution: Nodes) -> Averages:
 @pair(Scaled, Stratified)
 @pair(object, Stratified)
 def over_quantiles(kernel: KernelLike, distribution: Stratified) -> Averages:
-    """Return features and formulas of any kernel, for random quantiles."""
+    """Return features and formulas (see `pair`) for any kernel, from random quantiles."""
     return distribution, FromQuantiles(kernel, _standard_error(kernel, distribution))
 
 
@@ -157,7 +157,7 @@ class Smoothed(NamedTuple):
 
 
 class OverCounts(eqx.Module):
-    """Kernel means over m counts, from matrix products."""
+    """Kernel means over m counts, computed by matrix products."""
 
     route: ClassVar[str] = f"sums over counts, error below {COUNTS_ERROR:g}"
     error: ClassVar[float] = COUNTS_ERROR
@@ -179,15 +179,15 @@ class OverCounts(eqx.Module):
 @pair(Scaled, Lattice)
 @pair(object, Lattice)
 def over_counts(kernel: KernelLike, distribution: Lattice) -> Averages:
-    """Return features and formulas of any kernel over counts."""
+    """Return features and formulas (see `pair`) for any kernel over counts."""
     points, weights = distribution
     averages = weights @ gram(kernel, points, points)
     return Smoothed(weights, averages), OverCounts(kernel, points)
 
 
 def _standard_error(kernel: KernelLike, distribution: Stratified) -> Scalar:
-    """Return an estimate of the standard error of ``first``, []: sqrt(mean((A(z) - B(z))^2)) / 2
-    over all points z, with A and B the averages of k(., z) over the two halves of the points."""
+    """Return an estimate of the standard error of ``first``: sqrt(mean((A(z) - B(z))^2)) / 2, where
+    A(z) and B(z) average k(., z) over one half of the points each, and z runs over all points."""
 
     def squared(points: Array) -> Array:
         between = gram(kernel, points, points)
@@ -226,12 +226,12 @@ class ClassMeans(eqx.Module):
 
 
 class MatrixMeans(eqx.Module):
-    r"""Formulas of h_Y (see the module), :math:`(e_y - p)^\top K(p, q) (e_{y'} - q)`, in O(m^2)."""
+    r"""Formulas of :math:`h_Y = (e_y - p)^\top K(p, q) (e_{y'} - q)` (see the module docstring)."""
 
     kernel: MatrixKernel
 
     def residual(self, rows: Classes, ys: Array, cols: Classes, others: Array) -> Array:
-        """Return h_Y of r with c observations, [r, c], one row at a time: c matrices in memory."""
+        """Return h_Y of all pairs of r and c observations, [r, c]; memory for c matrices [m, m]."""
         p, q = rows.probabilities, cols.probabilities
         at_cols = (q, _residuals(cols, others))
 
@@ -263,19 +263,19 @@ def _residuals(distribution: Classes, ys: Array) -> Array:
 
 @pair(Delta, Classes)
 def delta_over_classes(kernel: Delta, distribution: Classes) -> Averages:
-    """Return features and formulas of `Delta`."""
+    """Return features and formulas (see `pair`) for `Delta`."""
     return distribution, ClassMeans(None)
 
 
 @pair(MatrixKernel, Classes)
 def matrix_over_classes(kernel: MatrixKernel, distribution: Classes) -> Averages:
-    """Return features and formulas of a kernel of a prediction and a class jointly."""
+    """Return features and formulas for a kernel of pairs (prediction, class): `MatrixMeans`."""
     return distribution, MatrixMeans(kernel)
 
 
 @pair(ClassGram, Classes)
 def gram_over_classes(kernel: ClassGram, distribution: Classes) -> Averages:
-    """Return features and formulas of a similarity matrix of classes; ValueError for other m."""
+    """Return features and formulas (see `pair`); ValueError if the numbers of classes differ."""
     if kernel.matrix.shape[0] != (m := distribution.probabilities.shape[-1]):
         raise ValueError(
             f"target_kernel: a Gram matrix of {kernel.matrix.shape[0]} classes for probabilities "

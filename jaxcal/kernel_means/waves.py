@@ -1,7 +1,7 @@
 r"""Characteristic functions of predictions p: means of cos(w . Z) and sin(w . Z) for Z ~ p.
 
-A wave is averaged like a kernel of a point and a frequency: in closed form over normals and Laplace
-distributions, by linearity over mixtures, else from draws, nodes or counts. In closed form,
+The functions cos and sin ("waves") are handled as kernels k(Z, w) of a point and a frequency. Means
+over mixtures follow by linearity; draws, nodes and counts give sums. The closed forms are
 :math:`E e^{i w \cdot Z} = e^{i w \cdot \mu} g(w)` with :math:`g = e^{-w^\top \Sigma w / 2}` for
 normals and :math:`g = \prod_j 1 / (1 + b_j^2 w_j^2)` for Laplace distributions of scales b.
 """
@@ -20,7 +20,7 @@ from jaxcal.typing import Scalar
 
 
 class Wave(Kernel):
-    """Wave cos(x . y), or sin(x . y), of a point x and a frequency y; not positive definite."""
+    """The function cos(x . y) of a point x and a frequency y, or sin(x . y) if ``sine`` is True."""
 
     smooth: ClassVar[bool | None] = True
     sine: bool = eqx.field(default=False, static=True)
@@ -38,7 +38,7 @@ class Wave(Kernel):
 
 
 class _Formulas(eqx.Module):
-    """Base of formulas of waves: ``first`` returns means at frequencies, other methods raise."""
+    """Base of kernel means of waves: subclasses define ``first``; other methods raise TypeError."""
 
     wave: Wave
 
@@ -62,7 +62,7 @@ class OverNormals(_Formulas):
 
 
 class OverLaplaces(_Formulas):
-    """Means of a wave over Laplace distributions: a matrix product, a logarithm per coordinate."""
+    """Means of a wave over Laplace distributions, at a cost of O(d) per pair."""
 
     def first(self, rows: Laplaces, ws: Array) -> Float[Array, "r c"]:
         check_dimension(ws, rows.loc.shape[-1])
@@ -82,19 +82,19 @@ class OverDraws(_Formulas):
 
 @pair(Wave, Normals)
 def wave_over_normals(kernel: Wave, distribution: Normals) -> Averages:
-    """Return features and formulas of a wave in closed form, for any covariances."""
+    """Return features and formulas (see `pair`) in closed form, for any covariances."""
     return distribution, OverNormals(kernel)
 
 
 @pair(Wave, Laplaces)
 def wave_over_laplaces(kernel: Wave, distribution: Laplaces) -> Averages:
-    """Return features and formulas of a wave in closed form, for any scales."""
+    """Return features and formulas (see `pair`) in closed form, for any scales."""
     return distribution, OverLaplaces(kernel)
 
 
 @pair(Wave, Particles)
 @pair(Wave, Stratified)
 def wave_over_draws(kernel: Wave, distribution: Particles) -> Averages:
-    """Return features and formulas of a wave, for draws or random quantiles (`Stratified`)."""
+    """Return features and formulas (see `pair`) for draws or random quantiles (`Stratified`)."""
     stratified = isinstance(distribution, Stratified)
     return distribution, OverDraws(kernel, (FromQuantiles if stratified else FromDraws).route)

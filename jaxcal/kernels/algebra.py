@@ -1,8 +1,8 @@
 """Base classes of kernels, and their sums, products and multiples.
 
-Attributes, not base classes, declare what a kernel can do: a test sets a ``bandwidth`` of None, and
-Gram matrices of kernels with ``bandwidth`` and ``shape(u)`` are computed by matrix products. If
-``smooth`` is declared, it is not checked.
+The attributes of a kernel say how it is used; it needs no base class. A test sets a ``bandwidth``
+that is None. Gram matrices of kernels with ``bandwidth`` and ``shape(u)`` are computed by matrix
+products. An attribute ``smooth`` other than None is trusted, not checked.
 """
 
 from abc import abstractmethod
@@ -105,8 +105,8 @@ class Radial(Kernel):
 
 
 class Profile(Kernel):
-    """Radial kernel ``function(u)``, the ``shape`` of a user's object that is no pytree. Programs
-    are compiled again for another ``function``."""
+    """Radial kernel ``function(u)``: wraps the method ``shape`` of a user's kernel that is no
+    pytree. Programs are compiled again for each new ``function``."""
 
     function: ArrayFunction = eqx.field(static=True)
     bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
@@ -144,9 +144,9 @@ def _radial(kernel: "Radial | Profile", x: Array, y: Array) -> Scalar:
 
 
 def of_type(number: Array, points: Array) -> Array:
-    """Return a length or scale in the dtype of the points, so that it does not promote them.
+    """Return a length or scale, cast to the dtype of the points if that is floating.
 
-    ValueError if there are several lengths and their number is not that of the coordinates.
+    ValueError if there are several lengths, but not one per coordinate.
     """
     if jnp.size(number) != 1 and jnp.shape(number) != jnp.shape(points)[-1:]:
         raise ValueError(
@@ -174,7 +174,7 @@ class Constant(Kernel):
 
 
 class Function(Kernel):
-    """Kernel from a function of two points, compared by identity: a new lambda compiles again."""
+    """Kernel from a function of two points. Programs are compiled again for each new function."""
 
     function: ArrayFunction = eqx.field(static=True)
     name: str = eqx.field(default="kernel", static=True)  # the argument, for error messages

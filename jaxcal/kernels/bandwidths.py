@@ -1,12 +1,12 @@
 """Bandwidth heuristics: the median heuristic, and a second-order one for ground kernels.
 
-``median_heuristic`` scales a kernel by the distances between observations. A ground kernel is
-one of points that defines a distance of predictions, such as MMD or kernelized Fisher divergence;
-``second_order_heuristic`` scales it by the distances between draws of the predictions.
+``median_heuristic`` sets a bandwidth from the distances between observations. A ground kernel is a
+kernel on points that defines a distance between predictions; MMD is an example of such a distance.
+``second_order_heuristic`` sets the bandwidth of a ground kernel from distances between draws.
 
-No bandwidth depends on the order of the rows: if not all pairs are compared, the values of the
-observations select the pairs (`by_values`). The derivative of a median is that of the one or two
-middle distances.
+Bandwidths do not depend on the order of the rows: if not all pairs are compared, the values of the
+observations select the pairs (`by_values`). The derivative of a median is the derivative of the
+middle distance, or of the mean of the two middle ones.
 """
 
 import math
@@ -30,9 +30,9 @@ MAX_DRAWS = 32  # draws per prediction of a pair: 32^2 distances
 
 
 def pairs(n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"], Int[Array, " p"]]:
-    """Return pairs i != j below n: all n (n - 1) / 2 or, if more, ``most`` from a fixed seed.
+    """Return indices i != j of all n (n - 1) / 2 pairs or, if there are more, of ``most`` pairs.
 
-    i and j are positions in the order of `by_values`, not row numbers.
+    The selection is pseudorandom with a fixed seed. Indices refer to the order of `by_values`.
     """
     if n * (n - 1) // 2 <= most:
         i, j = np.triu_indices(n, 1)
@@ -85,8 +85,8 @@ def _middle_of(values: Float[Array, " p"]) -> tuple[Int[Array, "2"], Bool[Array,
 def _of_rank(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Int[Array, " r"]:
     """Return the index of the value of each rank; values are >= 0, and the smallest has rank 0.
 
-    Bit patterns are ordered like the values, so order statistics are found by bisection of an
-    integer interval: O(p) times the number of bits, a fifth of the time of sorting.
+    Bit patterns of nonnegative floats are ordered like their values, so each value is found by
+    bisection of an integer interval. Cost O(p) times the number of bits.
     """
     unsigned = jnp.uint32 if values.dtype == jnp.float32 else jnp.uint64
     bits = jax.lax.bitcast_convert_type(jnp.abs(values), unsigned)
@@ -105,14 +105,13 @@ def _of_rank(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Int[Array, 
 
 
 def median_heuristic(divergence: Divergence, features: Features) -> tuple[Scalar, Bool[Array, ""]]:
-    """Return the bandwidth of a kernel on a distance, and whether all compared pairs are equal.
+    """Return the bandwidth of a kernel on a distance, and whether all compared distances are 0.
 
-    The bandwidth is the median of the positive distances, not of their squares, in the units of the
-    distance; 1 if all are 0. All pairs of up to 512 observations are compared; for larger n all
-    pairs of 512 that are evenly spaced in the order of `by_values`, including both ends. For a
-    distance without ``separations`` (MMD), at most 2,048 pairs are compared. The bandwidth is NaN
-    if a feature is not finite. ValueError if n < 2. Cost: at most 130,816 distances, and a sort of
-    n numbers for n > 512.
+    The bandwidth is the median of the positive distances, not of their squares, or 1 if all are 0.
+    It is NaN if a feature is not finite. If n <= 512, all pairs are compared. Otherwise 512
+    observations are selected, evenly spaced in the order of `by_values`, and all their pairs are
+    compared. A distance without ``separations`` (MMD) compares at most 2,048 pairs. ValueError if n
+    < 2. Cost: at most 130,816 distances, and a sort of n numbers for n > 512.
     """
     n = jax.tree.leaves(features)[0].shape[0]
     if n < 2:
@@ -156,14 +155,14 @@ def _pair_by_pair(divergence: Divergence, features: Features, n: int) -> _Compar
 def second_order_heuristic(
     key: Key, predictions: Predictions, *, most: int = MAX_PREDICTION_PAIRS
 ) -> Scalar:
-    """Return the bandwidth of a kernel on the points of predictions: a median distance of draws.
+    """Return a bandwidth for a kernel on points, from distances between draws of the predictions.
 
-    For each pair of predictions, take the median distance of two independent draws from the equal
-    mixture of the two. The bandwidth is the median of the positive values, in the units of the
-    points; 1 if all predictions are the same point. Exact for Gaussians if d = 1 or all are
-    isotropic; otherwise from draws. At most ``most`` pairs are used, so the cost does not grow with
-    n. NaN if a prediction in a pair is NaN. TypeError for predictions with neither Gaussian moments
-    nor draws, ValueError if n < 2. Source: Glaser et al. (2023), Section 6.
+    For each pair of predictions p and q, take the median distance of two independent draws from the
+    mixture (p + q) / 2. The bandwidth is the median of these values without zeros, in the units of
+    the points; 1 if all are 0. Exact for Gaussians if d = 1 or all are isotropic; otherwise from
+    draws. At most ``most`` pairs are used, so the cost does not grow with n. NaN if a prediction in
+    a pair is NaN. TypeError for predictions with neither Gaussian moments nor draws, ValueError if
+    n < 2. Source: Glaser et al. (2023), Section 6.
     """
     try:
         moments = gaussian_moments(predictions)
@@ -191,8 +190,8 @@ def spread_of_draws(samples: Float[Array, "n m d"], *, most: int = MAX_PREDICTIO
 def _median_distance(p: Float[Array, "m d"], q: Float[Array, "m d"]) -> Scalar:
     """Return the median distance of two draws from the equal mixture of two samples.
 
-    First halves of both are compared with second halves: the two points of a pair are independent,
-    and 1/4 of the pairs are p with p, 1/4 q with q and 1/2 p with q, as in the mixture.
+    The first halves of p and q are compared with their second halves, so the points of a pair are
+    independent. As in the mixture, 1/4 of the pairs are within p, 1/4 in q, 1/2 between p and q.
     """
     half = p.shape[0] // 2
     first = jnp.concatenate([p[:half], q[:half]])
@@ -251,10 +250,10 @@ def spread_of_gaussians(
 
 
 def _log_chi2_tail(x: Array, k: int) -> Array:
-    r"""Return log P(chi^2_k > x) for a static k: exact far into the tail, and fast to compile.
+    r"""Return log P(chi^2_k > x) for a static k, accurate far into the tail.
 
-    :math:`\log \sum_j h^j e^{-h} / j!` over 0 <= j < k/2, h = x / 2; for odd k over half-integers
-    j, with :math:`erfc(\sqrt h)` as the first term.
+    With h = x / 2 it is :math:`\log \sum_j h^j e^{-h} / j!` over the integers 0 <= j < k/2. For odd
+    k, j are half-integers, and :math:`erfc(\sqrt h)` is one more term of the sum.
     """
     h = at_least(x / 2, jnp.finfo(x.dtype).tiny)[..., None]
     powers = np.expand_dims(np.arange(k // 2) + (k % 2) / 2, tuple(range(x.ndim)))
@@ -268,9 +267,10 @@ def _log_chi2_tail(x: Array, k: int) -> Array:
 def _log_distance_cdf(r: Array, shift: Array, s: Array, d: int) -> Array:
     r"""Return log P(|X| <= r) for X ~ N(mu, s^2 I_d), |mu| = ``shift`` (noncentral chi).
 
-    In units of s, with a = |mu| / s and x the coordinate along mu:
-    :math:`\int_{-r}^{r} \phi(x - a) P(\chi^2_{d-1} \le r^2 - x^2) dx`, by Gauss-Legendre quadrature
-    in the angle of x = middle + half sin(angle), over the part of [-r, r] within 9 of min(a, r).
+    In units of s, with a = |mu| / s and x the coordinate along mu, the probability is
+    :math:`\int_{-r}^{r} \phi(x - a) P(\chi^2_{d-1} \le r^2 - x^2) dx`. It is computed by
+    Gauss-Legendre quadrature in the arcsine of x, over the part of [-r, r] within 9 of min(a, r),
+    scaled to [-1, 1].
     """
     a, r = shift / s, r / s
     if d == 1:

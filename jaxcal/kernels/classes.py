@@ -37,7 +37,7 @@ def _as_pytree(function: Any) -> Any:
 
 
 class MatrixKernel(eqx.Module):
-    r"""Kernel k((p, y), (q, y')) of a prediction and a class jointly, which need not be a product.
+    r"""Kernel k((p, y), (q, y')) of two pairs (prediction, class), not necessarily a product.
 
     Args:
         function: ``K(p, q)`` of two probability vectors [m] that returns the matrix

@@ -15,13 +15,13 @@ from jaxcal.typing import KernelLike, Points
 def pivots(
     kernel: KernelLike, xs: Points, rank: int, tolerance: Array | float
 ) -> tuple[Int[Array, " r"], Bool[Array, " r"]]:
-    """Return row indices of ``xs`` in the pivot order of incomplete Cholesky, and which are in use.
+    """Return row indices [r] of ``xs`` in the order of pivoted Cholesky, and which are in use [r].
 
-    Each step selects the row x whose RKHS element k(x, .) is farthest from the span of those
-    selected before. Selection stops after r = ``rank`` steps, or if the largest squared distance is
-    at most ``tolerance`` times the largest k(x, x). Ties are broken by value, not by row. A row
-    whose k(x, x) is not finite comes first, so that features from these rows are NaN.
-    Cost O(n rank^2), memory O(n rank). Source: Fine and Scheinberg (2002).
+    Each step selects the row x whose RKHS element k(x, .) is farthest from the span of the selected
+    rows. Selection stops after r = ``rank`` steps, or when the largest squared distance is at most
+    ``tolerance`` times the largest k(x, x); the other indices are then not in use. Ties are
+    resolved by `by_values`, not by row number. If k(x, x) of a row is not finite, it comes first,
+    and features are NaN. Cost O(n rank^2), memory O(n rank). Source: Fine and Scheinberg (2002).
     """
     n = xs.shape[0]
     order = by_values(xs)
@@ -48,10 +48,10 @@ def pivots(
 
 
 class NystroemFeatures(eqx.Module):
-    r"""Feature map ``f(q) = k(q, S) L^-T`` of r landmarks S with ``k(S, S) = L L^T``.
+    """Feature map ``f(q) = k(q, S) L^-T`` with r landmarks S and ``k(S, S) = L L^T``.
 
-    <f(q), f(s)> = k(q, s) for every q and every s in S. ``lift`` [r, p]: L^-T, or, for `turned`
-    maps, L^-T times a matrix. ``used`` [r]: which landmarks are in use; others have no effect.
+    <f(q), f(s)> = k(q, s) for every q and every s in S. ``lift`` [r, p] is L^-T, or L^-T times the
+    matrix given to `turned`. ``used`` [r]: whether each landmark is in use; others have no effect.
     """
 
     kernel: KernelLike

@@ -123,7 +123,7 @@ class RationalQuadratic(Radial):
 
 
 def _inverse_power(u: Array, exponent: float) -> Array:
-    """Return ``u^-exponent``, with a square root or division where possible: ten times faster."""
+    """Return ``u^-exponent``, by a square root or a division if possible, which is faster."""
     if exponent == 0.5:
         return jax.lax.rsqrt(u)
     return 1 / u if exponent == 1 else u**-exponent

@@ -106,14 +106,14 @@ class McmcDraws(Result):
     Attributes:
         samples: Draws [n, m, d], in units of the targets; successive draws along m come from
             different chains.
-        rhat: Largest rank-normalized split R-hat over coordinates, [n], from at most 500 states of
-            each chain, evenly spaced over the steps after warm-up, or over the last half of all
-            steps if that is longer. NaN for fewer than 4 states.
-        acceptance: Mean acceptance probability over the same range of steps, [n].
+        rhat: Largest rank-normalized split R-hat over coordinates, [n]. It uses at most 500 evenly
+            spaced states of each chain, from the steps after warm-up or from the last half of all
+            steps, whichever are more. NaN for fewer than 4 states.
+        acceptance: Mean acceptance probability over the same steps, [n].
         ess: Smallest effective size of the m draws over coordinates, [n]; NaN for fewer than 10
             draws per chain.
         divergences: Number of steps of all chains after warm-up with energy error > 1000, [n].
-        step: Final ``step`` of the sampler, mean over chains, in target units / adapted scale, [n].
+        step: Final ``step`` of the sampler, mean over chains, in units of the adapted scale, [n].
         sampler: Name of the sampler.
         chains: Number of chains.
         warmup: Number of steps of warm-up of each chain.
@@ -139,7 +139,7 @@ class McmcDraws(Result):
 
     @property
     def draws(self) -> Draws:
-        """``samples`` as `jaxcal.Draws` [n, m, *event_shape], with ``rhat``, which is replaced by
+        """``samples`` as `jaxcal.Draws` [n, m, *event_shape], with ``rhat``, which is set to
         infinity for predictions with divergences."""
         rhat = jnp.where(self.divergences > 0, jnp.inf, self.rhat)
         return Draws(self.samples.reshape(*self.samples.shape[:-1], *self.event_shape), rhat)

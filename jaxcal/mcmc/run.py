@@ -50,11 +50,11 @@ def mcmc_draws(
     """Return MCMC draws from each of n predictions, whose densities may be unnormalized.
 
     Each chain makes ``n_warmup`` steps, during which an adapting sampler tunes itself, then keeps
-    one draw every ``thin`` steps. A test with these draws is valid if each draw follows its
-    prediction; draws of one prediction may be dependent. So chains must have converged:
-    ``result.warnings()`` reports if they have not. To test convergence, use one draw of each
-    prediction as its target: ``kccsd_test(key, predictions, result.samples[:, 0])`` needs scores
-    only. The setting of Glaser et al. (2023), Figure 2, is ``n_draws=2, n_chains=2, thin=1,
+    one draw every ``thin`` steps. A test with these draws is valid if chains have converged, so
+    that each draw follows its prediction; draws of one prediction may be dependent.
+    ``result.warnings()`` reports chains that have not converged. A test of convergence takes one
+    draw of each prediction as the target: ``kccsd_test(key, predictions, result.samples[:, 0])``.
+    The setting of Glaser et al. (2023), Figure 2, is ``n_draws=2, n_chains=2, thin=1,
     n_warmup=steps - 1, sampler=MALA(0.1, adapt=False)``.
 
     Chains are computed in the default float type; draws have the float type of the predictions.
@@ -67,10 +67,10 @@ def mcmc_draws(
         sampler: `MALA`, `HMC` or `NUTS` of `jaxcal.mcmc`; by default ``NUTS()``.
         n_chains: Number of chains per prediction.
         n_warmup: Number of steps of warm-up.
-        thin: Steps between draws. By default each chain makes at least 2,000 steps after warm-up,
-            and at least 10 between draws: R-hat is then below 1.01 for Gaussians and for two modes
-            up to four standard deviations apart. Tuning biases draws until the chain has made some
-            steps of constant size, so ``thin`` must not be small (`experiments/kccsd_mcmc`).
+        thin: Steps per draw. By default at least 10, and enough for 2,000 steps of each chain after
+            warm-up. R-hat is then below 1.01 for Gaussians and for two modes up to four standard
+            deviations apart. The first steps after tuning are biased, so ``thin`` must not be
+            small (`experiments/kccsd_mcmc`).
         event_shape: Shape of one target, required for an `Unnormalized`.
         start: Start of the chains: a distribution over targets, or an array [n_chains, n, ...]. By
             default standard normal draws; for targets far from 0 pass a suitable distribution.
@@ -233,8 +233,8 @@ def _run(
 def _potential(predictions: Predictions) -> PyTree:
     """Return a function from a target to minus the log density of one prediction.
 
-    Call the function under ``vmap`` with axis ``LANES``, whose index is that of the prediction. It
-    gathers the targets of all n predictions and computes all densities and scores at once.
+    Call it under ``vmap`` with axis name ``LANES`` on n targets, one for each prediction. It then
+    computes the densities and scores of all n predictions at once.
     """
 
     @jax.custom_vjp

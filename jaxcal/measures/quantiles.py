@@ -34,15 +34,15 @@ HALVINGS = 64  # bisection steps, more than the digits of float64
 
 
 class QuantileCalibration(JudgedResult):
-    """Shares of n targets below their predicted quantiles, near the levels if calibrated.
+    """Fractions of n targets at or below their predicted quantiles, and a test of uniformity.
 
-    Uniform integral transforms are necessary for calibration, not sufficient.
+    Calibration implies uniform probability integral transforms; the converse is not true.
 
     Attributes:
         levels: Levels, [q].
         observed: Share of targets at or below each quantile, [q]; NaN if a transform is NaN.
         pit: Probability integral transforms, [n].
-        p_value: P-value [] of uniform transforms, valid for every n; NaN if a transform is NaN.
+        p_value: P-value [] of "transforms are uniform", valid for every n; NaN if one is NaN.
         level: Probability of rejecting uniform transforms, which determines `verdict`.
         draws: Number m of draws of each prediction; 0 for distributions.
         repeated: Number of observations that repeat an earlier one, [].
@@ -141,7 +141,7 @@ def quantile_calibration(
     r"""Compare the share of targets below each predicted quantile with its level, with a p-value.
 
     The share at level tau is :math:`n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}` with cdfs F_i. The
-    p-value tests its largest distance from tau in [0, 1]; for m draws, for tau = k / (m + 1) only.
+    p-value tests its largest distance from tau, over [0, 1] or, with m draws, over k / (m + 1).
 
     Args:
         predictions: Predictions of numbers, as in `pit`.
@@ -191,7 +191,7 @@ def quantile_calibration(
 
 
 def _least(n: int) -> float:
-    """Return the smallest p-value of n transforms, that of a largest distance of 1."""
+    """Return the smallest possible p-value of n transforms: the one for a largest distance of 1."""
     return float(massart(jnp.ones(()), n, sides=2))
 
 
@@ -278,7 +278,7 @@ def _samples(predictions: PredictionsLike, ys: Array | None) -> Float[Array, "n 
 
 
 def _single(predictions: Any, n: int | None) -> Any:
-    """Return the n scalar distributions, as `_Wide` if a wrapper without cdf was removed."""
+    """Return the n scalar distributions, as `_Wide` if ``expand`` or ``to_event`` was applied."""
     checks.of_jax(predictions)
     if not (hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")):
         raise TypeError(
@@ -299,7 +299,7 @@ def _single(predictions: Any, n: int | None) -> Any:
 
 
 class _Wide(eqx.Module):
-    """n scalar distributions: ``base``, possibly one for all, broadcast to ``batch_shape`` [n]."""
+    """n scalar distributions: ``base``, broadcast to ``batch_shape`` [n]."""
 
     base: Any
     batch_shape: tuple[int, ...] = eqx.field(static=True)
@@ -349,7 +349,7 @@ def _by_prediction(ends: Array, n: int) -> Float[Array, "q n k"]:
 
 
 def _components(single: PyTree) -> list[tuple[Any, bool]] | None:
-    """Return [(components, whether these are the last batch axis), ..]; None if not a mixture."""
+    """List (components, whether they fill the last batch axis); None if this is no mixture."""
     if hasattr(single, "component_distribution"):
         return [(single.component_distribution, True)]
     if hasattr(single, "component_distributions"):

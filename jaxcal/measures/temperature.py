@@ -1,8 +1,8 @@
 r"""Negative log likelihood of :math:`q \propto p^{1/T}`, and the temperature T that minimizes it.
 
-A temperature makes predictions wider (T > 1) or narrower (T < 1), and changes neither the mean of a
-continuous prediction nor the most likely class. Densities p are with respect to Lebesgue measure,
-:math:`dx / (x (1 - x))` for Beta and :math:`\prod_i dx_i / x_i` for Dirichlet predictions.
+Predictions become wider for T > 1 and narrower for T < 1. The mean of a continuous prediction and
+the most likely class stay the same. Densities p are with respect to :math:`dx / (x (1 - x))` for
+Beta, :math:`\prod_i dx_i / x_i` for Dirichlet, and Lebesgue measure for other predictions.
 Source: Widmann et al. (2021), Appendix F.
 """
 
@@ -182,8 +182,8 @@ def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> An
 
 
 def _logits(p: Float[Array, "n m"]) -> Float[Array, "n m"]:
-    """Return logarithms of probabilities, and -1e12 for probability 0: derivatives with respect to
-    the temperature T are then not NaN, and softmax still gives 0 at every T below 1e9."""
+    """Return log probabilities, with -1e12 in place of log 0. Derivatives with respect to the
+    temperature T are then finite, and softmax gives 0 at every T below 1e9."""
     return jnp.where(p > 0, jnp.log(jnp.where(p > 0, p, 1)), IMPOSSIBLE)
 
 
@@ -273,7 +273,7 @@ def most_likely(
     *,
     steps: int = 40,
 ) -> TemperatureFit:
-    """Return the fit to ``ys`` with ``weights`` [n] or None; its ``impossible`` is ``never``."""
+    """Return the fit to ``ys`` with optional ``weights`` [n], with ``impossible = never``."""
     import optax
 
     def mean(predictions: Any) -> Scalar:

@@ -7,11 +7,11 @@ Stein's identity holds for the **implied residual** :math:`w = -\Sigma_p s_p(y) 
 
 .. math:: E\,w = 0, \qquad E\,w_q z_l = (\Sigma_p)_{ql} / (\sigma_q \sigma_l).
 
-If p is Gaussian, then w = z, and errors of other coordinates do not affect w of a coordinate
-(`claims` checks this on the data). Then the mean of w is the marginal shift of a coordinate, and
-the covariance of w and z is that of the targets in units of :math:`\sigma`; the correlations in it
-depend on neither shifts nor spreads. An entry of the score :math:`-\Sigma_p^{-1} (y - c_p)` tests a
-coordinate *given the others*: if they are correlated with it, their errors affect it too.
+If p is Gaussian, then w = z, and :math:`w_q` depends on coordinate q alone (`claims` checks this on
+the data). The mean of :math:`w_q` is then the marginal shift of coordinate q. The covariance of w
+and z is that of the targets in units of :math:`\sigma`; its correlations depend on neither shifts
+nor spreads. In contrast, entry q of the score :math:`-\Sigma_p^{-1} (y - c_p)` tests coordinate q
+*given the others*, and errors of coordinates that are correlated with q affect this entry.
 If scores are not linear, a nonzero mean of w shows that some coordinate is wrong, but not which.
 If the mean of p is known, it is used as :math:`c_p`; the mean of z is then the shift of a
 coordinate for predictions of any shape. `shifts` are -w: claimed minus actual mean.
@@ -58,12 +58,12 @@ def covariances_of(
     at_nodes: Float[Array, "n m d"] | None,
     scores: Points,
 ) -> Float[Array, "*n d d"] | None:
-    r"""Return covariances of n predictions: in closed form, else from their scores at m nodes.
+    """Return covariances of n predictions: in closed form, else from their scores at m nodes.
 
     Scores of a Gaussian are linear, so their regression on the nodes gives its precision exactly
-    (`jaxcal.whitening.precisions.regressed`). All predictions with an R^2 of this regression below
-    .9 get the same matrix (`in_common`), because for them a slope over wide nodes does not describe
-    the bulk. None if there are no nodes, or m <= d. Cost O(n m d^2 + n d^3).
+    (`jaxcal.whitening.precisions.regressed`). If the R^2 of this regression is below .9 for a
+    prediction, its covariance is the matrix `in_common` of all scores at targets instead. None if
+    there are no nodes, or m <= d. Cost O(n m d^2 + n d^3).
     """
     offered = None if predictions is None else offered_covariances(predictions)
     if offered is not None:
@@ -83,8 +83,8 @@ def covariances_of(
 def in_common(scores: Points) -> Float[Array, "d d"]:
     r"""Return one covariance for n predictions, :math:`\Sigma = (n^{-1} \sum_i s_i s_i^\top)^{-1}`.
 
-    s_i [d] are the scores at the targets. If all predictions have one shape and one small shift,
-    the mean of :math:`\Sigma s_i` is nearly this shift. Needs n >= d. Cost O(n d^2 + d^3).
+    s_i [d] are the scores at the targets. If predictions have the same shape and the same small
+    shift, the mean of :math:`\Sigma s_i` is nearly this shift. Needs n >= d. Cost O(n d^2 + d^3).
     """
     return jnp.linalg.inv(scores.T @ scores / scores.shape[0])
 
@@ -94,11 +94,11 @@ def means(
 ) -> Means:
     """Return the means of q moments over n observations, with two-sided Student t tests.
 
-    Confidence limits have confidence 1 - level. Tests have level ``level`` for independent normal
-    values, and nearly so for others from some tens of observations. With ``series``, rows are in
-    order of time: standard errors use n / inflation in place of n, and there are n / (2 block) - 1
-    degrees of freedom (`jaxcal.nulls.resampling.dependence`). Then the error rate is close to the
-    level for weak dependence and too high for strong (`experiments/dependence`).
+    Limits have confidence 1 - level. Tests have level ``level`` for independent normal values, and
+    nearly this level for other independent values if n is some tens or more. ``series``: rows are
+    in order of time and may be dependent. Then n / inflation replaces n in standard errors, and
+    there are n / (2 block) - 1 degrees of freedom (`jaxcal.nulls.resampling.dependence`). Strong
+    dependence raises the error rate above ``level`` (`experiments/dependence`).
     """
     n, q = values.shape
     count = blocks = jnp.full(q, float(n), values.dtype)
@@ -157,9 +157,9 @@ NEARLY = 1e-6  # least variance, and least distance of correlations from 1
 class Claims(NamedTuple):
     """Means (``centers`` [n, d]) and ``covariances`` [n, d, d] of the predictions, with scores.
 
-    ``scores`` [n, d] are at the targets; if means are known, they are scores of Gaussians with
-    these moments. ``exact`` []: True if errors of other coordinates do not affect the mean residual
-    of a coordinate. ``gaussian`` []: whether predictions are Gaussian, by their type or scores.
+    ``scores`` [n, d] at the targets are those of the predictions or, if moments are known, of
+    Gaussians with these moments. ``exact`` []: True if errors of a coordinate affect the mean
+    residual of this coordinate only. ``gaussian`` []: True if all predictions are Gaussian.
     """
 
     centers: Points
@@ -170,8 +170,8 @@ class Claims(NamedTuple):
 
 
 class Faults(NamedTuple):
-    """`Means` of three kinds of errors, each 0 under calibration; `jaxcal.results.Coordinates`
-    describes them. ``correlation`` is None in one dimension."""
+    """`Means` of errors of mean, spread and correlation, as in `jaxcal.results.Coordinates`. All
+    have expectation 0 under calibration. ``correlation`` is None in one dimension."""
 
     mean: Means
     spread: Means
@@ -185,13 +185,13 @@ def claims(
     ys: Points,
     scores: Points,
 ) -> Claims | None:
-    r"""Return `Claims`: known moments, else from scores at nodes; None if neither is available.
+    r"""Return `Claims` from known moments, otherwise from scores at nodes; None without these.
 
-    ``ys`` and ``nodes`` are in the units of the predictions; ``scores`` are those at ``ys``. Known
-    moments are ``exact`` for every shape of predictions. Otherwise the scores at the nodes are
-    regressed on the nodes, :math:`s_p(z) \approx -\Sigma_p^{-1} (z - c_p)`. This is ``exact`` if
-    :math:`(n^{-1} \sum_i (w_i - z_i)^2)^{1/2}` at the **targets** is at most `LEAK` standard errors
-    of the mean of z for each coordinate, which bounds the effect of other coordinates on a mean.
+    ``ys`` and ``nodes`` are in the units of the predictions; ``scores`` are at ``ys``. Known
+    moments are ``exact`` for every shape of predictions. Otherwise scores at nodes are regressed on
+    the nodes, :math:`s_p(z) \approx -\Sigma_p^{-1} (z - c_p)`. This is ``exact`` if the residuals w
+    and z of the module docstring nearly agree at the targets: :math:`(n^{-1} \sum_i (w_i -
+    z_i)^2)^{1/2}` is at most `LEAK` standard errors of the mean of z in each coordinate.
     """
     n, d = ys.shape
     offered = None if predictions is None else offered_moments(predictions)
@@ -220,7 +220,7 @@ def claims(
 def _residuals(
     ys: Points, scores: Points, centers: Points, covariances: Float[Array, "n d d"]
 ) -> tuple[Points, Points, Points]:
-    """Return implied residuals, plain residuals and the claimed deviations, each [n, d]."""
+    """Return w, z (see the module docstring) and claimed standard deviations, each [n, d]."""
     deviations = jnp.sqrt(jnp.diagonal(covariances, axis1=1, axis2=2))
     implied = -jnp.einsum("nij,nj->ni", covariances, scores) / deviations
     return implied, (ys - centers) / deviations, deviations
@@ -239,10 +239,10 @@ def faults(
 ) -> Faults:
     """Return `Faults` from targets [n, d] and the fields of `Claims`, in the same units.
 
-    Limits use the jackknife and Student's t: for spreads on the logarithmic scale, for correlations
-    on the scale of Fisher's z. If ``exact`` is False, limits of means are NaN. If ``gaussian`` is
-    False, all values of spreads and correlations are NaN, because products of residuals may have
-    heavy tails. ``series`` is as in `means`. Cost O(n d^2 + n d^3).
+    Limits use Student's t. Limits of spreads and correlations use the jackknife too, on a log scale
+    for spreads and with Fisher's z for correlations. If ``exact`` is False, limits of means are
+    NaN. If ``gaussian`` is False, all values of spreads and correlations are NaN. ``series`` is as
+    in `means`. Cost O(n d^2 + n d^3).
     """
     implied, plain, deviations = _residuals(ys, scores, centers, covariances)
 
@@ -295,8 +295,8 @@ def _correlation(
     claimed: Float[Array, "n q"],
     tested: Callable[[Array], Means],
 ) -> Means:
-    """Return `Means` of claimed minus actual correlations of q pairs, tested as Fisher's z. Rows of
-    ``pairs`` (covariances), ``first`` and ``second`` (variances) are as in `_covariances`."""
+    """Return `Means` of claimed minus actual correlations of q pairs, by ``tested`` on Fisher's z.
+    ``pairs`` (covariances), ``first``, ``second`` (variances) have rows as in `_covariances`."""
     n = claimed.shape[0]
     root = jnp.sqrt(at_least(first, NEARLY) * at_least(second, NEARLY))
     total = jnp.sum(claimed, axis=0)[None]

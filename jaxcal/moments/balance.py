@@ -36,18 +36,18 @@ def _moves(value: object) -> Nodes | None:
 class Balance(eqx.Module):
     r"""Metropolis balance of the log density: :math:`\varphi = \tanh(\frac12 \log p(y') / p(y))`.
 
-    The moment is one number, min(1, p(y') / p(y)) times :math:`\varphi`, summed over both signs of
-    a move from y to y' and averaged over m moves. It detects wrong spread within modes of any
+    The moment is one number: min(1, p(y') / p(y)) times :math:`\varphi`, summed over y' = y + v and
+    y' = y - v for a move v, and averaged over m moves. It detects wrong spread within modes of any
     shape, is bounded for every p and needs no gradient.
 
     Args:
-        moves: Moves y' - y, [m, d], in the units of the predictions, each used in both directions.
-            None draws ``n_moves`` moves, in orthogonal sets of d.
+        moves: Moves v, [m, d], in the units of the predictions. None draws ``n_moves`` moves, in
+            orthogonal sets of d.
         n_moves: Number m of moves to draw.
         lengths: Range of the lengths of drawn moves, evenly spaced in logarithms, in the units of
             the predictions. For a normal prediction, moves of 1.6 times its standard deviation
-            detect most. The default suits predictions with standard deviations up to 1.4 times that
-            of all targets; those of calibrated predictions are rarely larger.
+            detect most. The default suits predictions whose standard deviation is up to 1.4 times
+            that of all targets; calibrated predictions rarely exceed this.
 
     Cost: 2 m log densities.
 
@@ -91,8 +91,8 @@ class Balance(eqx.Module):
 
 
 def balanced(log_density: LogDensityOfOne, y: Point, moves: Nodes | None, flow: Any) -> Array:
-    """Return min(1, r) flow(log r, v) with r = p(y + v) / p(y), summed over v = move and v = -move
-    and averaged over moves. ValueError if moves are None."""
+    """Return the mean over moves of g(move) + g(-move), where g(v) = min(1, r) flow(log r, v) and r
+    = p(y + v) / p(y). ValueError if ``moves`` is None."""
     if moves is None:
         raise ValueError("moves: give them, or draw them by .fitted(key, dimension, dtype)")
     here = log_density(y)
@@ -136,17 +136,16 @@ class Exchangeable(eqx.Module):
 
     .. math:: E\Big[ y - \sum_{k=0}^m w_k a_k \Big] = 0
 
-    exactly, for every m and every :math:`\nu` whose support includes that of p. Detects wrong
-    weights of modes and shifts. With many points in the bulk of p, the moment is close to the exact
-    residual :math:`y - E_p y`; it is 0 if no point lies there, or if all members of the set have
-    the same density. No gradient, normalizing constant or transform of a support is needed.
+    exactly, for every m and every :math:`\nu` whose support includes that of p. The difference in
+    brackets is the moment. It detects wrong weights of modes, and shifts. With many points in the
+    bulk of p, it is close to the exact residual :math:`y - E_p y`. It is 0 if no point lies there,
+    or if p is the same at all points. No gradient, constant or transform of a support is needed.
 
-    If the density is 0 at a member of the set, members are standardized:
-    :math:`r_k = (a_k - \sum_l w_l a_l) / s` with :math:`s^2` the variance under the weights. Then
-    :math:`r / \sqrt{1 + r^2}` replaces a in the first d values, and :math:`r^2 / (1 + r^2)` in the
-    last d, which detect a wrong spread of bounded densities that `Balance` misses, such as uniform
-    ones. Both are bounded, as rare large targets would make the test reject too often. If no member
-    has density 0, the last d of the 2 d values are 0.
+    If p is 0 at some point, let :math:`r_k = (a_k - \sum_l w_l a_l) / s`, where :math:`s^2` is the
+    variance of the points under the weights. Then :math:`r / \sqrt{1 + r^2}` replaces a in the
+    moment, because rare large targets would make the test reject too often. The moment has d
+    further values, with :math:`r^2 / (1 + r^2)` in place of a, which are 0 if p is positive at all
+    points. They detect a wrong spread of uniform densities and the like, which `Balance` misses.
 
     Points are drawn for each target from a normal distribution with the mean of all targets and
     ``scale`` times their standard deviation, whatever the option ``whiten`` of the test.

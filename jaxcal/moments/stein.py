@@ -1,4 +1,4 @@
-r"""Protocol of moments, moments by Stein's identity, and checks of densities for this identity.
+r"""The protocol of moments, moments from Stein's identity, and checks that densities satisfy it.
 
 For the score :math:`s_p = \nabla \log p` and a vector field f with p f -> 0 at every boundary,
 :math:`E_{y \sim p}[s_p f^\top + \nabla f] = 0` entry by entry, with :math:`(\nabla f)_{ql} =
@@ -38,9 +38,9 @@ class Moment(Protocol):
     - ``whole_space = True``: the moment has mean zero only if the density vanishes at every
       boundary of its support, as with derivatives of a log density; otherwise tests omit it.
     - ``smoothness``: how often the density is differentiated; 0 by default.
-    - ``marginal = True``: values are a vector v [d], which `jaxcal.moments.stein.evaluate` converts
-      to ``(M v)_q / sqrt((M M^T)_qq)`` with the scale M of the prediction, M M^T its covariance.
-    - ``common = True``: tests evaluate the moment in units common to all predictions.
+    - ``marginal = True``: the moment returns a vector v [d], and `jaxcal.moments.stein.evaluate`
+      converts it to ``(M v)_q / sqrt((M M^T)_qq)``, where M M^T is the prediction's covariance.
+    - ``common = True``: the moment is in units of the test, not of each prediction.
     - ``randomized = True``: tests pass a random key per target as third argument.
     - ``fitted(key, dimension, dtype)``: returns the moment with its random draws, which are the
       same for all predictions and do not depend on targets.
@@ -68,11 +68,11 @@ def evaluate(
 ) -> dict[str, Float[Array, "n q"]]:
     r"""Return the values of a moment at n targets, in the units of each prediction: {name: [n, q]}.
 
-    The moment gets :math:`u = M^{-1}(y - c)` in place of y, with centres c [n, d] and scales M [n,
-    d, d] (or one of each for all) that are functions of the predictions alone. ``rows`` are further
-    arguments of the moment, one row per target. Log densities are evaluated at the raw points, so
-    that targets lose no digits; where one is NaN, such as log(y) at y < 0, the density counts as 0.
-    Values without names are called "moment".
+    The moment gets :math:`u = M^{-1}(y - c)` in place of y. Centres c [n, d] and scales M [n, d, d]
+    are functions of the predictions alone; a leading axis of 1 means the same for all. ``rows`` are
+    further arguments of the moment, one row per target. Log densities are evaluated at the raw
+    points, so that targets lose no digits. If a log density is NaN, such as log(y) at y < 0, the
+    density counts as 0. Values without names are called "moment".
     """
     n, event = targets.shape[0], targets.shape[1:]
     flat = targets.reshape(n, -1)
