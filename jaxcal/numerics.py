@@ -1,4 +1,4 @@
-"""Compute bounds, extremes and roots that propagate NaN, linear solves and random draws.
+"""Bounds, extremes and roots that propagate NaN; linear solves; random numbers.
 
 On a CPU the compiler may drop NaN in a fused ``maximum`` or ``minimum``, and in a maximum over many
 entries: ``sum(maximum(x, 0))`` of more than a few thousand entries with one NaN is finite. A
@@ -30,9 +30,9 @@ Outcome = TypeVar("Outcome")
 
 
 def full_precision(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
-    """Return the function with matrix products in all digits of their dtype, also in functions that
-    it calls. GPUs and TPUs keep 10 bits or fewer of float32 by default, and sums over pairs cancel.
-    """
+    """Return the function with matrix products in full precision, also in functions that it calls.
+    By default GPUs and TPUs keep 10 bits or fewer of float32, which is too few for sums that
+    cancel."""
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
@@ -52,8 +52,8 @@ def most_maps() -> float:
 
 
 def make_room() -> None:
-    """Drop all compiled programs if the process has more than half of the memory maps it may have:
-    at the limit LLVM aborts. A large program has about 800 maps (JAX 0.10) to 1,500 (0.12)."""
+    """Drop all compiled programs if the process uses more than half of its permitted memory maps:
+    LLVM aborts at the limit. A large program uses about 800 maps (JAX 0.10) to 1,500 (0.12)."""
     most, maps = most_maps(), Path("/proc/self/maps")
     if math.isfinite(most) and maps.read_bytes().count(b"\n") > most / 2:
         jax.clear_caches()
@@ -124,8 +124,8 @@ def in_order(x: Array) -> Array:
 def cos_and_sin(turns: Array) -> tuple[Array, Array]:
     r"""Return cosine and sine of :math:`2 \pi x`, for x = ``turns``.
 
-    Float32 uses polynomials, ten times faster on a CPU than the compiler's functions, with errors
-    below 2e-7 for exact x: whole turns are subtracted without rounding.
+    In float32, polynomials with errors below 2e-7 are used, ten times faster on a CPU than the
+    compiler's functions. Whole turns are subtracted without rounding.
     """
     if turns.dtype != jnp.float32:
         angle = TURN * (turns - jnp.round(turns))
@@ -160,8 +160,8 @@ class Eliminated(NamedTuple):
 def eliminated(
     matrices: Float[Array, "*batch k k"], columns: Float[Array, "*batch k b"]
 ) -> Eliminated:
-    """Return `Eliminated` by Gauss-Jordan steps of one row, or up to `PANEL` rows if k > 2 `PANEL`.
-    Pivots are at least eps times diagonals. LAPACK could deadlock on a CPU with few threads."""
+    """Return `Eliminated` by Gauss-Jordan elimination of one row or, if k > 2 `PANEL`, up to
+    `PANEL` rows at a time. Pivots are at least eps times diagonals. No LAPACK: it may deadlock."""
     k = matrices.shape[-1]
     width = max(w for w in range(1, PANEL + 1 if k > 2 * PANEL else 2) if k % w == 0)
     both = jnp.concatenate([matrices, columns], axis=-1)
@@ -199,12 +199,12 @@ def uniforms(
 
 
 def normals(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Return the numbers of `jax.random.normal`, drawn as one vector: half the time to compile."""
+    """Return the numbers of `jax.random.normal`, drawn as one vector, which compiles faster."""
     return jax.random.normal(key, (math.prod(shape),), dtype).reshape(shape)
 
 
 def normal_of(uniform: Array) -> Array:
-    """Return the numbers of `jax.random.normal` from those of `jax.random.uniform` with its key."""
+    """Return what `jax.random.normal` draws, from what `jax.random.uniform` draws with that key."""
     low = np.nextafter(np.asarray(-1, uniform.dtype), 0, dtype=uniform.dtype)
     return 2**0.5 * jax.lax.erf_inv(at_least(uniform * (1 - low) + low, low))
 
@@ -228,9 +228,9 @@ def _from_zero(function: Callable[[Array], Array], u: Array) -> Array:
 def psd_root(matrix: Float[Array, "*batch d d"]) -> Float[Array, "*batch d d"]:
     r"""Return the symmetric square root R of a positive semidefinite matrix A.
 
-    Eigenvalues are clipped at 0, so a Gram matrix may be slightly indefinite by rounding (its
-    Cholesky factor would be NaN). The derivative solves R dR + dR R = dA in the basis of
-    eigenvectors, so it is finite for equal eigenvalues. Its entries for two eigenvalues 0 are 0.
+    Negative eigenvalues count as 0, as rounding may make a Gram matrix slightly indefinite. The
+    derivative dR solves R dR + dR R = dA in the basis of eigenvectors, and is finite for equal
+    eigenvalues. Its entry for two eigenvectors with eigenvalue 0 is 0.
     """
     values, vectors = jnp.linalg.eigh(matrix)
     return (vectors * jnp.sqrt(at_least(values, 0))[..., None, :]) @ jnp.swapaxes(vectors, -1, -2)
@@ -261,11 +261,11 @@ def sketched_eigenvalues(
 ) -> Float[Array, "r q"]:
     r"""Return approximations of the q largest eigenvalues of H - D, with D the diagonal of H.
 
-    H is positive semidefinite, one matrix per channel c. ``products`` are :math:`(H - D) \Omega`
-    for q random columns ``sketch`` :math:`\Omega`. With :math:`Y = H \Omega`, H is approximated by
-    :math:`Y (\Omega^\top Y)^{-1} Y^\top = V \Lambda V^\top`, and the eigenvalues, ascending, are
-    those of :math:`\Lambda - V^\top D V`. With several channels, row 0 is for their sum. Cost
-    2 n q^2. Source: Tropp, Yurtsever, Udell and Cevher (2017), Algorithm 3.
+    There is one positive semidefinite H per channel c. ``products`` are :math:`(H - D) \Omega` for
+    q random columns ``sketch`` :math:`\Omega`. With :math:`Y = H \Omega`, H is approximated by
+    :math:`Y (\Omega^\top Y)^{-1} Y^\top = V \Lambda V^\top`. Returned are the eigenvalues of
+    :math:`\Lambda - V^\top D V`, ascending: a row per channel and, for several channels, first a
+    row for their sum. Cost 2 n q^2. Source: Tropp, Yurtsever, Udell and Cevher (2017), Algorithm 3.
     """
     if products.shape[0] > 1:
         products, diagonal = (

@@ -96,7 +96,6 @@ def evaluate(
 
 
 def _numbers(value: Any) -> Float[Array, " q"]:
-    """Return the value of a moment as a vector, or raise TypeError."""
     try:
         numbers = jnp.atleast_1d(value)
     except TypeError:
@@ -119,9 +118,10 @@ class Score(eqx.Module):
     It is the Stein moment of constant f. The density must be continuous and 0 at every boundary.
 
     Args:
-        marginal: False for the score itself, in the units of the prediction; each entry tests a
-            coordinate given the others. True for each coordinate by itself: tests then convert it
-            to :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}`, :math:`\Sigma_p = M M^\top`.
+        marginal: False: tests use the score itself, in units of the prediction; its entries test
+            coordinates given the others. True: tests convert it to
+            :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}` with :math:`\Sigma_p = M M^\top`,
+            whose entries test each coordinate alone.
         whole_space: Whether tests omit the moment if a density has a boundary.
 
     Cost: one gradient.
@@ -193,8 +193,8 @@ class Curvature(eqx.Module):
 
 
 def _entries(matrix: Float[Array, "d d"], form: Form) -> dict[str, Array]:
-    """Return the diagonal as "spread" (its sum for "trace") and (m_ij + m_ji) / 2^1/2 for i < j as
-    "correlation", or only the part that ``form`` names."""
+    """Return {"spread": diagonal, "correlation": (m_ij + m_ji) / sqrt(2) for i < j}, or only the
+    one that ``form`` names. For "trace" return {"spread": sum of the diagonal}."""
     variances = jnp.diagonal(matrix)
     if form == "trace":
         return {"spread": jnp.sum(variances, keepdims=True)}
@@ -212,8 +212,8 @@ SLOPE, DROP = 0.9, 12.0
 
 
 class Edges(NamedTuple):
-    """``seen`` []: whether a move of a target crosses the edge of a support, to density 0 or NaN.
-    ``abrupt`` []: whether the density at such an edge jumps, or falls to 0 slower than linearly."""
+    """Whether a moved target crosses an edge of a support to density 0 or NaN (``seen`` []), and
+    whether density at an edge jumps or falls to 0 slower than linearly (``abrupt`` [])."""
 
     seen: Bool[Array, ""]
     abrupt: Bool[Array, ""]
@@ -284,14 +284,14 @@ def smooth(
     centers: Float[Array, "#n d"],
     scales: Float[Array, "#n d d"],
 ) -> Bool[Array, ""]:
-    r"""Return whether second derivatives explain differences of scores, on 99 % of n segments.
+    r"""Return whether scores change as second derivatives imply, on at least 99 % of n segments.
 
-    Compares :math:`s(b) - s(a)` with :math:`\int_a^b \nabla^2 \log p`, by Gauss's rule of two
-    points, on a segment from each target a in a random direction. Its length is 0.3 / S, with S the
-    root mean square of the scores; a difference of up to 0.1 S is accepted. Across a kink of log p
-    (of a ReLU network or a Laplace density) s jumps, but automatic second derivatives do not show
-    it. ``centers`` and ``scales`` are as in `evaluate`. Cost: 3 gradients and 2 Hessian-vector
-    products per target.
+    Each segment leads from a target a to a point b in a random direction. With s the score,
+    :math:`s(b) - s(a)` is compared with :math:`\int_a^b \nabla^2 \log p`, by Gauss's rule of two
+    points. The length is 0.3 / S, with S the root mean square of the scores; a difference of up to
+    0.1 S is accepted. Across a kink of log p (of a ReLU network or a Laplace density) s jumps, but
+    automatic second derivatives do not show it. ``centers`` and ``scales`` are as in `evaluate`.
+    Cost: 3 gradients and 2 Hessian-vector products per target.
     """
     n, d = targets.shape[0], centers.shape[1]
     scores = evaluate(_score, predictions, targets, centers, scales)["moment"]

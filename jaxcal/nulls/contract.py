@@ -35,10 +35,10 @@ class Needs(NamedTuple):
         squares: Whether to compute the sum of h^2 over pairs.
         block_size: Size of consecutive blocks; only pairs within a block are evaluated. None for
             all pairs. Forms are not available for blocks.
-        sketch: Normal draws [n, q] for estimates of the q largest eigenvalues of the matrix H of h,
-            or None. A statistic of finite rank computes all eigenvalues from its vectors instead.
-        redraws: Keys [b] of data sets with targets redrawn from the predictions, for each of which
-            the estimate is computed; or None.
+        sketch: Normal draws [n, q] from which the q largest eigenvalues of the matrix H of h are
+            estimated, or None. If h has finite rank, all eigenvalues are computed instead.
+        redraws: Keys [b], one per data set of targets redrawn from the predictions, for which the
+            estimate is computed; None for no data sets.
     """
 
     weights: Float[Array, "n b"] | HadamardSigns | None = None
@@ -61,8 +61,8 @@ class Outcome(NamedTuple):
         p_value: P-values, [r].
         samples: Draws of the statistic under calibration, [r, b]; b = 0 for a formula.
         contributions: Contributions of the observations, [r, n]; they sum to ``estimate``.
-        standard_error: Standard errors of ``estimate`` for a clearly miscalibrated model, [r].
-        stretches: Estimated number of independent pieces of a series, [], or None (other nulls).
+        standard_error: Standard errors of ``estimate``, [r], if the model is clearly miscalibrated.
+        stretches: Estimated number of independent blocks of a series, []; None for other nulls.
         p_error: Error bounds of p-values that are approximations, [r]; None for other nulls.
     """
 
@@ -146,10 +146,10 @@ class Sums(NamedTuple):
 
     @property
     def standard_error(self) -> Float[Array, " r"]:
-        """Standard error of `unbiased` for a clearly miscalibrated model, [r].
+        """Standard error of `unbiased`, [r], valid only for a clearly miscalibrated model.
 
-        From the spread of the blocks or, for all pairs, the spread of E[h | observation]. NaN for a
-        single block of fewer than n observations.
+        It is computed from the spread of block means or, for all pairs, of E[h | observation]. NaN
+        for a single block of fewer than n observations.
         """
         if self.blocks > 1:
             return jnp.std(self.means, axis=1, ddof=1) / self.blocks**0.5
@@ -159,18 +159,17 @@ class Sums(NamedTuple):
         return 2 * jnp.std(self.contributions, axis=1, ddof=1) * self.n**0.5
 
     def guarded(self) -> "Sums":
-        r"""Return the sums with smaller ``means`` if residuals are skewed, to compare with draws.
+        r"""Return the sums with ``means`` reduced for skewed residuals, to compare with draws.
 
         With :math:`h_{ij} = \langle t_i, t_j \rangle`, let :math:`S = \sum_i t_i`,
-        :math:`u_i = \langle t_i, S \rangle / |S|`, which add up to |S|, and
-        :math:`V = \sum_i h_{ii}`, the variance of S under random signs. If the :math:`u_i` are
-        skewed, |S| and V are dependent: a sample without the rare large values has a small V and a
-        sum of the opposite sign. In one dimension, with u of skewness g,
-        :math:`T = |S| / \sqrt V` then exceeds z with a probability too large by
-        :math:`g^2 z (z^4 + 2 z^2 - 3) \varphi(z) / (9 n)`, :math:`\varphi` the normal density.
-        If g < 0, :math:`|S|^2` is therefore divided by :math:`1 + g^2 \min(T, 2)^2 / n`, which
-        removes nine tenths of the excess at level .05, and a third at .01. If g > 0, nothing
-        changes. Cost O(n).
+        :math:`u_i = \langle t_i, S \rangle / |S|`, whose sum is |S|, and :math:`V = \sum_i h_{ii}`,
+        the variance of S under random signs. If the :math:`u_i` are skewed, |S| and V are
+        dependent: a sample without the rare large values has a small V and a sum of the opposite
+        sign. In one dimension, if the :math:`u_i` have skewness g, the probability that
+        :math:`T = |S| / \sqrt V` exceeds z is then too large by
+        :math:`g^2 z (z^4 + 2 z^2 - 3) \varphi(z) / (9 n)`, :math:`\varphi` the normal density. If g
+        < 0, :math:`|S|^2` is divided by :math:`1 + g^2 \min(T, 2)^2 / n`. This removes nine tenths
+        of the excess at level .05, and a third at level .01. If g > 0, nothing changes. Cost O(n).
 
         Source: Hall (1992), The Bootstrap and Edgeworth Expansion, Section 2.6, for the expansion.
         """
@@ -213,11 +212,11 @@ class Sums(NamedTuple):
 class Null(Protocol):
     """Protocol of null distributions: a request to the pass over pairs, and its outcome.
 
-    ``needs(key, features)`` returns `Needs`; features are a pytree with leading axis n, of which
-    most nulls use only the count, `jaxcal.engine.quadratic.count`. ``outcome(sums)`` turns `Sums`
-    into an `Outcome`. ``least_p_value(n)`` is the smallest possible p-value for n observations. A
-    null that is valid for every n sets ``exact = True``; with other nulls a test whose predictions
-    expect rare targets gives no verdict.
+    ``needs(key, features)`` returns `Needs`. Features are a pytree of arrays with leading axis n;
+    most nulls use only n (`jaxcal.engine.quadratic.count`). ``outcome(sums)`` turns `Sums` into an
+    `Outcome`. ``least_p_value(n)`` is the smallest possible p-value for n observations. A null
+    whose level holds for every n sets ``exact = True``. With other nulls, a test gives no verdict
+    if the predictions expect rare targets.
 
     Example:
         >>> import equinox as eqx, jax, jax.numpy as jnp, jaxcal

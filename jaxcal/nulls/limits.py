@@ -36,8 +36,8 @@ STRAIGHT = tuple(2.0**-k for k in range(12, 34, 3))
 
 
 class Tail(NamedTuple):
-    """Tail probability ``p``; its logarithm, which does not underflow; ``slopes`` [k]: derivatives
-    of log p with respect to the logarithm of each weight."""
+    """Tail probability ``p`` []; ``log_p`` [], which is finite even if p underflows; ``slopes``
+    [k], the derivatives of log p with respect to the logarithm of each weight."""
 
     p: Scalar
     log_p: Scalar
@@ -45,13 +45,13 @@ class Tail(NamedTuple):
 
 
 def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | None = None) -> Tail:
-    """Return the probability that a weighted sum of chi-square variables exceeds ``x``, [].
+    """Return the `Tail` probability that a weighted sum of chi-square variables exceeds ``x``, [].
 
-    At least one weight [k] must be positive; negative ones count as 0. ``degrees`` [k] of freedom
-    are 1 by default. In float64 relative errors of p are below 1e-9 for p < 0.9, and absolute
-    errors below 1e-5 otherwise; in float32 below 2e-4, or 1e-3 if a small weight has more than 10^4
-    degrees. p = 1 for x <= 0. NaN if x or a weight is NaN, or if no weight is positive. Cost: 1,700
-    k complex logarithms. Source: Imhof (1961), eq. 3.2; the contour after Rice (1980).
+    At least one weight [k] must be positive; negative weights count as 0. ``degrees`` of freedom
+    [k] are 1 by default. p is 1 for x <= 0, and NaN if x or a weight is NaN or no weight is
+    positive. In float64 relative errors are below 1e-9 for p < 0.9, absolute errors below 1e-5 for
+    larger p. In float32 they are below 2e-4, or 1e-3 if a small weight has more than 10^4 degrees.
+    Cost: 1,700 k complex logarithms. Source: Imhof (1961), eq. 3.2; Rice (1980).
     """
     degrees = jnp.ones_like(weights) if degrees is None else degrees
     bad = jnp.isnan(x) | jnp.any(jnp.isnan(weights)) | ~jnp.any(weights > 0)
@@ -69,8 +69,8 @@ def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | N
     v, speed = jnp.sinh(step), jnp.where(step == 0, 0.5, 1) * STEP * jnp.cosh(step)
 
     def along(bend: Scalar) -> tuple[Array, Array, Array, Array]:
-        """Return at each node: g(t) - g(c), the weighted step dt / (i width), t - c, and
-        1 - 2 lambda t relative to its value at c."""
+        """Return at each node: g(t) - g(c); dt / (i width) times the weight of the node; t - c; and
+        the ratios (1 - 2 lambda t) / (1 - 2 lambda c)."""
         shift = jax.lax.complex(width * bend * v**2, width * v)
         direction = jax.lax.complex(speed, -2 * bend * v * speed)
         ratios = 1 - shift[None, :] * _complex(2 * lam / gaps)[:, None]
@@ -118,8 +118,8 @@ def _crossing(
     below: Float[Array, " k"],
     degrees: Float[Array, " k"],
 ) -> Scalar:
-    """Return the logit of 2 c, c in (0, 1/2) the minimum on the real axis of g (see this module),
-    by bisection. ``level``, ``lam``: x and weights over the largest weight; ``below``: 1 - lam."""
+    """Return logit(2 c), by bisection, for the minimum c of g (see the module) on (0, 1/2).
+    ``level``, ``lam``: x and weights over the largest weight; ``below``: 1 - lam."""
 
     def halve(_, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
         low, high = ends
@@ -136,14 +136,14 @@ def _crossing(
 class BlockNormal(eqx.Module):
     r"""Null that compares the mean of unbiased estimates, one per block, with Student's t.
 
-    Only pairs within blocks are used, with less power: O(n size), not O(n^2). The statistic is
-    :math:`\sqrt m\,\bar\eta / sd(\eta)` of the estimates :math:`\eta` of m >= 2 blocks; it is
-    compared with Student's t with m - 1 degrees of freedom, which the sources replace by its limit
-    for many blocks. Estimates of large blocks are skewed, which makes the test conservative.
+    Only pairs within blocks are used: cost O(n size), not O(n^2), but less power. The statistic is
+    :math:`\sqrt m\,\bar\eta / sd(\eta)` of the estimates :math:`\eta` of m >= 2 blocks. It is
+    compared with Student's t with m - 1 degrees of freedom; the sources use a normal limit.
+    Estimates of large blocks are skewed, which makes the test conservative.
 
     Args:
-        size: Observations in a block, at least 2; 2 is the linear-time test. None takes the
-            integer part of the square root of n.
+        size: Observations in a block, at least 2; 2 is the linear-time test. By default the integer
+            part of the square root of n.
 
     Source: Zaremba, Gretton and Blaschko (2013); Widmann et al. (2021), Remark B.1.
 
@@ -196,16 +196,16 @@ def _student_tail(t: Float[Array, " r"], degrees: int) -> Float[Array, " r"]:
 class Eigenvalues(eqx.Module):
     r"""Null by the limit :math:`\sum_j \lambda_j (\chi^2_1 - 1)` of (n - 1) U, without draws.
 
-    U is the mean of h over pairs, H the matrix of all h. The :math:`\lambda` are the eigenvalues of
-    H / n with diagonal 0, so that the sum has the variance and skewness of a bootstrap with signs.
-    The largest are from a random sketch of H. The exact trace and Frobenius norm of H bound the
-    rest between two extremes: all equal, or proportional to those from the sketch. The p-value is
-    the geometric mean of the p-values at both. With random features (`jaxcal.RandomFeatures`) no
-    sketch is needed; the diagonal of H then counts as constant. p = 1e-10 costs as much as p = 0.1.
+    U is the mean of h over pairs, and H the matrix of all h. The :math:`\lambda` are the
+    eigenvalues of H / n with diagonal 0, so that the sum has the variance and skewness of a
+    bootstrap with signs. A random sketch of H gives the largest of them. For the rest, exact trace
+    and Frobenius norm of H imply two extremes: all equal, or proportional to those from the sketch.
+    The p-value is the geometric mean of the p-values at both. For `jaxcal.RandomFeatures` no sketch
+    is needed, and the diagonal of H is taken as constant. The cost does not depend on p.
 
-    ``result.p_value_error`` is the distance to the farther extreme plus a standard error for the
-    spectrum estimated from n observations. It does not include the distance of the limit from the
-    distribution at n: see the level study in `experiments/linear`.
+    ``result.p_value_error`` is the distance to the farther of these two, plus a standard error,
+    since the spectrum is estimated from n observations. It does not include the error of the limit
+    at finite n: see the level study in `experiments/linear`.
 
     Args:
         columns: Columns of the sketch, at least 2.
@@ -245,8 +245,8 @@ class Eigenvalues(eqx.Module):
         return sums.outcome(statistic, p)._replace(p_error=error)
 
     def least_p_value(self, n: int) -> float:
-        r"""Return :math:`P(\chi^2_1 \geq n + 1)`, a lower bound of the p-value for h = 1, where U
-        is largest relative to its distribution."""
+        r"""Return :math:`P(\chi^2_1 \geq n + 1)`, a lower bound of the p-value for h = 1. No other
+        h has a larger U relative to its distribution."""
         return math.erfc(((n + 1) / 2) ** 0.5)
 
 
@@ -258,11 +258,11 @@ def p_value_of_spectrum(
     lengths: Scalar,
     n: Scalar | int,
 ) -> tuple[Scalar, Scalar]:
-    r"""Return the p-value of ``statistic`` = (n - 1) U, and its error; U and H as in `Eigenvalues`.
+    r"""Return the p-value of ``statistic`` = (n - 1) U, and a bound of its error.
 
-    ``values``: the largest eigenvalues of H / n without its diagonal, ascending; ``trace``: the
-    mean of :math:`h_{ii}`; ``norm``: the sum of :math:`h_{ij}^2 / n^2` over i != j; ``lengths``:
-    the variance of :math:`h_{ii}`.
+    U and H are those of `Eigenvalues`. ``values``: the largest eigenvalues of H / n with diagonal
+    0, ascending; ``trace``: the mean of :math:`h_{ii}`; ``norm``: the sum of :math:`h_{ij}^2 / n^2`
+    over i != j; ``lengths``: the variance of :math:`h_{ii}`.
     """
     # well above rounding: compilers may evaluate one expression twice with different results
     least = 1000 * jnp.finfo(statistic.dtype).eps

@@ -146,8 +146,8 @@ class F(eqx.Module):
 def hotelling(z: Float[Array, "n j"]) -> tuple[Scalar, Scalar]:
     r"""Return :math:`Q = n \bar z^\top S^{-1} \bar z` and the condition number of z's correlations.
 
-    S is the sample covariance of the columns of z [n, J]. Computed from the eigenvectors of their
-    correlations; Q is NaN if these are numerically singular. Cost O(n J^2 + J^3).
+    S is the sample covariance of the columns of z [n, J]. Q is computed from eigenvectors of their
+    correlation matrix, and is NaN if that is numerically singular. Cost O(n J^2 + J^3).
     """
     n, j = z.shape
     mean, deviation = jnp.mean(z, axis=0), jnp.std(z, axis=0, ddof=1)

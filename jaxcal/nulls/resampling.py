@@ -1,9 +1,9 @@
 """Compute p-values from draws: bootstraps with random signs, and redrawn targets.
 
-Successive targets of a time series may be dependent. `DependentWild` estimates from
-autocorrelations over how many steps: it finds the lag beyond which they are noise, applies a
-flat-top window up to twice that lag, and chooses the block length with the least mean squared error
-of the long-run variance: Politis and White (2004), corrected by Patton, Politis and White (2009).
+Successive targets of a time series may be dependent. `DependentWild` estimates the length of this
+dependence from autocorrelations. It finds the lag beyond which they are noise, applies a flat-top
+window up to twice that lag, and chooses the block length with the least mean squared error of the
+long-run variance. Source: Politis and White (2004), corrected by Patton, Politis and White (2009).
 """
 
 import math
@@ -58,18 +58,18 @@ class Wild(eqx.Module):
         return sums.compared(sums.unbiased, sums.forms / ordered_pairs(sums.n))
 
     def least_p_value(self, n: int) -> float:
-        """Return the larger of 1 / (draws + 1) and 1 / 2^(n-1), with 2^(n-1) patterns of signs."""
+        """Return max(1 / (n_draws + 1), 1 / 2^(n-1)); n signs give 2^(n-1) different draws."""
         return max(1 / (self.n_draws + 1), 2.0 ** (1 - n))
 
 
 class HadamardWild(Wild):
-    r"""Wild bootstrap that costs n^2 additions for all draws, not n^2 multiplications per draw.
+    r"""Wild bootstrap whose draws together cost n^2 additions, instead of n^2 multiplications each.
 
-    Within a draw the signs are independent, as in `Wild`. Draws share a random sign vector and
-    differ by columns of a Hadamard matrix, in groups of up to 32 observations in random order, so
-    that one fast transform computes all statistics (`jaxcal.engine.signs.HadamardSigns`). Draws
-    are uncorrelated, not independent; the p-value varies between keys as much as that of `Wild`
-    (`experiments/level`). Below 24 observations it is `Wild`.
+    Within a draw the signs are independent, as in `Wild`. In groups of up to 32 observations, taken
+    in random order, all draws share random signs and differ by the columns of a Hadamard matrix.
+    One fast transform then computes all statistics (`jaxcal.engine.signs.HadamardSigns`). Draws are
+    uncorrelated, not independent; the p-value varies between keys as much as that of `Wild`
+    (`experiments/level`). Below 24 observations draws are independent, as in `Wild`.
 
     Args:
         n_draws: Number of draws b; the smallest p-value is 1 / (b + 1).
@@ -98,10 +98,10 @@ class Redrawn(eqx.Module):
     r"""Null that redraws targets from the predictions and recomputes the estimate.
 
     The level holds for every n, because observed and redrawn targets have the same distribution
-    under calibration. `Wild` fails for rare events: if none occurs, all residuals have one
-    sign. Units and bandwidths that depend on targets are recomputed for each data set; estimates
-    equal up to rounding count as ties. For `jaxcal.Draws`, the target is exchanged with one of the
-    draws, which is exact for independent draws (those of a Markov chain are not).
+    under calibration. `Wild` fails for rare events: if none occurs, all residuals have the same
+    sign. Units and bandwidths that depend on targets are recomputed for each data set. Redrawn
+    estimates that equal the observed one up to rounding count as larger. For `jaxcal.Draws`,
+    targets are exchanged with draws of their predictions. This is exact for independent draws only.
 
     For independent observations and predictions that can be sampled; the default of
     `jaxcal.skce_test` and `jaxcal.ucme_test` if its cost is small.
@@ -141,9 +141,9 @@ class Redrawn(eqx.Module):
 class DependentWild(eqx.Module):
     """Wild bootstrap for a stationary series, with autocorrelated signs.
 
-    Observations must be in temporal order. The signs are a Markov chain that flips with
-    probability ``flip``: their correlation at lag t is (1 - 2 flip)^t, the same as for independent
-    signs of blocks with random lengths of mean 1 / (2 flip).
+    Observations must be in temporal order. The signs are a Markov chain that flips with probability
+    ``flip``, so their correlation at lag t is (1 - 2 flip)^t. Blocks of random lengths with mean 1
+    / (2 flip) and independent signs would have the same correlation.
 
     Measured for autoregressive errors of correlation up to .9 (`experiments/dependence`): the
     level holds at n = 300 and 1,000; at n = 100 weak correlations (.3, .5) are not detected, and
@@ -154,9 +154,9 @@ class DependentWild(eqx.Module):
 
     Args:
         n_draws: Number of draws.
-        flip: Probability of a flip, above 0 and at most 1/2. By default blocks are twice as long as
-            the largest block length of Politis and White (2004) for the scores, the moments, or
-            else the targets minus their predicted means (or other residuals).
+        flip: Probability of a flip, above 0 and at most 1/2. By default the mean block length is
+            twice the largest estimate of Politis and White (2004) from scores, moments or, without
+            these, from targets minus predicted means (or other residuals).
 
     Cost: as `Wild`.
 
@@ -194,8 +194,8 @@ class DependentWild(eqx.Module):
         return compared._replace(stretches=2 * flips)
 
     def least_p_value(self, n: int) -> float:
-        """Return the larger of 1 / (draws + 1) and the probability of no flip within n observations
-        (with ``flip`` = 1/2 if it is estimated)."""
+        """Return max(1 / (n_draws + 1), (1 - flip)^(n-1)), the second being the probability that no
+        sign flips. If ``flip`` is to be estimated, 1/2 is used."""
         flip = 0.5 if self.flip is None else self.flip
         return max(1 / (self.n_draws + 1), (1 - flip) ** (n - 1))
 
@@ -230,7 +230,7 @@ class Dependence(NamedTuple):
 
 
 def series_of(features: Any) -> Float[Array, "n q"]:
-    """Return the columns whose dependence is estimated: scores, else targets, else all features."""
+    """Return the scores as columns, or else the targets, or else all features."""
     residual = getattr(features, "residual", features)
     series = getattr(residual, "scores", getattr(residual, "ys", residual))
     leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(series)]
@@ -255,10 +255,10 @@ def season(errors: Float[Array, "n q"]) -> Int[Array, ""]:
     r"""Return the period of a season, a lag of at most n / 2; 0 if none is significant.
 
     Let m be the lag beyond which autocorrelations :math:`r_k` count as noise. The statistic is the
-    largest ratio of :math:`r_k`, m < k <= n / 2, to its standard error; the test is one-sided at
+    largest ratio of :math:`r_k` to its standard error over m < k <= n / 2. The test is one-sided at
     level `SEASONAL` with Bonferroni's correction. The variance of :math:`r_k` is Bartlett's
-    :math:`(1 + 2 \sum_{j \leq m} r_j^2) (n - k) / n^2`, whose second factor is estimated from
-    products of errors at lag k if that is larger, as for skewed errors. Cost O(n log(n) q).
+    :math:`(1 + 2 \sum_{j \leq m} r_j^2) (n - k) / n^2`. If products of errors at lag k vary more,
+    as for skewed errors, their variance replaces :math:`(n - k) / n^2`. Cost O(n log(n) q).
     """
     n = len(errors)
     lags = jnp.arange(n)[:, None]
@@ -277,7 +277,7 @@ def season(errors: Float[Array, "n q"]) -> Int[Array, ""]:
 
 
 def _lags(n: int) -> tuple[int, int]:
-    """Return the largest lag m considered, and the number of noise lags required after it."""
+    """Return the largest lag m considered, and the number of lags after m that must be noise."""
     run = max(5, math.ceil(math.sqrt(math.log10(n))))
     return max(1, min(math.ceil(math.sqrt(n)), n - 1 - run)), run
 
@@ -301,7 +301,7 @@ def _or_one(values: Array) -> Array:
 def _autocorrelations(
     products: Float[Array, "n q"],
 ) -> tuple[Float[Array, "n q"], Int[Array, " q"]]:
-    """Return the autocorrelations at lags 0, .., n - 1, and the last lag before a run of noise."""
+    """Return autocorrelations at lags 0, .., n - 1, and the first lag that only noise follows."""
     n = len(products)
     variance = products[:1]
     r = jnp.where(variance <= 0, 0, products / _or_one(variance)).at[0].set(1.0)

@@ -25,7 +25,7 @@ opened: list["ref[Figure]"] = []
 
 
 def one(result: object, leaf: str, name: str = "result", kind: str = "result") -> None:
-    """Raise TypeError if the object lacks the attribute ``leaf``, and ValueError for a batch."""
+    """Raise TypeError unless ``result`` has the attribute ``leaf``, ValueError if it is a batch."""
     if not hasattr(result, leaf) or isinstance(result, type):
         raise TypeError(f"{name}: wanted a {kind} of jaxcal, got {checks.say(result)}")
     if np.ndim(getattr(result, leaf)):
@@ -136,7 +136,7 @@ class Parts(NamedTuple):
 
 
 def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int) -> Parts:
-    """Return `Parts` of k groups. NaN: means of no values, errors of fewer than two."""
+    """Return `Parts` of k groups; NaN for the mean of no values, and the error of fewer than 2."""
     number = np.bincount(group, minlength=k)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.bincount(group, parts, minlength=k) / number
@@ -146,7 +146,7 @@ def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: 
 
 
 def quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the bin of each value, [n]; k medians; their distances to both bin ends, [2, k]."""
+    """Return the bin of each value [n], bin medians [k], and their distances to bin ends [2, k]."""
     starts = np.unique(np.sort(where)[np.arange(bins) * where.size // bins])
     group = np.searchsorted(starts, where, side="right") - 1
     members = [where[group == k] for k in range(len(starts))]

@@ -100,10 +100,10 @@ def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw the calibration error of each estimator with its one-step interval and fold estimates.
+    """Draw the calibration error of each estimator, its one-step interval and its fold estimates.
 
-    Estimators are ordered by validation risk; labels show its root. The selected one is black.
-    Matrix kernel ridge regression ("kkr") has no interval.
+    Estimators are ordered by validation risk; labels show 100 times its root, averaged over folds.
+    The selected estimator is black. Matrix kernel ridge regression ("kkr") has no interval.
     """
     one(report, "selected", "report", "Report")
     if not report.estimators:

@@ -1,4 +1,4 @@
-"""Draw observed against claimed shares (reliability, coverage, witness), and error bounds."""
+"""Draw calibration curves (reliability, coverage, witness function), and error bounds."""
 
 from typing import NamedTuple
 
@@ -122,8 +122,8 @@ def with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
 def groups(
     v: np.ndarray, y: np.ndarray, w: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return mean prediction, mean label and mass of at most ``count`` groups of about equal mass:
-    v are sorted predictions, y labels, w weights of sum 1. Equal predictions share a group."""
+    """Return mean prediction, mean label and total weight of at most ``count`` groups of about
+    equal weight. v: sorted predictions; y: labels; w: weights of sum 1. Equal v share a group."""
     before = np.cumsum(w) - w / 2
     group = np.minimum((before * count).astype(int), count - 1)
     first = np.concatenate([[True], v[1:] != v[:-1]])
@@ -173,7 +173,7 @@ def _one(result: DistanceResult, ax: "Axes | None", size: tuple[float, float]) -
 
 
 class _Curve(NamedTuple):
-    """A curve, its band if calibrated, axis labels ``level`` (x) and ``share`` (y), and a text."""
+    """A curve, the band of calibrated models, labels of the axes x and y, and a text to show."""
 
     level: str
     share: str
@@ -186,13 +186,13 @@ class _Curve(NamedTuple):
 
 
 def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw the share of targets inside regions, or below quantiles, against their level.
+    """Draw the share of targets inside regions, or below quantiles, against the nominal level.
 
-    For highest-density regions the band is pointwise: it contains the share of a calibrated model
-    at one level with probability 1 - ``result.level``. If the curve is below the diagonal, regions
-    are too small (overconfident); if it is above, they are too large (conservative). For quantiles
-    the band contains the entire curve of a calibrated model with at least that probability, and the
-    p-value is below ``result.level`` if the curve leaves it. With m draws, levels are k / (m + 1).
+    For highest-density regions the band is pointwise: at each level it contains the share of a
+    calibrated model with probability 1 - ``result.level``. Regions are too small (overconfident) if
+    the curve is below the diagonal, too large (conservative) if it is above. For quantiles the band
+    contains the whole curve of such a model with at least that probability. If the curve leaves it,
+    the p-value is below ``result.level``. With m draws, levels are k / (m + 1).
     """
     if isinstance(result, QuantileCalibration):
         one(result, "p_value")

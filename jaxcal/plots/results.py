@@ -30,7 +30,7 @@ MOST_ROWS = 24  # of a table in a figure
 def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
     """Draw a histogram of the null's draws with the observed statistic and the critical value.
 
-    For a null without draws, or a statistic that is not finite, a sentence says so instead.
+    If the null has no draws, or the statistic is not finite, the axes show a sentence instead.
 
     Args:
         result: Result of a test.
@@ -162,9 +162,9 @@ def coordinates(
     """Draw shift and spread of each target coordinate, and the correlation of pairs, with limits.
 
     Markers are filled if Holm-adjusted p-values are at most the level of the test. Spreads and
-    correlations are omitted if the result has none. If the result has no limits for shifts
-    (``marginal_mean``), as for predictions that are not Gaussian, bars show the part of each
-    coordinate in the estimate, given the other coordinates.
+    correlations are omitted if the result has none. For predictions that are not Gaussian, shifts
+    (``marginal_mean``) may have no limits. Bars then show ``coordinates.estimate``: the parts of
+    the estimate that test a coordinate given the others.
 
     Args:
         result: Result of a test that ran with ``coordinates=True``.

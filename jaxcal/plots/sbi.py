@@ -41,11 +41,11 @@ def posterior_figure(report: Any) -> "Figure":
 
 
 def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
-    """Draw F(u) - u of each parameter with a band, where F(u) is the share of its ranks <= u.
+    """Draw F(u) - u of each parameter with a band, with F(u) the share of ranks that are <= u.
 
-    ``ranks`` is a `PosteriorRanks`. A posterior that is too high gives an arch above 0; one that is
-    too narrow is above 0 on the left and below on the right. The band is simultaneous, and curves
-    that leave it are black. At most `MOST` parameters are drawn, those with the least p-values.
+    ``ranks`` is a `PosteriorRanks`. The curve of a posterior that is too high is an arch above 0.
+    If the posterior is too narrow, the curve is above 0 on the left and below 0 on the right. The
+    band is simultaneous; curves outside are black. At most `MOST` parameters are drawn, by p-value.
     """
     ax = axes(ax)
     values, names = np.asarray(ranks.ranks), ranks.statistics
@@ -92,7 +92,7 @@ def evidence(monitored: Any, ax: "Axes | None" = None) -> "Axes":
 
 
 def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
-    """Return `Coverage` from density ranks of a `PosteriorRanks`; None if ranks are by distance."""
+    """Return the `Coverage` of ranks by density in a `PosteriorRanks`; None without such ranks."""
     import jax.numpy as jnp
 
     from jaxcal.coverage import Coverage, massart
@@ -120,8 +120,8 @@ def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw shift and spread of each parameter and correlation of each pair, with limits.
 
     ``report`` is a `PosteriorReport`. Spreads are logarithms to base 2 of predicted / actual
-    deviation. Markers are filled if Holm-adjusted p-values are at most the level. Without ranks, a
-    text replaces the plot for posteriors that are not Gaussian: scores identify no parameter.
+    deviation. Markers are filled if Holm-adjusted p-values are at most the level. For posteriors
+    that are not Gaussian and have no ranks, a text replaces the plot.
     """
     ax = axes(ax)
     diagnosis, names = report.diagnosis(), list(report.names)
@@ -136,8 +136,8 @@ def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":
 def where(report: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the strongest error of one parameter along a feature of x, with limits.
 
-    The strongest error is the trend with the smallest p-value or, if that is above the level, the
-    shift or spread with the smallest p-value. Without ranks, contributions to the test are drawn.
+    The strongest error is the trend with the smallest p-value. If that is above the level, the
+    shift or spread with the smallest p-value is drawn. Without ranks, contributions are drawn.
     """
     diagnosis, result = report.diagnosis(), report.conditional
     x = np.asarray(result.features)

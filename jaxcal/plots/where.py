@@ -40,16 +40,16 @@ def where(
 ) -> "Axes":
     """Draw the shift or the spread of one target coordinate along an input.
 
-    Bins hold about equally many observations; limits are simultaneous, of confidence 1 -
+    Bins hold about equally many observations. Limits are simultaneous, of confidence 1 -
     ``result.level``. Two inputs give a map, with frames around cells whose limits exclude 0.
     Effects are those of normal scores of ranks: for Gaussian predictions, errors in predicted
-    deviations. Ranks among 97 points make large spreads look smaller. This is not corrected here;
-    for draws, `jaxcal.results.Table` corrects it.
+    deviations. Ranks among 97 points make large spreads look smaller. `jaxcal.results.Table`
+    corrects this for draws, but this figure does not.
 
     Args:
         result: Result of `jaxcal.calibration_test`.
         x: Numbers [n], or [n, 2] for a map; not necessarily inputs of the test.
-        coordinate: Index of the target coordinate, or d + k for number k of ``statistics``.
+        coordinate: Index of a target coordinate, or d + k for entry k of the test's ``statistics``.
         effect: "shift", predicted minus actual mean in predicted standard deviations, or "spread",
             the logarithm of predicted over actual standard deviation.
         bins: Number of bins; by default n / 30, at least 2 and at most 10. For a map, along each
@@ -96,8 +96,8 @@ def where(
 def effects(
     z: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int, effect: str, level: float
 ) -> Effects:
-    """Return the `Effects` of normal scores z in k groups, with limits by Student's t or chi
-    squared and Bonferroni's correction; NaN for groups of fewer than `LEAST` observations."""
+    """Return the `Effects` of normal scores z in k groups; NaN for fewer than `LEAST` of them.
+    Limits use Student's t (shift) or chi squared (spread) with Bonferroni's correction."""
     number = np.bincount(group, minlength=k)
     enough = number >= LEAST
     count = np.where(enough, number, LEAST)

@@ -42,12 +42,12 @@ def nodes(value: object, d: int, *, least: int = 1) -> int:
 
 
 def null(value: object) -> None:
-    """Raise TypeError, which says what is missing, unless the value is a null distribution."""
+    """Raise TypeError, which names missing methods, unless the value is a null distribution."""
     _offers(value, "needs outcome least_p_value", "jaxcal.nulls.Wild(500)")
 
 
 def location_null(value: object) -> None:
-    """Raise TypeError, which says what is missing, unless the value is a null of `ucme_test`."""
+    """Raise TypeError, which names missing methods, unless the value is a null of `ucme_test`."""
     _offers(value, "judge least enough least_p_value", "Signs() of jaxcal.ucme")
 
 
@@ -100,7 +100,7 @@ def instance(value: object, kind: type, name: str) -> None:
 
 
 def names(value: object, d: int, of: str = "parameter") -> tuple[str, ...] | None:
-    """Return ``value`` as a tuple of d strings, or None for None; ValueError unless d names."""
+    """Return ``value`` as a tuple of d strings, or None; ValueError unless it has d entries."""
     if value is None:
         return None
     if isinstance(value, str | type | Set) or not isinstance(value, Iterable):
@@ -112,7 +112,7 @@ def names(value: object, d: int, of: str = "parameter") -> tuple[str, ...] | Non
 
 
 def divergence(value: object, name: str = "divergence") -> Any:
-    """Return ``value`` if it is a divergence between predictions; TypeError also for a class."""
+    """Return ``value``, an instance of a divergence between predictions, or raise TypeError."""
     if isinstance(value, type) or not isinstance(value, Divergence):
         remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
         raise TypeError(
@@ -156,7 +156,7 @@ def targets(value: object, *, least: int = 2) -> Array:
 
 
 def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
-    """Return predictions that give scores at targets ``ys``; others, as `Draws`, raise an error."""
+    """Return validated predictions if they give scores at targets ``ys``, else raise an error."""
     of_jax(value, name)
     n = ys.shape[0]
     if isinstance(value, type):
@@ -217,7 +217,7 @@ def predictions(value: Any, ys: Array, name: str = "predictions") -> Any:
 
 
 def _of_the_density(value: object, ys: Array, name: str, error: Exception) -> Exception:
-    """Return the error to raise in place of ``error`` from the user's density or scores."""
+    """Return the error to raise after the user's density or scores raised ``error``."""
     kind = ValueError if isinstance(error, ValueError) else TypeError
     said = str(error)
     if said.startswith("predictions: "):
@@ -334,10 +334,10 @@ def _categorical(value: Any, name: str) -> Array:
 
 
 def unit(value: object, name: str, wanted: str = "probabilities") -> Array:
-    """Return an array of shape [n], n >= 1, of numbers from 0 to 1; 1 plus rounding becomes 1.
+    """Return numbers from 0 to 1 as an array [n], n >= 1; 1 plus a rounding error becomes 1.
 
-    ValueError for other shapes and, outside of jit, for NaN and values out of range; the message
-    calls the values ``wanted``.
+    ValueError for other shapes and, outside of jit, for NaN and values out of range. ``wanted`` is
+    the name of the values in the message.
     """
     values = floats(value, name)
     if values.ndim != 1 or values.shape[0] < 1:

@@ -25,10 +25,10 @@ ENCODED = "inputs", "xs", "summaries"  # arguments whose categories have to be c
 def key(value: object, name: str = "key") -> Key:
     """Return a typed random key from a typed key, a legacy ``PRNGKey`` array or an integer seed.
 
-    Seeds from 0 to 2**32 - 1 give ``jax.random.key(seed)``. Larger and negative seeds (in two's
-    complement) are split into 32-bit words: higher words are folded into the key of the lowest, so
-    no seed is truncated and no key depends on the float type. ``jax.random.key`` gets traced seeds.
-    TypeError for anything else, ValueError for a batch of keys.
+    A seed from 0 to 2**32 - 1, or a traced seed, gives ``jax.random.key(seed)``. Other seeds are
+    split into 32-bit words, as two's complement: the lowest word gives a key, into which higher
+    words are folded. So no seed is truncated, and no key depends on the float type. TypeError for
+    anything else, ValueError for a batch of keys.
     """
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return _seeded(int(value))
@@ -90,7 +90,7 @@ def function(value: object, name: str, takes: str) -> Any:
 
 
 def returned(value: object, name: str, of: str) -> Array:
-    """Return what a user's function returned as an array []; TypeError if not one number."""
+    """Return the number that a user's function returned as an array []; else raise TypeError."""
     if not isinstance(value, jax.Array | np.generic | float | int) or jnp.shape(value) != ():
         raise TypeError(f"{name}: wanted one number for {of}, got {say(value)}")
     return jnp.asarray(value)
@@ -177,7 +177,7 @@ def floats(value: Any, name: str) -> Array:
 
 
 def numbers(value: object, name: str) -> Array:
-    """Return integers and booleans as an array of their type; convert others by `floats`."""
+    """Return integers and booleans as an array of their type, other numbers as `floats` does."""
     entries = array(value, name)
     whole = jnp.issubdtype(entries.dtype, jnp.integer) or entries.dtype == bool
     return jnp.asarray(entries) if whole else floats(entries, name)
@@ -219,7 +219,7 @@ def _tensor(value: Any, name: str) -> np.ndarray:
 
 
 def _complete(value: Any, name: str) -> None:
-    """Raise ValueError if entries are masked or missing: no missing value is filled in."""
+    """Raise ValueError if entries are masked or missing."""
     if isinstance(value, np.ma.MaskedArray):
         masked = int(np.ma.count_masked(value))
         kind, size = "masked", value.size
@@ -273,7 +273,7 @@ def _unboxed(objects: np.ndarray, value: object, name: str) -> np.ndarray:
 
 
 def _no_numbers(name: str, what: str, *, strings: bool) -> TypeError:
-    """Return an error that says how to encode strings as numbers."""
+    """Return a TypeError; for ``strings`` it says how to encode them as numbers."""
     classes = "; classes are numbers 0, .., m - 1, as np.unique(.., return_inverse=True) gives"
     columns = "; encode categories as columns of 0 and 1, as pandas.get_dummies(..) does"
     remedies = {"targets": classes} | dict.fromkeys(ENCODED, columns)
@@ -282,7 +282,7 @@ def _no_numbers(name: str, what: str, *, strings: bool) -> TypeError:
 
 
 def _entries(value: object, name: str) -> Any:
-    """Return a list with its arrays read by `array`, as NumPy alone would ignore their masks."""
+    """Return a list with its arrays converted by `array`, since NumPy would ignore masks."""
     if not isinstance(value, list | tuple) or all(isinstance(x, int | float) for x in value):
         return value
     plain = [x.as_py() if hasattr(x, "as_py") else x for x in value]  # Arrow scalars
@@ -298,8 +298,8 @@ def _named_columns(value: Any) -> list[Any]:
 
 
 def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the names of q inputs: column names of a data frame, or else "input 0", ..
-    ValueError if a column has a name in ``fitted``, but the first columns are not ``fitted``."""
+    """Return names of q inputs: column names of a data frame, or else "input 0", .. ValueError if
+    some columns have names in ``fitted``, but the first columns are not exactly those."""
     names = tuple(_named_columns(value))
     if set(names) & set(fitted) and names[: len(fitted)] != fitted:
         raise ValueError(f"inputs: wanted the columns {fitted} of the fit, got {names}")
@@ -308,9 +308,9 @@ def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, 
 
 
 def class_columns(value: Any, name: str) -> list[int] | None:
-    """Return the index of the column of each class 0, 1, .. in a data frame or table. Columns are
-    named by class numbers, or by a number in a common text ("p0", "p1", ..). None for other names,
-    and if numbers in a text ascend; ValueError for numbers that are not 0, 1, .."""
+    """Return, for each class 0, 1, .., the index of its column in a data frame or table. Names of
+    columns are class numbers, or a text with a number ("p0", "p1", ..). None for other names, and
+    for texts whose numbers already ascend; ValueError if numbers are not 0, 1, .."""
     names = [str(word) for word in _named_columns(value)]
     words = [{"False": "0", "True": "1"}.get(word, word) for word in names]
     words = [re.sub(r"^(-?\d+)\.0$", r"\1", word) for word in words]

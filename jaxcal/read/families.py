@@ -33,7 +33,7 @@ class Laplaces(NamedTuple):
 
 
 class Mixtures(NamedTuple):
-    """Mixtures of k components: ``weights`` [n, k]; ``parts``: their closed form, [n, k, ...]."""
+    """Mixtures of k components: ``weights`` [n, k]; ``parts``: closed form of all components."""
 
     weights: Float[Array, "n k"]
     parts: PyTree
@@ -52,7 +52,7 @@ class Particles(NamedTuple):
 
 
 class Stratified(Particles):
-    """Draws [n, m, 1]: two independent halves, each with one draw per stratum of mass 2 / m."""
+    """Draws [n, m, 1] in two independent halves, each with one draw in m / 2 equal strata."""
 
 
 class Nodes(NamedTuple):
@@ -86,10 +86,10 @@ def distribution(*names: str) -> Callable[[Reader], Reader]:
         *names: Names of classes of distributions.
 
     Returns:
-        A decorator of a function ``read(base, whole)``: ``base`` is the distribution without its
-        wrappers, ``whole`` the one with them, which has the right batch and event shape. The
-        function returns a closed form with leading axis n (normals, Laplace distributions,
-        mixtures, classes, draws or nodes of a quadrature rule), or None.
+        A decorator of a function ``read(base, whole)``: ``whole`` is a distribution with the right
+        batch and event shape, ``base`` the same distribution without its wrappers. The function
+        returns a closed form with leading axis n (normals, Laplace distributions, mixtures,
+        classes, draws or nodes of a quadrature rule), or None.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -130,7 +130,7 @@ def distribution_of(predictions: PredictionsLike) -> PyTree:
 
 
 def bare(predictions: Any) -> Any:
-    """Return the distribution inside of its outer wrappers that are named in `UNCHANGED`."""
+    """Return the distribution without those outer wrappers that `UNCHANGED` names."""
     while type(predictions).__name__ in UNCHANGED:
         predictions = predictions.base_dist
     return predictions
@@ -174,8 +174,9 @@ def mean_and_covariance(distribution: Distribution) -> Normals | None:
 def offered_moments(predictions: Any) -> Normals | None:
     """Return means [n, d] and covariances [n, d, d] of n predictions, or None if unknown.
 
-    They come from closed forms or, for distributions of numbers or of independent numbers, from
-    numpyro's ``mean`` and ``variance``. None for angles, whose means are directions."""
+    They come from closed forms or, for scalar distributions, also ``Independent`` ones, from
+    numpyro's ``mean`` and ``variance``. None for angles, whose means are directions.
+    """
     if isinstance(predictions, Standardized):
         moments = offered_moments(predictions.predictions)
         return None if moments is None else _in_units(moments, predictions.units)
@@ -192,8 +193,8 @@ def offered_moments(predictions: Any) -> Normals | None:
 
 
 def heavy_tailed(predictions: Any) -> bool:
-    """Return whether moments may be infinite: by the names of the classes of the predictions, and
-    of what they are made of, as parameters have no values under jit."""
+    """Return whether means or variances may be infinite, by the class names of the predictions and
+    of their components, since values of parameters are not available under jit."""
     whole = in_units_of_data(predictions)
     parts = [getattr(whole, name, None) for name in ("base_dist", "component_distribution")]
     parts += getattr(whole, "component_distributions", ())
@@ -202,7 +203,7 @@ def heavy_tailed(predictions: Any) -> bool:
 
 
 def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
-    """Return the closed form of ``own_units.of_common(T)``, T ~ ``distribution``; else None."""
+    """Return the closed form of ``own_units.of_common(T)`` for T ~ ``distribution``, or None."""
     match distribution:
         case Normals():
             mean, cov = full(distribution)
@@ -227,7 +228,7 @@ def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
 
 
 def _in_units(distribution: PyTree, units: Units | OwnUnits) -> PyTree:
-    """Return the closed form of Y ~ ``distribution`` in ``units``; None if there is none."""
+    """Return the closed form of Y ~ ``distribution``, in ``units``, or None."""
     if isinstance(units, OwnUnits):
         return _in_own_units(_in_units(distribution, units.units), units)
     scale = units.scale
@@ -251,12 +252,11 @@ def _in_units(distribution: PyTree, units: Units | OwnUnits) -> PyTree:
 
 
 def _spread(scale: Array) -> Array:
-    """Return a scale, or NaN if it is negative."""
     return jnp.where(scale < 0, jnp.nan, scale)
 
 
 def _whole(array: Array | np.ndarray | float, whole: PyTree) -> Array:
-    """Return a parameter of ``whole`` broadcast to one number per coordinate, [*batch, d]."""
+    """Return a parameter broadcast to the shapes of ``whole``, with one event axis: [*batch, d]."""
     of_each = jnp.broadcast_to(array, (*whole.batch_shape, *whole.event_shape))
     return of_each.reshape(*whole.batch_shape, math.prod(whole.event_shape))
 
@@ -339,7 +339,7 @@ def _affine(base: Base, whole: PyTree) -> PyTree | None:
 
 
 def _stretched(distribution: PyTree, loc: Array, scale: Array) -> PyTree | None:
-    """Return the closed form of loc + scale Y, loc and scale [*n, d]; None if there is none."""
+    """Return the closed form of loc + scale Y for Y ~ ``distribution``; None if there is none."""
     match distribution:
         case Normals(mean, cov) if cov.ndim == mean.ndim:
             return Normals(loc + scale * mean, scale**2 * cov)

@@ -1,7 +1,7 @@
-"""Rows of data: match predictions with targets, find repeated rows, draw a random order.
+"""Match predictions with targets, find repeated rows of data, and draw a random order of rows.
 
-Repeated rows are found by hashes of 32 pseudorandom bits, in one sort: unequal rows collide in
-n^2 / 2^33 cases, 1 for 10^5 observations. A random order depends on the rows and the key only.
+Repeated rows are found by sorting hashes of 32 pseudorandom bits. About n^2 / 2^33 pairs of unequal
+rows have equal hashes: 1 for 10^5 rows. A random order depends on rows and key only.
 """
 
 from functools import partial
@@ -96,7 +96,7 @@ def _classes(
 
 
 def check_parameters(distribution: Any) -> None:
-    """Raise ValueError, outside of jit, for mixture weights that are no probabilities."""
+    """Raise ValueError for mixture weights that are not probabilities; not checked under jit."""
     if isinstance(distribution, Mixtures):
         checks.probabilities(distribution.weights, "predictions: the weights of the mixture")
 
@@ -114,7 +114,7 @@ def finite_rows(value: object, n: int, name: str) -> Array:
 
 
 def densities(value: Any, ys: Array) -> Any:
-    """Return `checks.predictions`; TypeError without log densities, and for ``Categorical``."""
+    """Return validated predictions with log densities; TypeError for others and ``Categorical``."""
     if not (isinstance(value, Unnormalized) or is_distribution(value)):
         raise no_log_densities(value)
     classes = is_distribution(value) and isinstance(distribution_of(value), Classes)
@@ -164,7 +164,7 @@ def fingerprints(tree: PyTree, n: int) -> UInt32[Array, " n"]:
 
 @partial(jax.jit, static_argnames="n")
 def drawn_order(key: Key, n: int, tree: PyTree, ties: PyTree = None) -> Int[Array, " n"]:
-    """Return row numbers in a random order: permuted rows give the same sequence of rows.
+    """Return a random order of row numbers; permuted data give the same sequence of rows.
 
     Rows are the entries of ``tree``; ``ties`` distinguishes rows that are equal in ``tree``.
     Cost O(n log n).
@@ -176,14 +176,15 @@ def drawn_order(key: Key, n: int, tree: PyTree, ties: PyTree = None) -> Int[Arra
 def repeated_rows(
     targets: Array, of_targets: UInt32[Array, " n"], of_predictions: UInt32[Array, " n"]
 ) -> Int[Array, ""]:
-    """Return how many observations repeat another one, from `fingerprints`; 0 for chance repeats or
-    discrete targets. Cost O(n log n).
+    """Return how many of n observations repeat another one, from `fingerprints`. Cost O(n log n).
 
-    With t distinct targets and p distinct pairs (target, prediction), the number is n - p. It is 0
-    if n - p is at most 0.01 n or, in float32, n^2 / 2^22: such repeats may be chance. It is also 0
-    for discrete targets: integers; n - t > 1.5 (n - p); p > 1.5 t; or, with one prediction for all
-    rows, t < n / 3. It is n - t if almost all targets (no integers) occur several times, and about
-    equally often (`_evenly_often`).
+    Let t count distinct targets and p distinct pairs (target, prediction). The first match decides:
+
+    - integer targets: 0;
+    - almost all targets occur several times, and about equally often (`_evenly_often`): n - t;
+    - n - p is at most 0.01 n or, in float32, n^2 / 2^22, which may be chance: 0;
+    - targets look discrete, by n - t > 1.5 (n - p), p > 1.5 t, or one prediction and t < n / 3: 0;
+    - otherwise n - p.
     """
     n = of_targets.size
     if not jnp.issubdtype(targets.dtype, jnp.inexact):
@@ -202,8 +203,8 @@ def repeated_rows(
 
 def _evenly_often(repeats: Bool[Array, " m"]) -> Bool[Array, ""]:
     """Return whether sorted values occur several times each, and about equally often. ``repeats``:
-    whether a value equals the one before it. True if the variance of the counts of distinct values
-    is far below their mean, its value for rounded draws (Poisson counts)."""
+    whether a value equals the one before it. For rounded draws the counts of values would be
+    Poisson, with equal mean and variance; here the variance must be far below the mean."""
     first = jnp.concatenate([jnp.ones(1, bool), ~repeats])
     places = jnp.cumsum(first) - 1
     counts = jnp.zeros(len(first), jnp.float32).at[places].add(1)
@@ -215,7 +216,7 @@ def _evenly_often(repeats: Bool[Array, " m"]) -> Bool[Array, ""]:
 
 
 def n_repeated(targets: Array, predictions: PyTree, beside: PyTree = None) -> Int[Array, ""]:
-    """Return how many rows (target, prediction, ``beside``) repeat an earlier one (`copies`)."""
+    """Return how many rows repeat another one, by `repeated_rows` or, for classes, by `copies`."""
     if isinstance(predictions, Classes):
         return jnp.sum(copies(targets, predictions, beside), dtype=jnp.int32)
     return _n_repeated(targets, _arrays((predictions, beside), len(targets)))
@@ -228,17 +229,17 @@ def _n_repeated(targets: Array, arrays: list[Array]) -> Int[Array, ""]:
 
 
 def _arrays(tree: PyTree, n: int) -> list[Any]:
-    """Return the leaves that are arrays of n rows, so that programs depend on no other leaves."""
     return [leaf for leaf in jax.tree.leaves(tree) if _has_rows(leaf, n)]
 
 
 def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[Array, " n"]:
-    """Return which rows (target, prediction, ``beside``) repeat an earlier one; all False if such
-    repeats may be chance (`repeated_rows`).
+    """Return a mask of the rows (target, prediction, ``beside``) that repeat an earlier one; all
+    False if such repeats may be chance (`repeated_rows`).
 
-    For classes, rows of equal probabilities p count as copies if they never differ in the label
-    although, over neighbours in sorted order, sum(1 - max(p . p, f . f)) > `DIFFER`: the expected
-    number of different labels. f: label frequencies of distinct rows with the same likeliest class.
+    For classes, rows of equal probabilities p count as copies if they always have the same label,
+    although more than `DIFFER` different labels are expected among them. The expected number is the
+    sum of 1 - max(p . p, f . f), with f the label frequencies of distinct rows with the same
+    likeliest class.
     """
     p = predictions.probabilities if isinstance(predictions, Classes) else None
     return _copies(targets, p, _arrays((predictions, beside), len(targets)))
@@ -276,7 +277,6 @@ def _is_number(dtype: DTypeLike) -> bool:
 
 
 def _words(leaf: Array) -> UInt32[Array, "n k"]:
-    """Return the entries of each row as 32-bit words, k per row."""
     rows = leaf.reshape(leaf.shape[0], -1)
     if jnp.issubdtype(rows.dtype, jnp.complexfloating):
         rows = jnp.concatenate([rows.real, rows.imag], axis=1)

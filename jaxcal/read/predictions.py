@@ -1,6 +1,6 @@
 """Predictions as unnormalized densities, or as precomputed scores, log densities or draws.
 
-Tests compute in standardized units, in which no result depends on the unit of the data.
+Tests compute in standardized units, so that no result depends on the units of the data.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Unnormalized(eqx.Module):
     Args:
         log_density: Function of the parameters of ONE prediction and one target that returns a
             scalar; terms that do not depend on y may be omitted. It is compared by identity: pass
-            one named function, as every new lambda compiles again.
+            one named function, since each new lambda is compiled again.
         params: Any pytree; its leaves have a leading axis n, unless ``in_axes`` says otherwise.
         in_axes: As in ``jax.vmap``: None for leaves common to all predictions, such as the weights
             of a network: ``Unnormalized(energy, (net, xs), in_axes=(None, 0))``.
@@ -179,9 +179,9 @@ class Draws(eqx.Module):
     def correlation(self) -> Float[Array, ""]:
         """Return the correlation [] of successive draws, the largest over coordinates.
 
-        For each coordinate it is the mean over predictions whose draws are not all equal, corrected
-        for bias: with m draws of a chain of correlation r the expectation is r - (1 + 3 r) / m, up
-        to O(m^-2). Sorted coordinates, and values below five standard errors, count as 0.
+        For each coordinate it is the mean over predictions whose draws are not all equal. Its bias
+        is corrected: for m draws of a chain of correlation r the raw expectation is r - (1 + 3 r) /
+        m, up to O(m^-2). It counts as 0 for sorted coordinates and below five standard errors.
         """
         x = self._columns()
         x = x - x[:, :1]  # the mean of large or equal numbers is rounded
@@ -196,15 +196,15 @@ class Draws(eqx.Module):
         return jnp.max(jnp.where(shown, lag, 0))
 
     def thinned(self) -> tuple["Draws", Float[Array, ""]]:
-        """Return every k-th draw, at least two, and the `correlation` r of all draws. k: least
-        number with r^k <= `CORRELATED`; under jit all draws are kept, as k depends on values."""
+        """Return every k-th draw (at least two), and the `correlation` r of all draws; k is the
+        least number with r^k <= `CORRELATED`. Under jit k is unknown, and all draws are kept."""
         lag, m = self.correlation(), self.samples.shape[1]
         if isinstance(lag, Tracer) or not lag > CORRELATED:
             return self, lag
         return Draws(self.samples[:, :: min(apart(float(lag)), m // 2)], self.rhat), lag
 
     def unsorted(self) -> "Draws":
-        """Return the draws, in random order if some coordinate is sorted in all predictions.
+        """Return the draws, put in random order if some coordinate is sorted in all predictions.
 
         The order matters because tests split the draws, or use only some of them.
         """
@@ -287,9 +287,9 @@ class Units(eqx.Module):
 
 
 class OwnUnits(eqx.Module):
-    """Units of each prediction: ``u = M^-1 (t - center)`` for targets t in common ``units``.
+    """Units of each prediction: ``u = M^-1 (t - center)`` for a target t in the common ``units``.
 
-    M is ``scale`` [n, d, d], ``center`` is [n, d], in common units. Methods take arrays [n, .., d].
+    M is ``scale`` [n, d, d]; M and ``center`` [n, d] are in common units. Methods take [n, .., d].
     """
 
     units: Units
@@ -324,7 +324,7 @@ class OwnUnits(eqx.Module):
 
 
 class Standardized(eqx.Module):
-    """Predictions of targets of shape ``event``, read as predictions of vectors [d] in ``units``.
+    """Predictions of targets of shape ``event``, used as predictions of vectors [d] in ``units``.
 
     Functions of a `Standardized` return scores, moments and draws in ``units``.
     """
@@ -335,5 +335,5 @@ class Standardized(eqx.Module):
 
 
 def in_units_of_data(predictions: Any) -> Any:
-    """Return the predictions inside of a `Standardized`, in units of the data; others as is."""
+    """Return the predictions inside of a `Standardized`, in units of the data; others unchanged."""
     return predictions.predictions if isinstance(predictions, Standardized) else predictions

@@ -1,4 +1,4 @@
-"""Points that replace predictions: draws, random quantiles, and counts 0, 1, .. with weights."""
+"""Replace predictions by points: draws, random quantiles, or counts 0, 1, .. with weights."""
 
 import warnings
 from collections.abc import Callable
@@ -85,7 +85,7 @@ def check_batch(predictions: PredictionsLike) -> None:
 
 
 def drawn(key: Key, predictions: PredictionsLike, n_draws: int | None) -> Float[Array, "n m d"]:
-    """Return ``n_draws`` draws from each prediction; None: all draws of `Draws`, else TypeError."""
+    """Return ``n_draws`` draws per prediction; None takes all of `Draws`, else raises TypeError."""
     inside = isinstance(predictions, Standardized)
     original: Any = predictions.predictions if inside else predictions
     if n_draws is None and not isinstance(original, Draws):
@@ -100,7 +100,7 @@ def drawn(key: Key, predictions: PredictionsLike, n_draws: int | None) -> Float[
 
 
 def in_type_of(predictions: PredictionsLike, samples: Array) -> Array:
-    """Return draws in the float type of the parameters, as some samplers use the widest type."""
+    """Return draws in the float type of the parameters; some samplers use the widest type."""
     kinds = [jnp.result_type(leaf) for leaf in jax.tree.leaves(predictions)]
     floating = [kind for kind in kinds if jnp.issubdtype(kind, jnp.floating)]
     if not floating and jnp.issubdtype(samples.dtype, jnp.floating):
@@ -114,8 +114,8 @@ NEIGHBOURS = 16
 
 def stratified(key: Key, predictions: PredictionsLike) -> Stratified | None:
     """Return two sets of `STRATA` random quantiles of n one-dimensional distributions, in the units
-    of the data; None for other predictions. TypeError if there is no sampler and, for continuous
-    distributions, no ``icdf`` (inverse distribution function) either."""
+    of the data; None for other predictions. TypeError without a sampler, unless the distribution is
+    continuous and has an ``icdf`` (inverse distribution function)."""
     batch: Any = getattr(predictions, "batch_shape", ())
     event = getattr(predictions, "event_shape", (0,))
     if len(batch) != 1 or event not in ((), (1,)) or not hasattr(predictions, "sample"):
@@ -182,7 +182,7 @@ def lattice_size(predictions: PredictionsLike) -> int | None:
 
 
 def rounding() -> float:
-    """Return by how much a sum of probabilities may differ from 1 in JAX's default float type."""
+    """Return the accepted error of a sum of probabilities, in JAX's default float type."""
     return 1e-6 if jnp.result_type(float) == jnp.float64 else 1e-3
 
 

@@ -27,8 +27,8 @@ def is_discrete(predictions: object) -> bool:
 def score(predictions: PredictionsLike, ys: Float[Array, "n *event"]) -> Float[Array, "n *event"]:
     r"""Return the score :math:`\nabla_y \log f_i(y)` of prediction i at ``ys[i]``, for each row.
 
-    Cost: one gradient of the log density per row. Not finite if the log density or its gradient is
-    not.
+    Cost: one gradient of the log density per row. The score is not finite if the log density or its
+    gradient is not.
     """
     if isinstance(predictions, Standardized):
         original = predictions.units.original(ys).reshape(-1, *predictions.event)
@@ -88,17 +88,17 @@ def log_densities_and_gradients(
 def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
     r"""Return whether scores [n, d] at targets [n, d] look like those of minus the log density.
 
-    If y is a draw of p on the whole space, :math:`E\, s(y)^\top (y - c) = -d` for every c and the
-    scores s of p, and d for the gradient of :math:`-\log p`, an energy. Here c is the median of the
-    targets. True if the mean of :math:`s_i^\top (y_i - c)` is over 3 standard errors above 0.
+    If y is a draw of p on the whole space, :math:`E\, s(y)^\top (y - c)` is -d for every c if s is
+    the score of p, and d if s is the gradient of an energy, :math:`-\log p`. For c the median of
+    targets, return whether the mean of :math:`s_i^\top (y_i - c)` exceeds 3 standard errors.
     """
     about = ys - jnp.median(ys, axis=0)[None]
     return sign_of_sums(sign_sums(about, scores), len(ys))
 
 
 def sign_sums(ys: Points, scores: Float[Array, "n d"], new: Any = True) -> Float[Array, "2"]:
-    """Return the sums of s_i . y_i and of (s_i . y_i)^2 over the rows i that ``new`` marks and
-    where the product is finite, for `sign_of_sums`. ``ys``: targets minus any common point."""
+    """Return, for `sign_of_sums`, the sums of s_i . y_i and of (s_i . y_i)^2 over rows i that
+    ``new`` marks and whose product is finite. ``ys``: targets minus any common point."""
     products = jnp.sum(scores * ys, axis=1)
     products = jnp.where(new & jnp.isfinite(products), products, 0)
     return jnp.stack([jnp.sum(products), jnp.sum(products**2)])
@@ -114,10 +114,10 @@ def sign_of_sums(sums: Float[Array, "2"], n: int) -> Bool[Array, ""]:
 def coarse_sums(
     targets: Float[Array, "n d"], scale: Float[Array, " d"], inverse: Points, new: Any = True
 ) -> Float[Array, "3 d"]:
-    """Return the sums of a^2, b^2 and c per coordinate, over the rows that ``new`` marks, for
-    `coarse`. For a target y and v = ``inverse`` / ``scale``: a = eps |y| v, the distance of
-    neighbouring floats in deviations; b = v, that of integers; c = 1 if y is not whole, else 0.
-    ``inverse`` [n, d]: 1 / standard deviation, or |score|, of targets divided by ``scale``."""
+    """Return, for `coarse`, the sums [3, d] of a^2, b^2 and c over the rows that ``new`` marks. For
+    a target y and v = ``inverse`` / ``scale``, a = eps |y| v is the distance of neighbouring floats
+    in deviations, b = v that of integers, and c = 0 if y is an integer, else 1. ``inverse`` [n, d]:
+    1 / standard deviation, or |score|, both for targets in units of ``scale``."""
     finest = jnp.finfo(targets.dtype).eps * jnp.abs(targets)
     steps = jnp.stack([finest, jnp.ones_like(finest)])
     apart = jnp.nan_to_num(steps / scale[None, None] * inverse[None], posinf=0)
@@ -132,7 +132,7 @@ def coarse(sums: Float[Array, "3 d"], n: int) -> dict[str, Bool[Array, ""]]:
     rejected because floats are rounded ("coarse-targets") or targets are whole ("whole-targets").
 
     Rounding of targets and centres to multiples of g deviations adds g^2 / 6 to the mean squared
-    error in deviations; a flag is set if that is over half its standard error, (2 / n)^1/2.
+    error in deviations. A flag is set if g^2 / 6 is over half the standard error sqrt(2 / n).
     """
     finest, whole = sums[0], jnp.where(sums[2] == 0, sums[1], 0)
     large, count = jnp.max(jnp.stack([finest, whole]) / n, axis=1) > 3 * (2 / n) ** 0.5
@@ -142,11 +142,11 @@ def coarse(sums: Float[Array, "3 d"], n: int) -> dict[str, Bool[Array, ""]]:
 def scores_at(
     predictions: PredictionsLike, ys: Points, nodes: Nodes | None, units: Units | None = None
 ) -> tuple[Float[Array, "n d"], Float[Array, "n m d"] | None]:
-    """Return scores [n, d] at targets ``ys`` and scores [n, m, d] at ``nodes`` [m, d] (None without
-    nodes), in ``units``, by default those of ``ys``. Of `Scores`, the stored arrays.
+    """Return scores [n, d] at targets ``ys``, and scores [n, m, d] at ``nodes`` [m, d] or None.
 
-    One gradient is traced, and points are visited one at a time, so that memory holds the
-    intermediates of a network for n points, not n (m + 1). Cost: n (m + 1) gradients.
+    They are in ``units``, by default those of ``ys``. For `Scores` the stored scores are taken.
+    Else points are visited one at a time, so that memory holds the intermediates of a network for n
+    points, not n (m + 1). Cost: n (m + 1) gradients.
     """
     units = Units.unchanged(ys) if units is None else units
     original = in_units_of_data(predictions)
@@ -188,7 +188,7 @@ def each_density(
     ys: Float[Array, "n *event"],
     *rows: Any,
 ) -> PyTree:
-    """Return the n stacked values of ``function(log_density, y, *row)``, one per prediction.
+    """Return the values of ``function(log_density, y, *row)`` for n predictions, stacked.
 
     ``log_density(y)`` is the log density of ONE prediction at any point [*event], up to a constant.
     JAX can differentiate it in every order and mode. It is -infinity outside of the support that a

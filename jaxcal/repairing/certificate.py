@@ -1,19 +1,19 @@
 r"""Compute the gain of maps on pairs that they were not fitted to, with confidence limits.
 
 For pair i of fold k(i), the map :math:`\theta_{k(i)}` is fitted to the K - 1 other folds. Let
-:math:`g_i(\theta)` be the gain of pair i by a map, and G its expectation on new pairs. To second
-order about the best map :math:`\theta^*`, with :math:`S_k` the slopes of the log likelihood summed
-over fold k and A the inverse information, the error of the mean gain is
+:math:`g_i(\theta)` be the gain of pair i by a map, and G its expectation on new pairs. Let
+:math:`S_k` be the gradients of the log likelihood summed over fold k, and A the inverse
+information. To second order about the best map :math:`\theta^*`, the error of the mean gain is
 
 .. math::
     \frac{1}{n} \sum_i [g_i(\theta_{k(i)}) - G(\theta_{k(i)})]
     = \frac{1}{n} \sum_i [g_i(\theta^*) - G(\theta^*)] + \frac{1}{n} \sum_{k \ne l} S_k^\top A S_l.
 
-The second sum contains the pair of folds k, l twice, with equal products. Let L and Q be the sums
-of squares of the terms of the first and of the second sum; V = L + Q is that of the gains. The
-variance is (L + 2 Q) / n^2 = (V + Q) / n^2. For right predictions L = 0, and limits from V / n^2
-have coverage .84, not .95. Q is estimated from :math:`g_i(\theta) - g_i(\theta_l)`, the effect of
-fold l, for the map :math:`\theta` of all pairs.
+The second sum contains each pair of folds k, l twice, with equal products. Let L and Q be the sums
+of squares of the terms of the first and of the second sum, and V = L + Q the sum of squares of the
+gains. The variance is (L + 2 Q) / n^2 = (V + Q) / n^2. For correct predictions L = 0, and limits
+from V / n^2 have coverage .84, not .95. Q is estimated from :math:`g_i(\theta) - g_i(\theta_l)`,
+the effect of fold l, with :math:`\theta` the map fitted to all pairs.
 """
 
 from functools import partial
@@ -58,7 +58,7 @@ def certificate(
     in_order: bool = False,
 ) -> tuple[Scalar, Scalar, Scalar, Scalar, Vector]:
     """Return mean gain, lower and upper limit, one-sided p-value, and the gain of each pair, [n],
-    by the map fitted without its fold. Limits are -inf and the p-value is 1 if the mean is -inf.
+    by the map fitted without its fold. If the mean is -inf, so are limits, and the p-value is 1.
 
     Args:
         gains: Gains of n pairs by the maps fitted without fold 0, 1, .. and, last, by the map of
@@ -87,8 +87,8 @@ def certificate(
 def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> Scalar:
     """Return Q: the sum of squares of the effects of each fold on the gains of pairs outside of it.
 
-    The effect is the gain by the map of all pairs minus that by the map without the fold, centred
-    over these pairs. As the best map is unknown, the sum is multiplied by K / (K - 1), K folds.
+    The effect of a fold is the gain by the map of all pairs minus that by the map without it,
+    centred over the pairs outside. A factor K / (K - 1) corrects for the unknown best map.
     """
     folds = len(gains) - 1
     moved = gains[-1:] - gains[:-1]
@@ -101,7 +101,7 @@ def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> 
 
 
 def about_gains(gains: Array, in_order: bool) -> Sentences:
-    """Return three warnings on gains [.., n] of pairs, each with whether it applies."""
+    """Return three pairs: a warning on the gains [.., n] of pairs, and whether it applies."""
     values = np.asarray(gains, float)
     used = np.isfinite(values)
     n = int(np.min(np.sum(used, axis=-1)))
@@ -132,7 +132,7 @@ def about_gains(gains: Array, in_order: bool) -> Sentences:
 
 
 def say_gain(repair: Any) -> list[str]:
-    """Return the lines on n, folds, gain and limits of a `Repair` or `ProbabilityRepair`."""
+    """Return two lines with n, folds, gain and limits of a `Repair` or `ProbabilityRepair`."""
     n, used = repair.gains.shape[-1], int(np.sum(~np.isnan(np.asarray(repair.gains))))
     n_pairs = f"{n}" if used == n else f"{n} ({used} used)"
     return [f"repair, n = {n_pairs}, {repair.n_folds} folds", f"  gain    {gain_in_words(repair)}"]
@@ -148,12 +148,12 @@ def gain_in_words(repair: Any) -> str:
 
 
 class CrossFitted(NamedTuple):
-    """k + 1 maps: fitted without fold 0, 1, .., k - 1 and, last, to all n pairs.
+    """The k + 1 maps fitted without fold 0, 1, .., k - 1 and, last, to all n pairs.
 
-    ``parameters``: those of the maps, leaves [k + 1, ..]. ``fitted``: fit of the map of all pairs.
-    ``features``: what the maps vary with. ``gains``: gain of each pair by each map, [k + 1, n].
-    ``fold``: fold of each pair, [n]. ``moves``: move of each prediction by the map fitted without
-    its fold, in the units of the data. ``unmoved``: number of unchanged predictions, [].
+    ``parameters``: parameters of all maps, leaves [k + 1, ..]. ``fitted``: the fit to all pairs.
+    ``features``: features with which maps vary. ``gains``: gain of each pair by each map, [k + 1,
+    n]. ``fold``: fold of each pair, [n]. ``moves``: move of each prediction by the map fitted
+    without its fold, in the units of the data. ``unmoved``: number of unchanged predictions, [].
     """
 
     parameters: Parameters
@@ -175,11 +175,11 @@ def cross_fitted(
     densities: Predictions | None = None,
     n_draws: int = 0,
 ) -> CrossFitted:
-    """Fit a map without each fold and one to all pairs, and apply each map to each pair. Without a
-    key, folds are blocks of neighbouring rows.
+    """Fit a map without each fold and one to all pairs, and compute the gain of each pair by each
+    map. Without a key, folds are blocks of neighbouring rows.
 
-    ``predictions`` have the centres and scales in whose units maps act. ``densities``: those of the
-    likelihood, by default ``predictions``. ``n_draws``: draws per prediction; 0 for densities.
+    Maps act in units of the centres and scales of ``predictions``. The likelihood is that of
+    ``densities``, by default ``predictions``. ``n_draws``: draws per prediction; 0 for densities.
     """
     densities = predictions if densities is None else densities
     fitted = partial(_cross_fitted, folds, n_draws)

@@ -20,8 +20,8 @@ INPUTS, OWN, CLAIMS = "inputs", "its own claims", "claims of all coordinates"
 
 
 def too_many(n: int, d: int, q: int, n_draws: int = 0) -> list[str]:
-    """Return the names of features that a map omits, for n pairs, d dimensions and q inputs, for
-    want of `PAIRS` pairs per parameter or, for claims, if 0 < ``n_draws`` < `DRAWS`."""
+    """Return the names of features that a map omits, for n pairs, d dimensions and q inputs: those
+    that leave fewer than `PAIRS` pairs per parameter, and claims if 0 < ``n_draws`` < `DRAWS`."""
     count, left_out = 2 * d + d * (d - 1) // 2, []
     more = {
         INPUTS: 2 * d * min(q, MOST),
@@ -66,7 +66,7 @@ class Columns(NamedTuple):
 
 class Features(eqx.Module):
     """Map of predictions and inputs to the features in a `Frame`. ``event``: shape of a target.
-    ``own``: maps of d centres and of d log scales; ``claims``: of both; ``inputs``: of inputs."""
+    ``own``: two maps, of d centres and of d log scales; ``claims``: map of all 2 d columns."""
 
     units: Units
     event: tuple[int, ...] = eqx.field(static=True)
@@ -78,7 +78,7 @@ class Features(eqx.Module):
     def of(
         cls, predictions: Any, targets: Array, inputs: Float[Array, "n q"], n_draws: int = 0
     ) -> "tuple[Features, Frame]":
-        """Return features fitted to predictions, targets and inputs, and the `Frame` of these."""
+        """Return `Features` fitted to predictions, targets and inputs, with their `Frame`."""
         units = Units.of(targets.reshape(len(targets), -1))
         geometry = _located(predictions, units, targets.shape)
         center, scale, _ = geometry

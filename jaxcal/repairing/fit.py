@@ -7,9 +7,9 @@ and S are affine in features of the prediction.
 Parameters come in groups (the shift of all predictions, its slope along their centres, ..), each
 with a normal prior :math:`N(0, \tau_g^2)`. The :math:`\tau_g` maximize the evidence in a quadratic
 approximation of the log likelihood, so that a group without evidence gets a :math:`\tau_g` near 0,
-and right predictions stay unchanged. If the densities have the wrong form, slopes vary more than
-the curvature implies. The log likelihood is then multiplied by the ratio curvature / variance of
-slopes; otherwise the map would fit noise.
+and correct predictions stay unchanged. If the densities have the wrong form, gradients of the log
+likelihood vary more than its curvature implies. The log likelihood is then multiplied by curvature
+/ variance of gradients; otherwise the map would fit noise.
 
 Source: MacKay (1992), Bayesian interpolation, for the updates of :math:`1 / \tau_g^2`.
 """
@@ -39,10 +39,10 @@ NOWHERE = -1e9  # replaces the logarithm of density 0, so that the search turns 
 class Frame(NamedTuple):
     """Centre, scale and features of each prediction, in common units (those of `Features.units`).
 
-    ``reliable`` [n]: whether centre and scale are accurate enough; else the prediction is not
-    moved. ``center`` [n, d]; ``scale`` [n, d, d] and its inverse ``unscale``. Features: ``own``,
-    standardized centre and log deviation of each coordinate, [n, d] each; ``claims`` [n, k], linear
-    combinations of both over all coordinates; ``inputs`` [n, q].
+    ``reliable`` [n]: whether centre and scale are accurate enough to move the prediction.
+    ``center`` [n, d]; ``scale`` [n, d, d] and its inverse ``unscale``. ``own``: two features of
+    each coordinate, [n, d] each, its standardized centre and log deviation. ``claims`` [n, k]:
+    linear combinations of all centres and log deviations. ``inputs`` [n, q].
     """
 
     reliable: Bool[Array, " n"]
@@ -55,10 +55,10 @@ class Frame(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """Parameters of the map, in groups. ``shift`` (a) and ``stretch`` (S) have five groups each: a
-    constant ``common`` [d], and slopes along the features of a `Frame`: ``center`` and ``scale``
-    [d] along the two of ``own``, ``claims`` [d, k] and ``inputs`` [d, q]. ``correlation``: entries
-    of O above its diagonal. a, S and O are those of the module."""
+    """Parameters of the map: a (``shift``), S (``stretch``) and O (``correlation``, the entries
+    above the diagonal) of the module. a and S have five groups each: a constant ``common`` [d], and
+    slopes along the features of a `Frame`: ``center`` and ``scale`` [d] along the two features
+    ``own``, ``claims`` [d, k] and ``inputs`` [d, q]."""
 
     shift: dict[str, Float[Array, "*d k"]]
     stretch: dict[str, Float[Array, "*d k"]]
@@ -90,7 +90,7 @@ class Parameters(NamedTuple):
         )
 
     def local(self, frame: Frame) -> "Local":
-        """Return the moves of n predictions, each in the units of its prediction."""
+        """Return the `Local` moves of n predictions, in the units of each prediction."""
         shift, stretch = (_along(part, frame) for part in (self.shift, self.stretch))
         d = shift.shape[1]
         i, j = np.triu_indices(d, 1)
@@ -118,7 +118,7 @@ class Local(NamedTuple):
 
 
 def _along(part: dict[str, Array], frame: Frame) -> Points:
-    """Return an affine function of features, [n, d]; ``part``: ``shift`` or ``stretch``."""
+    """Return the shifts or stretches [n, d] for the features of ``frame``."""
     common, center, scale = (part[name][None] for name in ("common", "center", "scale"))
     alone = common + center * frame.own[0] + scale * frame.own[1]
     return alone + frame.claims @ part["claims"].T + frame.inputs @ part["inputs"].T
@@ -127,8 +127,8 @@ def _along(part: dict[str, Array], frame: Frame) -> Points:
 def log_likelihoods(
     parameters: Parameters, frame: Frame, predictions: Standardized, ys: Points
 ) -> Float[Array, " n"]:
-    """Return log densities of moved predictions at targets [n, d] in common units, up to the same
-    constants as those of the original densities (`densities_at`)."""
+    """Return log densities of moved predictions at targets [n, d] in common units. Additive
+    constants are those of `densities_at`."""
     move = parameters.local(frame)
     us = jnp.einsum("nij,nj->ni", frame.unscale, ys - frame.center)
     back = jnp.einsum("nij,nj->ni", move.inverse, us - move.shift)
@@ -137,7 +137,7 @@ def log_likelihoods(
 
 
 def densities_at(predictions: Standardized, ys: Points) -> Float[Array, " n"]:
-    """Return log densities of targets [n, d], given in common units, in the units of the data."""
+    """Return log densities, in the units of the data, at targets [n, d] in common units."""
     originals = predictions.units.original(ys).reshape(-1, *predictions.event)
     return each_density(predictions.predictions, lambda log_density, y: log_density(y), originals)
 
@@ -179,7 +179,7 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
         return jnp.sum(slopes, axis=0), slopes.T @ slopes
 
     def temper(theta: Array, amount: Array) -> Array:
-        """Return curvature / variance of slopes, in [COLDEST, 1]; near 1 for the right form."""
+        """Return curvature / variance of slopes, in [COLDEST, 1]; near 1 for correct densities."""
 
         def curvature(e: Array) -> Array:
             along = lambda t: jax.jvp(lambda s: jnp.sum(logs(s)), (t,), (e,))[1]  # noqa: E731
@@ -223,8 +223,8 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
 def _deviations(
     information: Array, asked: Array, group: np.ndarray, sizes: Array, first: Array
 ) -> Array:
-    """Return the prior deviations of the groups that maximize the evidence if the log likelihood of
-    theta is ``asked . theta - theta' information theta / 2``; the iteration starts at ``first``."""
+    """Return the prior deviations of the groups that maximize the evidence, by iteration from
+    ``first``. The log likelihood of theta is ``asked . theta - theta' information theta / 2``."""
 
     def update(_: Array, deviations: Array) -> Array:
         each = deviations[group]

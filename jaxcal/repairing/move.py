@@ -7,16 +7,16 @@ A prediction p with centre c and scale M becomes, by a shift a and a stretch B, 
 Its density is :math:`\log p'(y) = \log p(y_0) - \log |\det B|`. The unknown constant of p is also
 that of p', so maps can be fitted by maximum likelihood.
 
-For draws, c and M are their mean and the root of their covariance, and the likelihood is this:
-after m normal draws with mean :math:`\bar x` and covariance S, one more draw has a Student t
+For draws, c and M are their mean and the root of their covariance. The likelihood is that of one
+more draw: after m normal draws with mean :math:`\bar x` and covariance S, it has a Student t
 distribution with m - d degrees of freedom about :math:`\bar x`, of squared scale
-:math:`(1 + 1/m) (m - 1)/(m - d) S`. With it, the map matches moments of errors if m is large, and
-stays the identity if m is small and the distribution right. The gain is in energy score,
+:math:`(1 + 1/m) (m - 1)/(m - d) S`. The fitted map then matches moments of errors if m is large. If
+m is small, it leaves correct predictions unchanged. The gain is in energy score,
 
 .. math:: E |X - y| - E |X - X'| / 2
 
 for independent draws X, X' and target y (smaller is better), proper if a mean exists. Each block of
-draws is moved by c and M of the other draws: by its own it would look too narrow.
+draws is moved by c and M of the other draws. With its own c and M, it would look too narrow.
 
 Source: Gneiting and Raftery (2007), Section 4.3.
 """
@@ -65,7 +65,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class MovedDensity:
-    """Log density of a moved prediction; two are equal if their ``log_density`` is the same."""
+    """Log density of a moved prediction; equal to others with the same ``log_density``."""
 
     log_density: LogDensity
 
@@ -162,8 +162,8 @@ def independent(draws: Draws) -> tuple[Draws, Float[Array, ""]]:
 
 
 def _without_spread(draws: Draws) -> np.ndarray:
-    """Return for each prediction, [n], whether the covariance of all draws, or of those outside of
-    some block, is singular up to rounding."""
+    """Return for each prediction whether a covariance is singular up to rounding, either of all
+    draws or of the draws outside of some block, [n]."""
     least = 10 * float(jnp.finfo(draws.samples.dtype).eps)
     flat = np.zeros(len(draws.samples), bool)
     for part in (draws, *map(Draws, blocks(draws)[1].samples)):
@@ -187,7 +187,7 @@ def gaussians(draws: Draws) -> Any:
 
 
 def one_more(draws: Draws) -> Any:
-    """Return the Student t distribution of one more draw after m normal draws (module, above)."""
+    """Return the Student t distribution of one more draw after m normal draws (see the module)."""
     import numpyro.distributions as dist
 
     mean, root = _moments(draws)
@@ -209,8 +209,8 @@ def _moments(draws: Draws) -> tuple[Array, Array]:
 
 
 def blocks(draws: Draws) -> tuple[Draws, Draws]:
-    """Return k disjoint blocks of at least two draws of each prediction, [k, n, size, ..], and for
-    each block all other draws, at least d + 2, [k, n, m - size, ..]."""
+    """Return k disjoint blocks of draws of each prediction, [k, n, size, ..], and for each block
+    the other draws, [k, n, m - size, ..]. Blocks have at least 2 draws, and d + 2 others."""
     samples = jnp.asarray(draws.samples)
     m, d = samples.shape[1], samples[0, 0].size
     size = min(max(m // BLOCKS, 2), m - d - 2)

@@ -38,8 +38,8 @@ class ProbabilityRepair(Result):
     """A map that repairs probabilities, and its gain on pairs that it was not fitted to.
 
     Attributes:
-        gain: Mean gain in score, [], in ``unit``, where each observation is moved by the map that
-            was fitted without its fold.
+        gain: Mean gain in score, [], in ``unit``; each observation is changed by the map that was
+            fitted without its fold.
         low: Lower end, [], of an interval of confidence about 1 - level for the mean gain of these
             maps on new observations.
         high: Upper end of the interval, [].
@@ -86,7 +86,7 @@ class ProbabilityRepair(Result):
 def of_classes(
     key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, in_order: bool, level: float
 ) -> ProbabilityRepair:
-    """Repair class probabilities [n, m] by a temperature; folds give the gain, in nats."""
+    """Repair class probabilities [n, m] by a temperature, with a cross-fitted gain in nats."""
     p = checks.probabilities(predictions)
     n, m = p.shape
     ys = checks.labels(targets, n, m)
@@ -120,7 +120,7 @@ def _temperatures(
 def of_labels(
     key: Key, predictions: ArrayLike, targets: ArrayLike, folds: int, in_order: bool, level: float
 ) -> ProbabilityRepair:
-    """Repair probabilities p [n] of labels y by `recalibrate`; folds give the gain in (p - y)^2."""
+    """Repair label probabilities p [n] by `recalibrate`, with a cross-fitted gain in (p - y)^2."""
     p = checks.unit(predictions, "predictions")
     ys = checks.unit(targets, "targets", "labels").astype(p.dtype)
     keys = jax.random.split(key)

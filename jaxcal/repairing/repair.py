@@ -48,9 +48,9 @@ def repair(
     the repaired prediction. a and log B are affine in the centre and log scale of the prediction
     and in inputs. An unknown constant of a log density cancels, so maps are fitted by likelihood
     and gains are known in nats. Parameters without evidence stay near 0. The certificate is the
-    gain, with limits, where each observation is moved by a map that was fitted without it.
-    Affine maps repair shifts, spreads, correlations and their trends, but not tails, weights of
-    modes or shape. With fewer than 6 pairs per parameter, trends are left out with a warning.
+    mean gain of observations, each by a map fitted without it, with limits. Affine maps repair
+    shifts, spreads, correlations and their trends, but not tails, weights of modes or shape. With
+    fewer than 6 pairs per parameter, trends are left out with a warning.
 
     ==================================  ==============================  =====================
     predictions                         map                             certificate in
@@ -69,9 +69,9 @@ def repair(
         targets: Observed targets, independent given the predictions, shape [n], [n, d] or
             [n, ...]; for probabilities, classes 0, .., m - 1, or labels 0 and 1.
         inputs: Numbers with which errors may vary, [n] or [n, q]. More than 10 columns are reduced
-            to 10 principal components, so an error along a single one of them may be missed.
+            to 10 principal components, so an error along a single column may be missed.
         names: Names of the d coordinates of a target; by default 0, 1, ...
-        folds: Number of folds, 2 to n / 2; pairs of each are moved by a map fitted to the others.
+        folds: Number of folds, 2 to n / 2. Each fold is moved by a map fitted to the other folds.
         in_order: Whether rows are in the order of time or place, and neighbours depend on each
             other. Folds are then blocks of rows, and limits and tests allow for correlations.
         level: Level of the tests before and after; limits have confidence 1 - level.
@@ -85,7 +85,7 @@ def repair(
         TypeError: There are no log densities, draws or probabilities, or densities have bounds.
 
     Cost: per fold and observation 24 (k + 10) log densities for k parameters (29 for d = 2); per
-    prediction about 130 + 384 max(2, d) to find its centre and scale; and two `calibration_test`.
+    prediction about 130 + 384 max(2, d) to find centre and scale; and two `calibration_test`.
 
     Source: MacKay (1992) for the priors; Bayle et al. (2020), Cross-validation confidence intervals
     for test error, for limits across folds.

@@ -30,8 +30,8 @@ class Repair(Result):
     """A map that repairs predictions, and its gain on pairs that it was not fitted to.
 
     Attributes:
-        gain: Mean gain in score, [], in ``unit``, where each observation is moved by the map that
-            was fitted without its fold.
+        gain: Mean gain in score, [], in ``unit``; each observation is changed by the map that was
+            fitted without its fold.
         low: Lower end, [], of an interval of confidence about 1 - level (`experiments/repair`) for
             the mean gain of these maps on new observations.
         high: Upper end of the interval, [].
@@ -46,9 +46,9 @@ class Repair(Result):
         features: Features with which the map varies.
         names: Pair of tuples: names of the coordinates, and names of the inputs.
         n_folds: Number of folds.
-        whole: Whether all targets are whole numbers, [].
+        whole: Whether all targets are integers, [].
         unit: "nats" of the log score; for draws "energy score", in the units of the targets.
-        correlation: Lag-one correlation of draws in their order, []; 0 for other predictions.
+        correlation: Lag-one correlation of successive draws, []; 0 for other predictions.
         n_draws: Number of independent draws per prediction; 0 for other predictions.
         in_order: Whether folds are blocks of rows, and limits allow for dependent neighbours.
     """
@@ -95,7 +95,7 @@ class Repair(Result):
     def draws(
         self, draws: ArrayLike, predictions: Predictions, inputs: ArrayLike | None = None
     ) -> Float[Array, "n m *event"]:
-        """Return draws of repaired predictions, from draws [n, m, ...event] of ``predictions``."""
+        """Return draws [n, m, ...event] of ``predictions``, moved to draws of the repaired ones."""
         values = checks.floats(draws, "draws")
         move = self._move(predictions, inputs)
         if values.ndim < 2 or len(values) != len(move.log_size):
@@ -105,7 +105,7 @@ class Repair(Result):
         return moved_draws(Draws(values), move).samples
 
     def changes(self) -> list[str]:
-        """Return a sentence on each parameter above 2 standard errors, most significant first."""
+        """Return sentences on parameters that exceed 2 standard errors, most significant first."""
         return [text for _, text in sorted(self._changes(), key=lambda one: -one[0])]
 
     def remainder(self) -> list[str]:
@@ -132,7 +132,7 @@ class Repair(Result):
         return moves_of(self.fitted.parameters, self.features, predictions, columns, n)
 
     def _changes(self) -> list[tuple[float, str]]:
-        """Return for each change its size in standard errors, and a sentence."""
+        """Return a pair for each change: its size in standard errors, and a sentence."""
         (coordinates, inputs), said = self.names, []
         values, errors = self.fitted.parameters, self.fitted.errors
         for kind, words in (("shift", _shift), ("stretch", _stretch)):
@@ -259,6 +259,6 @@ def moves_of(
     inputs: Float[Array, "n q"],
     n: int,
 ) -> Move:
-    """Return the moves of n predictions, in the units of the data, from fitted parameters."""
+    """Return the moves of n predictions by fitted parameters, in the units of the data."""
     frame = features.frame(predictions, n, inputs)
     return in_data_units(parameters.moves(frame), features.units)

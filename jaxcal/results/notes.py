@@ -25,8 +25,8 @@ LOST = 1.0  # no verdict if the rounding error is a larger multiple of the null'
 
 
 class Note(NamedTuple):
-    """Warning of one code. ``sentence``: text with braces for a number, as `counted` takes it. The
-    warning applies to numbers larger than ``above``; ``together`` combines numbers of a batch."""
+    """Warning of one code. `counted` puts a number into ``sentence``. The warning applies if the
+    number is larger than ``above``. ``together`` combines the numbers of a batch."""
 
     sentence: str
     above: float = 0
@@ -289,7 +289,7 @@ NOT_FINITE = ("nonfinite-targets", "nonfinite-scores", "nonfinite-predictions")
 
 
 def sentences(notes: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return a pair for each code in ``notes``: its sentence, and whether it applies anywhere."""
+    """Return for each code in ``notes`` its sentence, and if it applies anywhere in a batch."""
     listed = []
     for code, (sentence, above, together) in TABLE.items():
         if code in notes:
@@ -300,7 +300,7 @@ def sentences(notes: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def all_finite(notes: Notes) -> Bool[Array, ""]:
-    """Return whether all inputs are finite, by ``notes``; if not, p-value and estimate are NaN."""
+    """Return whether all inputs are finite, by ``notes``; else p-value and estimate are NaN."""
     none = jnp.zeros((), int)
     return sum((notes.get(code, none) for code in NOT_FINITE), none) == 0
 
@@ -315,7 +315,7 @@ def codes(sentences: Iterable[str]) -> list[str]:
 
 
 def pointer(sentences: Iterable[str]) -> list[str]:
-    """Return one line on where the codes are explained, as a list; [] if there are no codes."""
+    """Return a list of one line that says where codes are explained; [] if there are no codes."""
     listed = codes(sentences)
     return [f"  explained: python -m jaxcal explain {' '.join(listed)}"] if listed else []
 
@@ -329,9 +329,9 @@ def explanations() -> dict[str, str]:
 
 
 def memory(rows: Any, order: Any = None) -> Any:
-    """Return the lag-one correlation, [..], of rows [.., n, p] if above 3 standard errors, else 0.
-    It is also 0 if a column of ``order`` [n, q], such as the targets, is sorted, since sorting
-    explains the correlation. The result is a NumPy array if ``rows`` is."""
+    """Return the lag-one correlation [..] of rows [.., n, p], or 0 if it is below 3 standard
+    errors. It is also 0 if a column of ``order`` [n, q], such as the targets, is sorted, since
+    sorting explains the correlation. The result is a NumPy array if ``rows`` is."""
     gaps = rows - rows.mean(-2, keepdims=True)
     size = abs(gaps).max((-2, -1), keepdims=True)
     gaps = gaps / (size + (size == 0).astype(gaps.dtype))  # so that squares do not overflow
@@ -344,7 +344,7 @@ def memory(rows: Any, order: Any = None) -> Any:
 
 
 def apart(lag: float) -> int:
-    """Return the least number of steps t after which a correlation lag^t is below `CORRELATED`."""
+    """Return the least number of steps t such that the correlation lag^t is <= `CORRELATED`."""
     return math.ceil(math.log(CORRELATED) / math.log(min(max(lag, 1e-6), 1 - 1e-6)))
 
 

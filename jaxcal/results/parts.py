@@ -49,7 +49,7 @@ class Means(NamedTuple):
 
 
 def tells(means: Means | None) -> TypeGuard[Means]:
-    """Return whether all limits are finite; only then is each mean an error of its coordinate."""
+    """Return whether all limits are finite; otherwise means do not identify wrong coordinates."""
     return means is not None and bool(np.all(np.isfinite([means.low, means.high])))
 
 
@@ -60,16 +60,16 @@ class Coordinates(NamedTuple):
     between predictions counts as spread. Each has its own Holm correction. Spreads and correlations
     are corrected for shifts, and correlations for spreads (`jaxcal.moments.attribution`).
 
-    These `Means` are **exact for Gaussian predictions**: normal distributions, or scores that are
-    linear in the target as far as nodes and targets show. Shifts are also exact for predictions
+    These `Means` are **exact for Gaussian predictions**: normal distributions, or predictions whose
+    scores are linear in the target at all nodes and targets. Shifts are also exact for predictions
     with known means: Laplace distributions, mixtures, independent coordinates with numpyro's
-    ``mean`` and ``variance``. Otherwise spreads, correlations and all limits are NaN, and p-values
-    of shifts test whether the mean in ``marginal_mean`` is 0. It is 0 under calibration, and may
-    be nonzero for **any** error: such a p-value does not identify a coordinate.
+    ``mean`` and ``variance``. For others, spreads, correlations and all limits are NaN, and
+    p-values of shifts test whether the mean in ``marginal_mean`` is 0. This mean is 0 under
+    calibration, but **any** error may change it: such a p-value does not identify a coordinate.
 
-    ``estimate``, ``p_value``, ``p_adjusted`` and ``contributions`` describe d parts of the result's
-    estimate, one for each coordinate. A part tests its coordinate **given the others**, for
-    any predictions, and may be large because of an error in a dependent coordinate.
+    ``estimate``, ``p_value``, ``p_adjusted`` and ``contributions`` split the result's estimate into
+    d parts, one per coordinate, for any predictions. A part tests its coordinate **given the
+    others**. It may be large because of an error in a dependent coordinate.
 
     Attributes:
         estimate: Parts of the estimate, [d]; they sum to the result's estimate.
@@ -102,7 +102,7 @@ class Coordinates(NamedTuple):
 
 
 class Parts(eqx.Module):
-    """Evidence for each named alternative of a test; all use the same random signs of the null.
+    """Evidence for each named alternative of a test, with the same random signs for each.
 
     Attributes:
         names: Names of the c alternatives.
@@ -121,19 +121,19 @@ class Table(eqx.Module):
     """Shift and spread of each coordinate, along each feature; correlations and tails.
 
     Shifts are predicted (claimed) minus actual means, in claimed deviations, positive if too high.
-    Spreads are logarithms of claimed over actual deviations, negative if too narrow. The
-    first column holds average effects over all predictions; the others their slopes per standard
-    deviation of a feature: of the claimed centre of the coordinate, of the logarithm of its claimed
-    scale, or of an input. For predictions that are not Gaussian, effects are in normal scores of
-    ranks. Ranks among 97 weighted points make large errors of spread look smaller: .52 for half the
-    right width, 2.7 for three times it. For ranks among draws this is corrected. Features are
-    used one by one, so correlated features show each other's effects. A shift of a skewed
-    prediction may show as a spread of the same coordinate, and a trend of the spread as an average
-    spread of that coordinate; other coordinates are not affected.
+    Spreads are logarithms of claimed over actual deviations, negative if too narrow. The first
+    column holds average effects over all predictions. The others hold slopes per standard deviation
+    of a feature: of the claimed centre of the coordinate, of the logarithm of its claimed scale, or
+    of an input. For predictions that are not Gaussian, effects are in normal scores of ranks. Ranks
+    among 97 weighted points make large spread errors look smaller: a width of half the right one
+    shows as .52, of 3 times as 2.7. For draws this is corrected. Features are used one by one, so
+    correlated features show the effects of each other. A shift of a skewed prediction may show as a
+    spread of the same coordinate, and a trend of the spread as an average spread of that
+    coordinate; other coordinates are not affected.
 
     Correlations are those of normal scores, claimed minus actual. Tails are the logarithm of the
     mean absolute normal score over its standard deviation, minus the value for a normal variable:
-    positive if tails are claimed too heavy. Both are averages only, and not computed for streams.
+    positive if tails are claimed too heavy. Both have averages only; streams have neither.
 
     Attributes:
         rows: Names of the r rows: d shifts, d spreads, d (d - 1) / 2 correlations, and d tails.
