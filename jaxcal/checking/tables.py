@@ -247,8 +247,7 @@ def _one_column(
     if chosen:
         stated = [label for label in seen if label == chosen[0]]
     else:
-        ends = [(label, label.split()) for label in seen if not label.isdecimal()]
-        stated = [label for label, end in ends if end in (words[-len(end) :], words[: len(end)])]
+        stated = [label for label in seen if not label.isdecimal() and _is_of(words, label.split())]
     if not stated and None not in truths and len(truths) == len(seen):
         one = TRUTH.get(chosen[0]) if chosen else "1"
         unclear = not OTHERS.isdisjoint(words) or (words[-1:] or ["1"])[0].isdecimal()
@@ -261,6 +260,14 @@ def _one_column(
             f"'{names[0]}'; {REMEDY}"
         )
     return [0], {label: int(label in stated) for label in seen}
+
+
+def _is_of(words: list[str], label: list[str]) -> bool:
+    """Return whether a name begins or ends in the words of a label, and does not negate it."""
+    k = len(label)
+    return (words[-k:] == label and OTHERS.isdisjoint(words[:-k])) or (
+        words[:k] == label and OTHERS.isdisjoint(words[k:])
+    )
 
 
 def _classes(

@@ -220,7 +220,12 @@ def paired(
         if variables is None:
             raise ValueError("thetas: got a dict, but the draws have no names: pass both as arrays")
         order = _same(variables, [str(name) for name in thetas])
-        parts = [checks.floats(thetas[name], f"thetas[{name!r}]") for name in thetas]
+        if names is not None and sorted(names) == sorted(order):
+            order, names = list(names), None
+        parts = [checks.floats(thetas[name], f"thetas[{name!r}]") for name in order]
+        for name, part in zip(order, parts, strict=True):
+            if (width := _width(draws, name)) != (columns := len(_columns([name], [part]))):
+                raise ValueError(f"thetas[{name!r}]: has {columns} columns, its draws have {width}")
         values = jnp.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)
         return as_draws(draws, order), values, names or _columns(order, parts)
     values = checks.floats(thetas, "thetas")
@@ -246,6 +251,12 @@ def _variables(draws: ArrayLike) -> list[str] | None:
     if isinstance(draws, list | tuple) and draws and all(hasattr(d, "posterior") for d in draws):
         return [str(name) for name in draws[0].posterior.data_vars]
     return None
+
+
+def _width(draws: Any, name: str) -> int:
+    """Return the number of columns of a variable: 1 for draws of shape [n, m]."""
+    values = draws[name] if isinstance(draws, Mapping) else draws[0].posterior[name]
+    return int(np.prod(np.shape(values)[2:], dtype=int))
 
 
 def _same(variables: Sequence[str], names: Sequence[str]) -> list[str]:

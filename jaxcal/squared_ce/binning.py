@@ -144,7 +144,7 @@ def _all_edges(bins: Bins, confidences: Float[Array, " n"]) -> tuple[Array, Arra
 
 def _quantile_edges(confidences: Float[Array, " n"], count: int) -> Array:
     """Return edges of ``count`` bins with about equally many confidences; ties share a bin."""
-    inner = jnp.quantile(confidences, jnp.arange(1, count) / count, method="higher")
+    inner = jnp.quantile(confidences, jnp.arange(1, count) / count, method="lower")
     ends = jnp.asarray([0.0, 1.0], confidences.dtype)
     return jnp.concatenate([ends[:1], inner.astype(confidences.dtype), ends[1:]])
 

@@ -22,6 +22,8 @@ BOTH = np.stack([1 - Q, Q], axis=1)
 ORDER = RANDOM.permutation(N)
 ANIMALS = np.array(["cat", "dog", "owl"])
 YES = np.array(["no", "yes"])
+NOT_DUE = np.array(["due", "not due"])
+WORDS = np.array(["paid", "default"])
 
 
 def table(names, *columns, sign=",", comma=False):
@@ -92,6 +94,8 @@ BINARY = {
     "one, of 1": ("a.csv", table("label|p_1", B, Q)),
     "one, True and False": ("a.csv", table("label|p", B.astype(bool), Q)),
     "one, yes and no": ("a.csv", table("label|p_yes", YES[B], Q)),
+    "one, of a word": ("a.csv", table("label|P(default)", WORDS[B], Q)),
+    "one, of a negated word": ("a.csv", table("label|p not due", NOT_DUE[B], Q)),
     "one, of no": ("a.csv", table("label|p_no", YES[B], 1 - Q)),
     "two": ("a.csv", table("label|0|1", B, BOTH)),
     "two, backwards": ("a.csv", table("label|1|0", B, BOTH[:, ::-1])),
@@ -117,6 +121,9 @@ DANGEROUS = {
     "one number": table("label|0", B, Q),
     "the probability of 0": table("label|p0", B, Q),
     "the probability of no": table("label|p_no", B, 1 - Q),
+    "the probability of not yes": table("label|P(not yes)", YES[B], 1 - Q),
+    "the probability of no default": table("label|no_default", WORDS[B], 1 - Q),
+    "the probability without default": table("label|default not", WORDS[B], 1 - Q),
     "a confidence": table("label|y_pred|confidence", B, Q > 0.5, np.maximum(Q, 1 - Q)),
     "a confidence alone": table("label|confidence", B, np.maximum(Q, 1 - Q)),
     "predicted classes": table("label|predicted", B, Q > 0.5),

@@ -333,14 +333,23 @@ def test_draws_and_parameters_are_aligned_by_name():
     assert float(by_dict.p_value) > 0.01
     by_names = sbi.check_draws(0, swapped, thetas, names=["wide", "narrow"])
     np.testing.assert_array_equal(by_names.ranks, by_dict.ranks)
+    shifted = named | {"narrow": named["narrow"] + 3}
+    reordered = sbi.check_draws(0, swapped, shifted, names=["narrow", "wide"])
+    assert reordered.statistics == ("distance", "narrow", "wide")
+    assert float(reordered.p_values[1]) < 1e-6 < 0.01 < float(reordered.p_values[2])
+    relabelled = sbi.check_draws(0, swapped, named, names=["broad", "slim"])
+    assert relabelled.statistics[1:] == ("broad", "slim")
+    np.testing.assert_array_equal(relabelled.ranks, by_dict.ranks)
     of_vector = sbi.check_draws(0, {"both": jnp.stack([wide, narrow], 2)}, {"both": thetas})
     assert of_vector.statistics[1:] == ("both[0]", "both[1]")
     np.testing.assert_array_equal(of_vector.ranks, by_dict.ranks)
+    exchanged = {"narrow": thetas, "wide": thetas[:, 0]}  # three columns, as the draws have
     for draws, values, names, message in (
         (swapped, thetas, None, "nothing says which column of thetas is which"),
         (swapped, thetas, ["wide", "slim"], "use the same names for both"),
         (swapped, {"wide": thetas[:, 0], "slim": thetas[:, 1]}, None, "use the same names"),
         (jnp.stack([wide, narrow], 2), named, None, "the draws have no names"),
+        ({"narrow": narrow, "wide": jnp.stack([wide] * 2, 2)}, exchanged, None, "its draws have 1"),
     ):
         with pytest.raises(ValueError, match=message):
             sbi.check_draws(0, draws, values, names=names)
