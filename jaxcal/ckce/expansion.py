@@ -242,7 +242,7 @@ def by_products(
     n = gram.shape[0]
     block_key, sign_key, null_key = jax.random.split(keys[0], 3)
     if ridge is None:
-        w, pairs = gram / n**2, n / (n - 1)
+        w, pairs = gram / float(n) ** 2, n / (n - 1)
         second = pairs * w * products
         first = 2 * jnp.sum(w * products, axis=1)
     else:

@@ -100,7 +100,7 @@ class DistanceResult(JudgedResult):
         """Number of observations; for grouped data, number of labels."""
         if self.counts is None:
             return self.predictions.shape[-1]
-        return round(float(jnp.sum(self.counts)))
+        return round(float(np.sum(np.asarray(self.counts, np.float64))))
 
     @property
     def effective(self) -> Array:

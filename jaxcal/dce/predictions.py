@@ -265,6 +265,8 @@ def _grouped(v: Array, targets: Any, weights: Any, counts: Any) -> Binary:
     if np.any((ones < 0) | (ones > labels)) or not labels.sum() > 0:
         raise ValueError("targets: with counts wanted numbers of labels 1, from 0 to their count")
     w = 1 if weights is None else np.asarray(_weights(weights, v))
+    if not np.sum(labels * w) > 0:
+        raise ValueError("weights: wanted one above 0 for a group that has labels")
     parts = ones / np.maximum(labels, 1), labels * w, labels
     return _normalized(v, *(jnp.asarray(part, v.dtype) for part in parts))
 

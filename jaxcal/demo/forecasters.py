@@ -187,7 +187,7 @@ def train(
     learned = (energy.layers, energy.center, energy.root)
     state = ((learned, optimizer.init(learned)), learned, jnp.asarray(jnp.inf, energy.root.dtype))
     (_, best, _), losses = jax.lax.scan(a_round, state, jax.random.split(training_key, rounds))
-    return Trained(_with(energy, best), jnp.argmin(losses[1]), *losses)
+    return Trained(_with(energy, best), jnp.nanargmin(losses[1]), *losses)
 
 
 def _with(energy: Energy, learned: tuple) -> Energy:

@@ -186,7 +186,7 @@ def _of_looks(
     predictions: Any,
     targets: Array,
 ) -> tuple[Array, Array]:
-    """Return the mean and the variance of V (`rare_targets`), for a kernel of constant k(y, y)."""
+    """Return the mean and the variance of V (see `rare_targets`), from `LOOKS` redrawn sets."""
     frame, means = prepared.frame, statistic.means
     observed = featured.features.residual
     assert isinstance(frame, Frame)
@@ -196,15 +196,17 @@ def _of_looks(
     def first(ys: Array, distribution: Features) -> Array:
         return means.first(jax.tree.map(lambda leaf: leaf[None], distribution), ys[None])[0, 0]
 
-    def off(key: Key) -> Array:
+    def sums(key: Key) -> tuple[Array, Array]:
         ys = redraw(key, predictions, targets)[1]
         points = frame.view(predictions, ys, scores=False).points
-        return 2 * jnp.sum(squared_norms - jax.vmap(first)(points, observed.distribution))
+        ones = jax.vmap(lambda y: means.gram(y[None], y[None])[0, 0])(points)
+        off = squared_norms - jax.vmap(first)(points, observed.distribution)
+        return jnp.sum(ones - squared_norms), 2 * jnp.sum(off)  # the second has mean 0
 
     squared_norms = means.own(observed.distribution)
-    ys = observed.ys[:1]
-    mean = jnp.sum(means.gram(ys, ys)[0, 0] - squared_norms)
-    return mean, jnp.mean(jax.lax.map(off, jax.random.split(key, LOOKS)) ** 2)
+    values, off = jax.lax.map(sums, jax.random.split(key, LOOKS))
+    mean = jnp.mean(values)
+    return mean, jnp.mean((values - mean + off) ** 2)
 
 
 def kernel_residual(pairwise: Pairwise) -> KernelResidual | None:

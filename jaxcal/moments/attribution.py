@@ -124,7 +124,7 @@ def student_p_value(estimate: Array, error: Array, degrees: Any) -> Array:
     degrees = jnp.asarray(degrees, estimate.dtype)
     t2 = (estimate / jnp.where(error > 0, error, 1)) ** 2
     p = betainc(degrees / 2, jnp.asarray(0.5, estimate.dtype), degrees / (degrees + t2))
-    return jnp.where(error > 0, p, jnp.where(jnp.isnan(t2), jnp.nan, 1.0))
+    return jnp.where(error > 0, p, jnp.where(jnp.isnan(t2 + error), jnp.nan, 1.0))
 
 
 def student_quantile(probability: Scalar | float, degrees: Array) -> Array:

@@ -268,7 +268,7 @@ def season(errors: Float[Array, "n q"]) -> Int[Array, ""]:
     bartlett = 1 + 2 * jnp.sum(jnp.where((lags > 0) & (lags <= last[None]), r**2, 0), axis=0)
     pairs = (n - lags).astype(errors.dtype)
     varying = (_products(gaps**2) - products**2 / pairs) / _or_one(products[:1]) ** 2
-    variance = bartlett[None] * jnp.maximum(varying, pairs / n**2)
+    variance = bartlett[None] * jnp.maximum(varying, pairs / float(n) ** 2)
     beyond = (lags > last[None]) & (lags <= n // 2)
     sizes = jnp.max(jnp.where(beyond, r / jnp.sqrt(variance), 0), axis=1)
     moving = at_least(jnp.sum(products[0] > 0).astype(r.dtype), 1)

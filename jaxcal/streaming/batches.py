@@ -3,23 +3,35 @@
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import numpy as np
 from jaxtyping import PyTree
 
 from jaxcal.read import checks
 
 
 class ShardBatch(tuple):
-    """A batch from a file. ``shard`` is the name, size and checksum of the file as one text; the
-    first ``filler`` rows are padding and do not count."""
+    """A batch from a file. ``shard`` is the name, size and checksum of the file as one text;
+    ``size`` is the largest number of rows of a batch."""
 
     shard: str
-    filler: int
+    size: int
 
     @classmethod
-    def of(cls, shard: str, *parts: Any, filler: int = 0) -> "ShardBatch":
+    def of(cls, shard: str, size: int, *parts: Any) -> "ShardBatch":
         batch = cls(parts)
-        batch.shard, batch.filler = shard, filler
+        batch.shard, batch.size = shard, size
         return batch
+
+    def padded(self) -> tuple[tuple[Any, ...], int]:
+        """Return the batch after copies of its first row, and the number of copies. Its length is
+        ``size``, or the least half, quarter, .. of it that suffices: few programs are compiled."""
+        n, length = len(self[1]), self.size
+        while length // 2 >= n:
+            length //= 2
+        rows = np.maximum(np.arange(n - length, n), 0)
+        filled = jax.tree.map(lambda array: array[rows], tuple(self)) if n < length else self
+        return tuple(filled), length - n
 
 
 def array_batches(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
@@ -83,10 +95,10 @@ def remaining(
                     f"changed: put them back, or start without the state"
                 )
             shards = (*shards, shard) if shard else shards
-        filler = getattr(batch, "filler", 0)
-        if done and done >= len(batch[1]) - filler:
-            done -= len(batch[1]) - filler
+        if done and done >= len(batch[1]):
+            done -= len(batch[1])
         else:
+            batch, filler = batch.padded() if isinstance(batch, ShardBatch) else (batch, 0)
             yield number, batch, filler + done, shards
             done = 0
     if done:

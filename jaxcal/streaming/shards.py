@@ -36,9 +36,10 @@ class Shards:
     A shard is a file, or several .npy files. Pyarrow reads Parquet and CSV files (also .csv.gz),
     NumPy .npz and .npy. Subfolders are read too; one named like ``day=1/`` adds a column ``day``. A
     batch never spans two shards. States record the name, size and checksum of each shard, so that a
-    resumed pass refuses other shards; for the checksum each shard is read twice. Copies of rows pad
-    the last batch of a shard, which saves compilations. `StreamedTest.run` does not count these
-    copies. After a pass, ``left_out`` counts the rows left out, and ``fault`` describes the first.
+    resumed pass refuses other shards; for the checksum each shard is read twice.
+    `StreamedTest.run` pads the last batch of a shard with copies of a row that do not count, which
+    saves compilations. After a pass, ``left_out`` counts the rows left out, and ``fault`` describes
+    the first.
 
     Args:
         path: A folder, a file, or (for Parquet and CSV) a URI of ``pyarrow.fs``: s3://, gs://,
@@ -127,13 +128,7 @@ class Shards:
             if (twin := seen.setdefault(content, path)) != path:
                 raise BadFile(f"{path}: the same rows as in {twin}, which would count twice")
             for arrays in self._cut(self._usable(path)):
-                n = len(arrays[TARGETS])
-                length = self.size
-                while length // 2 >= n:
-                    length //= 2
-                rows = np.maximum(np.arange(n - length, n), 0)
-                filled = arrays if n == length else {k: a[rows] for k, a in arrays.items()}
-                yield ShardBatch.of(line, *batch_of(filled), filler=length - n)
+                yield ShardBatch.of(line, self.size, *batch_of(arrays))
             if self._state_of(path) != info:
                 raise BadFile(f"{path}: changed while it was read")
         whole = len(self.mine) == len(self.paths)  # a share may lack a rare class

@@ -15,7 +15,7 @@ from reference.nulls import Bound
 import jaxcal
 from jaxcal import Draws, skce_test
 from jaxcal.fit import redraws
-from jaxcal.kernels import Matern52
+from jaxcal.kernels import Linear, Matern52
 from jaxcal.nulls import Eigenvalues, HadamardWild, Redrawn, Wild
 from jaxcal.skce import skce
 from jaxcal.ucme import F, Signs, ucme_test
@@ -168,6 +168,18 @@ def test_the_bound_is_the_expected_number_of_rare_events():
         q = jnp.full(2000, count / 2000)
         result = skce_test(0, q, jnp.zeros(2000, int), null=Wild(9))
         assert bool(result.notes["rare-targets"]) == few
+
+
+def test_rare_targets_of_a_kernel_that_is_not_constant_do_not_depend_on_the_first_row():
+    """With k(y, y) = y^2, one row of small y^2 in the place of all left no mean: "cannot tell"."""
+    keys = jax.random.split(jax.random.key(0))
+    means = jax.random.uniform(keys[0], (200,)) + 1
+    ys = dist.Gamma(50 * means, 50.0).sample(keys[1])
+    order = jnp.argsort(jnp.abs(ys - jnp.mean(ys)))
+    for rows in (order, order[::-1]):
+        predictions = dist.Gamma(50 * means[rows], 50.0)
+        result = skce_test(1, predictions, ys[rows], target_kernel=Linear(), null=Wild(99))
+        assert not result.notes["rare-targets"]
 
 
 def test_what_cannot_be_sampled_is_refused():

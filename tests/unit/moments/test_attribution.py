@@ -10,7 +10,7 @@ from reference.given_others import given_others as reference
 from reference.nulls import Gamma
 
 import jaxcal
-from jaxcal.moments.attribution import faults
+from jaxcal.moments.attribution import faults, student_p_value
 from jaxcal.sbi.diagnosis import diagnose
 from jaxcal.sbi.report_text import sentences
 
@@ -121,6 +121,13 @@ def test_a_shift_and_a_wrong_spread_accuse_nothing_else(n):
         assert np.all(missed.sum(0) <= high), kind
     # given the other, the innocent is accused of the shift in most
     assert np.mean(np.asarray(of_reference.mean.p_adjusted)[:, 1] <= 0.05) > 0.5
+
+
+@pytest.mark.parametrize(("estimate", "error"), [(np.inf, np.nan), (1.0, np.nan), (np.nan, 1.0)])
+def test_a_p_value_without_an_error_is_nan(estimate, error):
+    p = [student_p_value(jnp.asarray(x), jnp.asarray(error), 5) for x in (estimate, 2.0)]
+    assert np.isnan(p[0])
+    assert np.isnan(p[1]) == np.isnan(error)
 
 
 def test_without_a_positive_variance_no_one_is_accused():

@@ -585,3 +585,10 @@ def test_seasons_are_looked_for_in_errors_not_in_targets(kind):
             predictions = jaxcal.Draws(3 * day[:, None] + rng.normal(size=(480, 50)))
         result = jaxcal.skce_test(0, predictions, ys, null=DependentWild(99))
         assert int(result.notes["season"]) == 24 * returns
+
+
+def test_a_season_of_a_long_series_is_found_in_float32():
+    """Beyond n = 46,340 the square of n is no 32-bit integer."""
+    with jax.enable_x64(False):
+        errors = jax.ShapeDtypeStruct((46_341, 1), jnp.float32)
+        assert jax.eval_shape(resampling.season, errors).shape == ()
