@@ -106,11 +106,11 @@ def kccsd_test(
             target by its prediction: u = M_p^-1 (y - c_p), with score M_p^T s_p. A wrong spread is
             then the same error for sharp and wide predictions. The centre c_p and scale M_p depend
             on the prediction alone; poor choices cost power but keep the level. The target kernel
-            acts on u, so target bandwidths that you set, and the detectable shift, are in units of
-            u; ``standardize`` only affects nodes and divergences. With ``coordinates`` scores and
-            gradients are multiplied by D_p instead of M_p^T, so that their coordinates are those of
-            the targets; D_p is the diagonal matrix of the standard deviations of M_p M_p^T, and
-            equals M_p^T if M_p is diagonal.
+            acts on u, so target bandwidths that you set are in units of u; ``standardize`` only
+            affects nodes and divergences. With ``coordinates``, let D_p be the diagonal matrix of
+            standard deviations of prediction p (the roots of the diagonal of M_p M_p^T). Scores and
+            gradients are then multiplied by D_p, not M_p^T, so that their coordinates are those of
+            the targets.
         features: `RandomFeatures(key, 100)` replaces the pairs by random features of the kernel, in
             linear time; with ``null=jaxcal.nulls.Eigenvalues()`` no draws are stored either.
         tile: Number of rows, and of columns, of each block of pairs that is computed at a time.
@@ -233,10 +233,10 @@ def moment_test(
             of a log density and a target that returns numbers (`jaxcal.moments.Moment`). The
             statistic is corrected for skewed values (`jaxcal.nulls.Sums.guarded`). If values are
             strongly skewed, small data sets are still rejected too often, and the result has a
-            warning. (At levels .05 and .01, 20 log gamma variables of shape .3 are rejected by
-            their scores with probability .080 and .034.) If all values of your own function have
-            one sign, as when a rare event did not occur, there is a verdict only if the probability
-            of this under calibration is at most .002.
+            warning. (Example: by its score, a calibrated log gamma model of shape .3 is rejected
+            at level .05 with probability .080 if n = 20.) All values of your own function may have
+            one sign, for example if a rare event did not occur. Then the verdict is "cannot tell",
+            unless calibrated predictions give such values with probability at most .002.
         **options: Options of `jaxcal.kccsd_test`: ``divergence``, ``base_measure``, ``whiten``,
             ``standardize``, ``level``, ``features``, ``tile`` and ``mesh``. Also
             ``prediction_kernel``, by default a Gaussian kernel plus a constant, which detects

@@ -51,7 +51,7 @@ class Coverage(Result):
         draws: Number m of draws from each prediction.
         level: Level of tests by these p-values, and of `band`.
         repeated: Number [] of observations that repeat an earlier target and its prediction. If
-            almost all targets occur several times, only the target needs to be equal.
+            almost all targets occur several times, the number that repeat an earlier target.
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")

@@ -239,8 +239,8 @@ def _test(
 
 
 class _Fit(NamedTuple):
-    """``pairwise``: kernel on predictions, which acts on ``features``. ``roots``: scale M of each
-    prediction, in the units of the targets; M M^T is the inverse of the curvature at a mode."""
+    """Kernel ``pairwise`` on predictions, its arguments ``features``, and ``roots``: the scale M of
+    each prediction in units of the targets. M M^T is the inverse of the curvature at a mode."""
 
     pairwise: Weighted
     features: WeightedFeatures

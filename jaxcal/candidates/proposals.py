@@ -63,9 +63,9 @@ class Mixtures(eqx.Module):
 def fitted(key: Key, log_densities: Any, nodes: Float[Array, "k d"], n: int) -> Mixtures:
     """Return n Gaussian mixtures fitted to n unnormalized densities by population Monte Carlo.
 
-    ``log_densities`` maps points [n, k, d] to values [n, k]. The first round weights the nodes as
-    draws of one normal distribution; later rounds weight k draws of the last mixture. Weights are
-    tempered to an effective sample size of at least k / 4. Cost: 3 n k log densities.
+    ``log_densities`` maps points [n, k, d] to values [n, k]. The first round computes importance
+    weights of the nodes, with a normal proposal; later rounds weight k draws of the last mixture.
+    Weights are tempered to effective sample size >= k / 4. Cost: 3 n k log densities.
     """
     k, d = nodes.shape
     # divided by powers of two, so that variances neither overflow nor underflow

@@ -284,8 +284,8 @@ def check(
 
     Returns:
         `CheckReport`, which prints a report; ``to_html(path)`` writes it with figures. If
-        the predictions can be repaired, the last line is the call of `jaxcal.repair`, with the gain
-        for three or more classes.
+        the predictions can be repaired, the last line is a call of `jaxcal.repair`. It states the
+        gain, too, if there are three or more classes and enough observations.
 
     Raises:
         ValueError: Shapes or values are wrong; the message names the argument.

@@ -52,9 +52,9 @@ def checked(
 def read(path: Path, columns: Sequence[str] = ()) -> Read:
     """Return predictions, targets, features, and a text on how the columns were read.
 
-    Features [n, q] describe the predictions of a file of scores that has no scores at nodes; for
-    other files they are None. ``columns`` select columns of a table; if empty, column names do
-    (`tables.classes_of`). The text is also printed to stderr. BadFile if the file is unusable.
+    Features [n, q] are the array "features" of a file of scores, or None. ``columns`` select the
+    columns of a table; if empty, `tables.classes_of` selects columns by their names. The text is
+    also printed to stderr. BadFile if the file is unusable.
     """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])

@@ -167,8 +167,8 @@ def _labels(name: str, entries: np.ndarray) -> list[str]:
 def _chosen(
     columns: list[Column], chosen: Sequence[str]
 ) -> tuple[Column, list[Column], list[Column], list[str]]:
-    """Return the label column, the probability columns, [] and the class of each probability
-    column, as the caller chose them; [] stands for no columns of predicted classes."""
+    """Return (label column, probability columns, [], their classes), as the caller chose them. The
+    third entry, for columns of predicted classes, is always empty."""
     by_class = {}
     for text in chosen:
         key, equals, name = text.partition("=")
@@ -188,8 +188,8 @@ def _chosen(
 def _roles(
     columns: list[Column],
 ) -> tuple[Column, list[Column], list[Column], list[str]]:
-    """Return the label column, the probability columns, the columns of predicted classes, and [],
-    as determined by names and entries; [] means that the caller chose no classes."""
+    """Return (label column, probability columns, columns of predicted classes, []), as determined
+    by names and entries. The last entry is empty, because the caller chose no classes."""
     labels = [column for column in columns if is_label(column[0])]
     rest = [column for column in columns if all(column is not label for label in labels)]
     rest = [column for column in rest if not _identifies(*column)]
@@ -241,8 +241,8 @@ def _must_be_numbers(columns: list[Column]) -> None:
 def _one_column(
     names: list[str], seen: list[str], chosen: list[str]
 ) -> tuple[list[int], dict[str, int]]:
-    """Return [0], and a dict from labels ``seen``: 1 for the label whose probability the column
-    holds, 0 for the other. Unreadable if this label is unclear. Arguments: as in `_classes`."""
+    """Return ([0], {label: 1 or 0}) for a single column of probabilities: 1 for the label whose
+    probability it is. Unreadable if this label is unclear. The arguments are as in `_classes`."""
     words, truths = _tokens(names[0]), {TRUTH.get(label) for label in seen}
     if chosen:
         stated = [label for label in seen if label == chosen[0]]
@@ -305,9 +305,9 @@ def _classes(
 
 
 def _readings(names: list[str]) -> list[list[str]]:
-    """Return possible lists of classes: the names, in full or without the words that all share at
-    the start, at the end, or both. Also 0, 1, .., if no name has a digit and the names are all
-    equal, or are at least three in alphabetical order."""
+    """Return possible lists of classes: the column names, in full or without their common words at
+    the start, at the end, or both. If no name has a digit, 0, 1, .. is possible in two cases: all
+    names are equal; or there are three or more names, in alphabetical order."""
     words = [_tokens(name) for name in names]
     head, tail = _alike(words), _alike([each[::-1] for each in words])
     cut = [

@@ -1,11 +1,11 @@
-r"""Compute CKCE of distributions, draws, and densities known up to their constants.
+r"""Compute CKCE of distributions, draws, and unnormalized densities.
 
 The residual of an observation is :math:`\ell(y, \cdot) - E_{Z \sim p}\, \ell(Z, \cdot)`, with
-:math:`\ell` the kernel on targets, or, for a density known up to its constant, the Stein feature of
-its score at the target, in units of the predicted spread. For a calibrated model either residual
-has mean 0 given the prediction. If the expectation is a mean of S draws, their noise adds to CKCE
-about 1 / S of the mean of CKCE for a calibrated model. All models have the same kernels, distance,
-bandwidth and ridge (`compared`).
+:math:`\ell` the kernel on targets. For an unnormalized density it is the Stein feature of the score
+at the target, in units of the predicted spread. Both have mean 0 given the prediction of a
+calibrated model. If S draws estimate the expectation, their noise raises CKCE by about c / S, where
+c is the mean CKCE of a calibrated model. All models have the same kernels, distance, bandwidth and
+ridge (`compared`).
 """
 
 from dataclasses import replace

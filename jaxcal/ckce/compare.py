@@ -42,19 +42,19 @@ def compare(
     does not use its own residual. This measure needs no bandwidth, ridge or rank. It detects errors
     that a linear recalibration would correct, such as over- and underconfidence and wrong
     frequencies of classes. It is 0 for a calibrated model, but also for errors that are not linear
-    in the predictions. For distributions, draws and densities known up to a constant, the
-    probabilities are P(y <= t-quantile) for each coordinate and ten t. Then the regressors are the
-    predicted centre and log scale, so that different kinds of models can be compared, and targets
-    are ranked among one half of a model's draws. The bias of few draws is mostly corrected: the
-    squared error is within 2 % from 80 draws on. For a wrong model the squared error may be too
-    small by up to 7 % with 40 draws, and by up to 24 % with 24 draws.
+    in the predictions. For distributions, draws and unnormalized densities, the probabilities are
+    P(y <= t-quantile), for each coordinate and ten levels t. The regressors are then the predicted
+    centre and log scale, so models of different kinds can be compared. Half of a model's draws rank
+    the targets; the other half estimate centre and scale. The bias of few draws is mostly
+    corrected: with 80 draws or more, the squared error is within 2 %. For a wrong model it may be
+    too small by up to 7 % with 40 draws, and by up to 24 % with 24 draws.
     The measure "ckce" is the CKCE of Moskvichev and Sejdinovic, for predictions of any kind.
     The measure "skce" is the squared kernel calibration error of `jaxcal.skce_test`, also for any
     kind: the mean over pairs of observations of k(q, q') times the inner product of their
     residuals. For classes sqrt(SKCE / 2) is at most the root mean square error of the
-    probabilities, if no k(q, q) exceeds 1. Errors of opposite signs at similar predictions cancel,
-    so a model looks better if its predictions differ by less than the common bandwidth. Compare
-    values of CKCE and SKCE, which have no unit, only between models with the same kernels.
+    probabilities, if no k(q, q) exceeds 1. Errors of opposite signs cancel at predictions that are
+    closer than the bandwidth, so SKCE understates the errors of models with such predictions. CKCE
+    and SKCE have no unit; compare their values only between models with the same kernels.
 
     Intervals of values invert a test of each value and are never negative. Intervals of differences
     are simultaneous: in simulations at level 95 % all differences were in their intervals in at

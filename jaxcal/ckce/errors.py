@@ -12,10 +12,10 @@ dominates for a calibrated model. A value T is tested by draws of
 b_j`; intervals invert these tests. `jaxcal.ckce.probability` and `jaxcal.ckce.expansion` compute an
 `Error` for each model; `judged` compares them.
 
-Rare labels may not occur among the observations. So a model is called worse only if its own test,
-by labels drawn from its predictions, rejects it too. The estimated noise must not be 0 if all
-residuals are 0. So four residuals of uniformly drawn labels are added to the second sum, as in the
-interval of Agresti and Coull. If the fit leaves no residuals, they are also added to the first sum.
+Rare labels may not occur among the observations. So a model is called worse only if a second test,
+by labels drawn from its predictions, rejects that it is calibrated. If all residuals are 0, the
+estimated noise must not be 0. So four residuals of uniformly drawn labels are added to the second
+sum, as in the interval of Agresti and Coull, and to the first sum if the fit leaves no residuals.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class Error(NamedTuple):
         estimate: Squared error with the products of observations with themselves, [].
         value: Squared error without these products, [].
         slope: Variance of the first sum per unit of the true value, [].
-        first: Sum of l over each block, [k], of total 0; l_i is estimated without residual i.
+        first: Sums of l over the blocks, [k]; their total is 0. The fit in l_i omits residual i.
         second: Inner products of the sums of b over two blocks, [k, k]; the diagonal is 0.
         terms: Draws of the second sum with random signs, from `signs`, [b].
         null: Draws of ``value`` for a calibrated model, [b].

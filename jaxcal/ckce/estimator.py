@@ -107,9 +107,9 @@ def ckce(
         targets: Classes 0, .., m - 1, [n]; or values, [n] or [n, d].
         key: Random key, required for predictions other than class probabilities.
         given: Further variables to condition on, [n] or [n, a]: the kernel on predictions is
-            multiplied by ``given_kernel``. (If ``given`` are group numbers and the kernel is
-            `Equal`, ``contributions`` of n_g members of a group add up to the CKCE of the group at
-            ridge ``ridge`` n / n_g.) For class probabilities only, like ``similarity``, `LowRank`.
+            multiplied by ``given_kernel``. For group numbers and the kernel `Equal`, the sum of the
+            ``contributions`` of the n_g members of a group is the CKCE of this group with ridge
+            ``ridge`` n / n_g. (`LowRank`, ``given``, ``similarity``: for class probabilities only.)
         given_kernel: Kernel on ``given``; an unset bandwidth is set to the median distance.
         solver: `Exact`, or `LowRank` for more than about 10,000 observations.
         prediction_kernel: As in `jaxcal.compare`.

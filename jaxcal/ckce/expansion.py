@@ -13,8 +13,8 @@ With :math:`A = E \hat A`,
           + \tfrac1{n^2} \sum_{i, j} \langle A^{-1} \xi_i, A^{-1} \xi_j \rangle
           + \text{rest},
 
-where the code omits i = j. The rest, due to :math:`\hat A - A`, is 0 given the predictions of a
-calibrated model. Otherwise it is smaller than the first sum by a factor n^(-1/2).
+where the code omits i = j. The rest is due to :math:`\hat A - A`. It is 0 for a calibrated model if
+predictions are taken as fixed. For other models it is about n^(-1/2) times the first sum.
 
 SKCE is the squared norm of the mean :math:`\mu` of :math:`\phi_i r_i^\top`, the limit of
 :math:`\lambda^2` CKCE for large ridges: A is replaced by 1, the rest is 0, and
@@ -132,9 +132,9 @@ def by_features(
     """Return the `Error` of CKCE, or of SKCE if ``ridge`` is None, and the trace of F F^T, [].
 
     F [n, r] are the ``features``; F F^T is the Gram matrix. A first pass computes F^T F and, for
-    CKCE, its eigenvectors V. A second pass uses F V: in it A = F^T F + sum(weights) ridge I is
-    diagonal, and the product of an observation with itself costs O(r). ``keys``: one for blocks and
-    draws, one for `signs`. ``weights`` are 0 or 1.
+    CKCE, its eigenvectors V. A second pass uses F V in place of F, which makes the matrix
+    A = F^T F + sum(weights) ridge I diagonal. ``keys``: one for blocks and draws, one for `signs`.
+    ``weights`` are 0 or 1.
     """
     n = points.shape[0]
     sums = normal_equations(features, points, residuals, weights, side=min(n, TILE))
@@ -182,12 +182,12 @@ def summed(
     r"""Return sums over k blocks, inner products of the blocks' second influences [k, k], and draws
     of the value for a calibrated model.
 
-    ``parts(*rows)`` returns w [n, r], e [n, p] and further arrays [n]. The outer product of w_i and
-    e_i is the second influence of observation i. Sums over blocks, [k], are those of the further
-    arrays. ``rows``: points, residuals, added residuals, weights. ``drawn``: see `Noise`. ``keys``:
-    for blocks, and for draws. Up to `BLOCKS` observations are a block each. More are assigned to
-    blocks at random. Then labels are drawn once, and each draw of the value multiplies the blocks
-    by normal numbers. Memory 2 k r p + 2 k^2 beyond the data.
+    ``parts(*rows)`` returns w [n, r], e [n, p] and further arrays [n], of which the sums over
+    blocks, [k], are returned. The second influence of observation i is the outer product of w_i and
+    e_i. ``rows``: points, residuals, added residuals, weights. ``drawn``: see `Noise`. ``keys``:
+    for blocks, and for draws. If n <= `BLOCKS`, each observation is a block. Otherwise blocks are
+    random and labels are drawn once; each draw of the value multiplies the blocks by normal
+    numbers. Memory 2 k r p + 2 k^2 beyond the data.
     """
     deal_key, null_key = keys
     if rows[0].shape[0] <= BLOCKS:

@@ -365,11 +365,11 @@ def _error(
 
 
 def extrapolated(at: Callable[[Array], Events], ranks: Ranked) -> Float[Array, "n p"]:
-    """Return the values of ``at`` (such as `residuals`) for ranks among infinitely many points.
+    """Return values of ``at``, such as `residuals`, extrapolated to infinitely many points.
 
-    Ranks among m points have a bias of O(1 / m), by which wrong predictions look less wrong. Ranks
-    among half of the points have twice this bias. So the result is 2 at(ranks) - at(ranks by half),
-    up to O(m^-2). It is at(ranks) for levels that half of the points do not resolve.
+    Ranks among m points have a bias of O(1 / m), by which wrong predictions look less wrong. Half
+    of the points give twice this bias. So 2 at(ranks) minus the mean of ``at`` over both halves has
+    bias O(m^-2). At levels too near 0 or 1 for m / 2 points, the result is at(ranks).
     """
     plain, levels = at(ranks.coordinates)
     halves = (at(ranks.halves[:, 0])[0] + at(ranks.halves[:, 1])[0]) / 2
@@ -378,7 +378,7 @@ def extrapolated(at: Callable[[Array], Events], ranks: Ranked) -> Float[Array, "
 
 
 def inside(ranks: Float[Array, "n d"]) -> Events:
-    """Return `Events`, whether ranks are in the central 90 %, [n, d], and the level .05, [d]."""
+    """Return whether ranks are in [.05, .95], [n, d], and the probability .05 of each tail, [d]."""
     d = ranks.shape[1]
     within = jnp.abs(ranks - 0.5) <= CENTRAL / 2
     return within.astype(ranks.dtype), jnp.full(d, (1 - CENTRAL) / 2, ranks.dtype)

@@ -304,7 +304,7 @@ class Comparison(Result):
         return sentences({"one-class": one_class}) + of_each
 
     def _why(self, k: int) -> str:
-        """Return the sentence that says why model k has no value, from the counts."""
+        """Return the sentence that says why model k has no value."""
         says = f"not a number for {self.names[k]}, which is left out of the others' ranking: "
         if count := int(self.nonfinite_predictions[k]):
             return says + f"{count} of its predictions are NaN or infinite [nonfinite-predictions]"

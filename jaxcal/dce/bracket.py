@@ -70,10 +70,10 @@ INTERVALS_MOST = 20_000  # most different predictions for which `_best` is calle
 
 
 class Measures(NamedTuple):
-    """Measures of ordered data. ``mean`` is the absolute mean residual, ``ece`` the unbinned
-    ECE, ``random`` the `SurrogateCE.random`, ``groups`` the mean of |v - mean label of its
-    group|, and ``lower`` a lower and an upper bound of the lower distance. Other fields are
-    calibration errors."""
+    """Measures of ordered data. ``mean``: absolute mean residual. ``ece``: unbinned ECE.
+    ``random``: see `SurrogateCE`. ``groups``: mean of |v - mean label in the group of v|, for
+    `label_free_groups`. ``lower``: two bounds of the lower distance, from below and from above.
+    Other fields are calibration errors."""
 
     mean: Scalar
     ece: Scalar
