@@ -101,8 +101,8 @@ class Measures(NamedTuple):
 
 
 def measures_of(data: Ordered, accuracy: float | int, bins: int) -> tuple[Measures, Vector]:
-    """Return the `Measures`, and the witness [n] of the smooth error (`SmoothCE`) in the original
-    order. ``accuracy`` and ``bins`` are as in `distance_from_calibration`."""
+    """Return all measures of the data, and the witness of the smooth error, [n], in the original
+    order (`SmoothCE`). ``accuracy`` and ``bins`` are as in `distance_from_calibration`."""
     traced = any(isinstance(leaf, Tracer) for leaf in data)
     bins = checks.integer(bins, "bins")
     distribution, atom = data, None

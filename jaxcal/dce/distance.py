@@ -119,8 +119,8 @@ class DistanceResult(JudgedResult):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Return a size or flag of each possible problem, by warning code; 0 or False: no problem.
-        For ``notion="class-wise"`` each value is the largest of all classes."""
+        """Return a dict from warning codes to numbers or flags; 0 or False means "no problem". For
+        ``notion="class-wise"`` each value is the largest of all classes."""
         if self.batch_shape:
             members = range(len(self.p_value))
             every = [jax.tree.map(lambda leaf, k=k: leaf[k], self).notes for k in members]
@@ -266,8 +266,8 @@ def distance_from_calibration(
         `DistanceResult`. Under jit, NaN in the data gives NaN everywhere.
 
     Cost: a sort of n observations, and O(m log m) for m different predictions (under jit m = n).
-    The best intervals take O(m^2) and are left out if m > 20,000. Each of ``n_draws`` draws is of
-    min(m, 8192) groups or, with weights, of n labels.
+    The interval calibration error takes O(m^2) and is left out if m > 20,000. Each of ``n_draws``
+    draws is of min(m, 8192) groups or, with weights, of n labels.
 
     Source: Blasiok et al. (2023), Theorems 6.2, 6.11, 7.3 and 8.5 and eq. 5, with sharper
     constants.

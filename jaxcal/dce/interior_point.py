@@ -5,12 +5,12 @@ r"""Solve the linear program of the lower distance by an interior-point method o
 
 Variables a, b are dual functions for labels 0 and 1 at positions u; g are the gaps of u, and p^0,
 p^1 the masses of the labels. The bounds -1 exclude no optimum. The number of steps is fixed, for
-jit and vmap. The Newton matrix is block tridiagonal with 2 x 2 blocks: E_i couples neighbours, and
-C_i is a diagonal block without its couplings. Block elimination starts with T_1 = C_1:
+jit and vmap. The Newton matrix has 2 x 2 blocks: C_i + E_{i-1} + E_i on the diagonal, and -E_i next
+to it. Block elimination has the pivots T_i + E_i, with T_1 = C_1 and
 
 .. math:: T_{i+1} = C_{i+1} + (E_i^{-1} + T_i^{-1})^{-1}
 
-All terms are positive definite, so sums lose no digits. Determinants of blocks have a lower bound.
+All terms are positive definite, so no digits cancel. Determinants have a positive floor.
 Source: Blasiok et al. (2023), eq. 21; Mehrotra (1992).
 """
 
@@ -42,7 +42,7 @@ class Parts(NamedTuple):
 
 
 class ChainProgram(NamedTuple):
-    """Program: ascending ``u`` [m], ``gaps`` [m - 1] > 0, ``masses`` [m, 2] of labels 0 and 1."""
+    """Linear program: positions ``u`` [m], their ``gaps`` > 0, and ``masses`` of labels 0 and 1."""
 
     u: Vector
     gaps: Vector
@@ -55,8 +55,9 @@ class ChainProgram(NamedTuple):
 
 
 class ChainSolution(NamedTuple):
-    """Dual functions ``a``, ``b`` [m]. ``at`` [m]: masses of calibrated predictions u in the best
-    coupling. ``gap`` []: complementarity, plus the error of the coupling's mass constraints."""
+    """Solution of a `ChainProgram`. ``a`` and ``b`` [m] are the dual functions. ``at`` [m] are the
+    masses of the calibrated predictions u in the best coupling with the data. ``gap`` [] is the
+    sum of slack times multiplier, plus the absolute errors of the mass constraints."""
 
     a: Vector
     b: Vector
@@ -159,8 +160,8 @@ def _longest(x: Parts, dx: Parts) -> Scalar:
 
 
 def _best(program: ChainProgram, point: PyTree, old: PyTree) -> PyTree:
-    """Return ``old``, the pairs (minus the objective, (a, b)) and (``gap``, ``at``), where a pair
-    is replaced by that of ``point`` if the latter has a smaller first entry."""
+    """Return the best values so far: the pairs (minus the objective, (a, b)) and (``gap``, ``at``).
+    Each pair is taken from ``old`` or ``point``, whichever has the smaller first entry."""
     z, slack, price = point
     deviation = jnp.sum(jnp.abs(program.masses - _columns(program, price)))
     offers = (

@@ -95,7 +95,7 @@ def boxcars(v: Vector, rho: Vector, widths: Float[Array, " k"]) -> Float[Array, 
 
 
 def _resolved(widths: Array) -> Array:
-    """Return ``widths``, at least tiny^1/2, so that products with residuals do not underflow."""
+    """Return ``widths``, at least the root of the smallest normal number, to avoid underflow."""
     return at_least(widths, float(jnp.finfo(widths.dtype).tiny) ** 0.5)
 
 
@@ -106,7 +106,7 @@ def _padded(v: Vector, rho: Vector) -> tuple[Array, Array]:
 
 
 def _gap(last: Array, was_shifted: Array, now: Array, shifted: Array, w: Array) -> Array:
-    """Return now - last, after w is subtracted from now if ``shifted``, last if ``was_shifted``."""
+    """Return now - last, with w first subtracted from every position whose flag is True."""
     gap = now - last
     return jnp.where(shifted == was_shifted, gap, jnp.where(shifted, gap - w, gap + w))
 
@@ -191,8 +191,8 @@ def surrogate_interval_ce(
         targets: Labels 0 or 1, or means of labels, [n].
         accuracy: Accuracy :math:`\epsilon`. The largest k is
             :math:`k^* = \lceil \log_2(2/\epsilon) \rceil`, so the value is never below
-            :math:`2^{-k^*} > \epsilon / 4`. None uses k up to 40 and the unbinned ECE (width 0);
-            only for a whole population of few different predictions.
+            :math:`2^{-k^*} > \epsilon / 4`. None uses k up to 40 and the unbinned ECE (width 0):
+            use it only if the data are a whole population with few different predictions.
         weights: Weights of the observations, [n], >= 0.
 
     Returns:

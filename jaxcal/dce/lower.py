@@ -135,8 +135,7 @@ def cell(u: Places, v: Vector) -> tuple[Array, Array]:
 
 
 def _ranks(u: Places, v: Vector) -> tuple[Array, Array]:
-    """Return the number of ``u`` <= each ``v``, [n], and of ``v`` < each ``u``, [m], if both are
-    ascending."""
+    """Return how many u are <= each v, [n], and how many v are < each u, [m]; both ascend."""
     below = jnp.searchsorted(v, u).astype(jnp.int32)
     counts = jnp.zeros(v.size, jnp.int32).at[below].add(1, mode="drop")
     return sums(counts), below
@@ -148,7 +147,7 @@ def between(f: Array, i: Array, t: Array) -> Array:
 
 
 def shared(u: Places, v: Vector, mass: Vector) -> Places:
-    """Return masses at u, [m]: each mass at v is split, with mean v, between the two u around v."""
+    """Return masses at u, [m]: each mass at v is split between the two nearest u, with mean v."""
     i, t = cell(u, v)
     return jax.ops.segment_sum(mass * (1 - t), i, u.size) + jax.ops.segment_sum(
         mass * t, i + 1, u.size
@@ -156,10 +155,10 @@ def shared(u: Places, v: Vector, mass: Vector) -> Places:
 
 
 def feasible(u: Places, a: Places, b: Places) -> tuple[Places, Places]:
-    """Return a and b, each minus the maximum of (1 - x) a(x) + x b(x) over [0, 1] if positive.
+    """Return a - s and b - s, with s = max(0, maximum of c(x) = (1 - x) a(x) + x b(x) on [0, 1]).
 
-    Between places this function of x, with values c_i at u_i, is a parabola: at x = u_i + t h, with
-    h = u_{i+1} - u_i, c_i + t (c_{i+1} - c_i) + t (1 - t) h (a_{i+1} - a_i - b_{i+1} + b_i).
+    Between places u_i and u_{i+1}, c is a parabola. With h = u_{i+1} - u_i and x = u_i + t h it is
+    c(x) = c_i + t (c_{i+1} - c_i) + t (1 - t) h (a_{i+1} - a_i - b_{i+1} + b_i).
     """
     inside = at_most(u, 1)
     c = (1 - inside) * a + inside * b

@@ -1,11 +1,11 @@
 r"""Compute a confidence interval of the distance from calibration in the population of the data.
 
-*Low end.* The lower distance is the maximum of E r(v, y) over dual functions r = (a, b)
-(`interior_point`), so the mean of any r is a lower bound. Data are randomly split into fifths. On
-fifths 2 to 5, r is the optimal function for the earlier fifths. Given the earlier fifths, the
-values of r are independent with mean at most the lower distance d, so the sum of r - d is a
-supermartingale, and r is never chosen by the data on which it is evaluated. `upper_mean` bounds the
-mean. (An r that is optimal for all other fifths gives no martingale.)
+*Low end.* The lower distance d is the maximum of E r(v, y) over dual functions r = (a, b)
+(`interior_point`), so E r is at most d for every r. The data are randomly split into five folds. In
+each of folds 2 to 5, the code evaluates the function r that is optimal for the earlier folds. Given
+these, the values of r are independent with mean at most d, so the sum of r - d is a
+supermartingale. `upper_mean` bounds its mean. (Functions that are optimal for all other folds give
+no martingale.)
 
 *High end.* Groups I_j are chosen without labels (`label_free_groups`). If :math:`\bar y_j` are
 their mean labels, the distance is at most
@@ -13,12 +13,12 @@ their mean labels, the distance is at most
 .. math:: H = \sum_j E|v - \bar y_j| 1(v \in I_j) = \sup_{|s| \le 1} E[s(v) v - S_{j(v)} y],
           \quad S_j = E[s | I_j].
 
-In the population, one function s* attains the supremum. In the data, H is at least the mean for s*.
-Since s* is fixed, this mean is below its expectation by more than a confidence radius with
-probability alpha only. So H of the data plus the radius of *one* mean is an upper confidence bound
-of H of the population. As s* is unknown, the code takes the radius of the mean of s (y - v) with
-|s| = 1, which has the largest variance. It takes the largest radius of four functions s: 1, -1, the
-sign of 1/2 - v, and its negative. Coverage: experiments/distance_intervals.
+In the population, one function s* attains the supremum. H of the data is a supremum too, so it is
+at least the mean for s*. As s* is fixed, this mean is below its expectation by more than a
+confidence radius with probability alpha only. So H of the data plus the radius of *one* mean is an
+upper confidence bound of H of the population. As s* is unknown, the code takes the radius of the
+mean of s (y - v) with |s| = 1, which has the largest variance: the largest radius for s = 1, -1,
+the sign of 1/2 - v, and its negative. Coverage: experiments/distance_intervals.
 """
 
 import math
@@ -41,9 +41,9 @@ RUNS = 128  # number of runs of ascending predictions, from which groups are for
 
 
 class Groups(NamedTuple):
-    """Groups of neighbouring runs of sorted predictions. ``edges`` [k]: last prediction of each
-    run; ``group`` [k]: group number of each run; ``rate`` [k]: mean label of its group, NaN if
-    empty."""
+    """Groups of predictions. The sorted predictions are cut into k runs; a group consists of
+    successive runs. ``edges`` [k]: last prediction of each run; ``group`` [k]: number of the run's
+    group; ``rate`` [k]: mean label of the run's group, NaN if the group is empty."""
 
     edges: Float[Array, " k"]
     group: Int[Array, " k"]
@@ -125,9 +125,9 @@ def upper_mean(
 ) -> Scalar:
     r"""Return the upper confidence bound of E x, [], for x in [-1, 1] with weights w of sum 1.
 
-    For n the code takes an effective number: how many equally weighted observations have a mean of
-    the same variance, at most 1 / sum w^2. ``labels`` [n]: how many labels each entry of x stands
-    for; they have equal parts of its weight. Cost: O(n).
+    The bound uses an effective number of observations: the smaller of 1 / sum w^2 and
+    sum w c^2 / sum w^2 c^2, with c = x - sum w x. If an entry of x stands for several labels of
+    equal weight, ``labels`` [n] holds their number, and sums are over labels. Cost: O(n).
 
     With observations x_1, .., x_n, the largest possible value x_0, and independent standard
     exponentials G_0, G_1, .., the bound at confidence 1 - alpha is the t with

@@ -70,7 +70,7 @@ def kernel_statistic(v: Vector, rho: Vector) -> Scalar:
 
 
 class RandomIntervals(NamedTuple):
-    """Statistic of (v, rho): surrogate interval calibration error with widths 1, .., 2^-k_max."""
+    """Function of (v, rho): surrogate interval calibration error of widths 1, 1/2, .., 2^-k_max."""
 
     k_max: int
 
@@ -95,7 +95,7 @@ def suitable_null(null: object, data: Binary) -> Null:
 def null_draws(
     key: Key, data: Ordered, *, statistic: Any, n_draws: int, null: Null = "redraw"
 ) -> Float[Array, " b"]:
-    """Return draws of ``statistic(v, rho)``, rho [n] being weighted residuals under calibration."""
+    """Return values of ``statistic(v, rho)`` for weighted residuals rho drawn under calibration."""
     v, y, w, _, labels = data
 
     def one(key: Key) -> Scalar:
@@ -148,7 +148,7 @@ def number(data: Binary | Ordered) -> int:
 
 @partial(jax.jit, static_argnames=("statistic", "null"))
 def least_p_value(data: Ordered, statistic: Any, null: Null) -> Scalar:
-    """Return the probability, [], of the largest statistic of all 2^n labels (or signs)."""
+    """Return the p-value, [], of those labels (or signs) that have the largest statistic."""
     n = data.v.size
     one = (jnp.arange(2**n)[:, None] >> jnp.arange(n)[None]) % 2 == 1
     if null == "signs":
@@ -164,8 +164,8 @@ def least_p_value(data: Ordered, statistic: Any, null: Null) -> Scalar:
 
 
 def no_verdict(result: Any) -> Sentences:
-    """Return pairs (reason for no verdict, whether it applies). ``result`` has the attributes of
-    `CalibrationTest` (but ``least_p_value``, not ``least``), ``null`` and ``level``."""
+    """Return pairs (reason for no verdict, whether it applies). ``result`` must have attributes
+    p_value, statistic, null_samples, least_p_value, null and level."""
     is_nan, draws = np.isnan(np.asarray(result.p_value)), result.null_samples.shape[-1]
     few = too_few(result.null, lambda _: 1 / (1 + draws), 0, result.level)
     least = 0 if result.least_p_value is None else np.asarray(result.least_p_value)
@@ -189,7 +189,7 @@ def no_verdict(result: Any) -> Sentences:
 def resampling_test(
     key: Key, data: Ordered, *, statistic: Any, n_draws: int, null: Null
 ) -> CalibrationTest:
-    """Return the `CalibrationTest`, except ``least``. The data count as one of the draws."""
+    """Return the `CalibrationTest`, with ``least`` None. The data count as one of the draws."""
     value = statistic(data.v, data.rho)
     draws = null_draws(key, data, statistic=statistic, n_draws=n_draws, null=null)
     # draws that equal the statistic up to rounding must count as equal

@@ -39,10 +39,10 @@ class Table(Result):
     ECE whose edges are edges of cells, stay the same. With R = ``moved_residuals``, other measures
     change by at most: ``moved`` for the true distance, the lower distance and their intervals; R
     for the smooth calibration error; 2 R for the squared Laplace kernel calibration error; .8 R / s
-    for the smECE of width s; 2 R / w for the surrogate interval error, with w its least width (2^-8
-    by default). Changes are usually far smaller. If an edge of a bin is inside a cell, the bin gets
-    all or nothing of that cell. The unbinned ECE is computed over cells. P-values are exact if all
-    predictions in each cell are equal, and otherwise within .001.
+    for the smECE (ECE smoothed by a Gaussian kernel of width s); 2 R / w for the surrogate interval
+    error, with w its least width (2^-8 by default). Changes are usually far smaller. A bin contains
+    all of a cell or nothing of it. The unbinned ECE is computed over cells. P-values are exact if
+    all predictions in each cell are equal, and otherwise within .001.
 
     Attributes:
         counts: Number of observations in each cell, [k].

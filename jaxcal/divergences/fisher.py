@@ -98,9 +98,9 @@ class KernelFisher(_Euclidean, eqx.Module):
 
     Args:
         ground: Kernel K of two points, scalar or matrix-valued [d, d] (`GradientKernel`, or a
-            function), in the units of the test; a Gaussian by default. An unset bandwidth uses the
-            second-order heuristic for predictions that are Gaussian or can be sampled, and the
-            median distance of the nodes otherwise.
+            function), in the units of the test (standardized targets by default). None: a Gaussian.
+            An unset bandwidth is set by `jaxcal.kernels.bandwidths.second_order_heuristic` for
+            Gaussian or sampled predictions, else by the median distance of the nodes.
 
     Cost: n m scores for m nodes, and O(m^3 + n m^2 d).
 

@@ -134,9 +134,9 @@ def gaussian_kernel_fisher(
 
     .. math:: c = |I + 2 G^{-1} S|^{-1/2},\quad V = S (G + 2 S)^{-1} S,\quad
               D^2 = c\, [tr(\Delta\Lambda\, V\, \Delta\Lambda)
-                    + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2]:
+                    + \|\Delta(\Lambda\mu) - \Delta\Lambda\, m\|^2].
 
-    V is the cross-covariance of two nodes weighted by the kernel. The features are ``c^1/2`` times
+    V is the cross-covariance of two nodes, weighted by the kernel. The features are ``c^1/2`` times
     those of `gaussian_fisher` with V in place of S, and D is the distance of two of them. For S =
     b^2 I and a single g, :math:`V = b^4 / (g^2 + 2 b^2)\, I`.
     Source: the double integral of Glaser et al. (2023), Section 4.2, over Gaussians.
@@ -165,7 +165,8 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
         mean: Mean of the base measure, as in `GaussianFisher`.
         cov: Covariance of the base measure, as in `GaussianFisher`.
         bandwidth: Length g of the ground kernel ``exp(-|x - y|^2 / (2 g^2))``, [] or one per
-            coordinate [d], in the units of the test; by default the second-order heuristic.
+            coordinate [d], in the units of the test (standardized targets by default). None uses
+            `jaxcal.kernels.bandwidths.second_order_heuristic`.
 
     Cost: O(n d), for full covariances O(n d^3).
 

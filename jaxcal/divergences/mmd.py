@@ -19,8 +19,8 @@ from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
 
 
 class Embedded(eqx.Module):
-    """Kernel means of n predictions: their ``features``, their ``squared_norms`` [n], and the
-    ``formulas`` of `KernelMeans`, whose arrays are repeated n times along a new first axis."""
+    """Kernel means of n predictions: ``features`` and ``formulas`` as in `KernelMeans`, and
+    ``squared_norms`` [n]. Arrays in ``formulas`` are repeated n times along a new first axis."""
 
     features: PyTree
     squared_norms: Float[Array, " n"]
@@ -37,8 +37,8 @@ class MMD(eqx.Module):
     at 0 and has a rounding error of about eps, so an MMD below eps^1/2 is noise.
 
     Args:
-        ground: Scalar kernel on targets, Gaussian by default. An unset bandwidth uses the
-            second-order heuristic, in the units of the test.
+        ground: Scalar kernel on targets, Gaussian by default. An unset bandwidth is
+            that of `jaxcal.kernels.bandwidths.second_order_heuristic`, in the units of the test.
         n_draws: Number of draws of each prediction. None uses the closed form if there is one, or
             all draws of `jaxcal.Draws`.
         of_targets: Whether the target kernel of the test replaces ``ground``. `skce_test` does this

@@ -47,8 +47,8 @@ class QuadraticSums(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """Columns that multiply a tile of h. ``weights``: ones, then weights; ``sketch``: normal draws;
-    ``signs`` of observations and ``patterns`` of groups: `HadamardSigns`. Padded rows are zero."""
+    """Columns that multiply a tile of h; padded rows are 0. ``weights``: ones, then weights.
+    ``sketch``: normal draws. ``signs`` and ``patterns`` are those of `HadamardSigns`."""
 
     weights: Float[Array, "r k"]
     sketch: Float[Array, "r q"]
@@ -108,8 +108,8 @@ def quadratic_sums(
         `QuadraticSums`, not finite if h is not. Differentiable: the backward pass recomputes the
         blocks.
 
-    Cost: n^2 (b + 2 q) multiplications and n^2 / 2 values of h; n^2 additions for signs in groups
-    of m, and n^2 / m^2 multiplications per column.
+    Cost: n^2 (b + 2 q) multiplications and n^2 / 2 values of h. ``signs`` in groups of m add n^2
+    additions, and n^2 / m^2 multiplications for each column of signs.
     """
     n = count(features)
     if n < 2:
@@ -250,8 +250,8 @@ def _tile(pairwise, rows, cols, columns_i, columns_j, offset, group, squares) ->
 def _shares(
     h: Float[Array, "c r s"], columns_i: _Columns, columns_j: _Columns, group: int
 ) -> Float[Array, "c m p"]:
-    """Return sums of h_ij s_i s_j p_ik p_jk, [c, m, p], with signs s and patterns p. Entry (g, k):
-    over all i and j that are members a and a xor g of their groups, for any a (`HadamardSigns`)."""
+    """Return sums of h_ij s_i s_j p_ik p_jk, [c, m, p], with signs s and patterns p. Entry (g, k)
+    sums all pairs of a member a of a `HadamardSigns` group and a member a xor g of any group."""
     if columns_i.signs.shape[1] == 0:
         return jnp.zeros((h.shape[0], group, 0), h.dtype)
     parts = fold(h * (columns_i.signs * columns_j.signs.T)[None], group)

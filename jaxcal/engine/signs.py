@@ -26,7 +26,7 @@ LEAST_GROUPS = 12  # 2^11 sign patterns over the groups, so that few are drawn t
 
 
 def independent_signs(key: Key, n: int, b: int, dtype: DTypeLike) -> Float[Array, "n b"]:
-    """Return independent random signs 1 and -1, 32 from each random word."""
+    """Return independent random signs, 1 or -1: one for each bit of random 32-bit integers."""
     return _of_words(jax.random.bits(key, (n * -(-b // 32),), jnp.uint32), n, b, dtype)
 
 
@@ -37,8 +37,8 @@ def _of_words(words: UInt32[Array, " w"], n: int, b: int, dtype: DTypeLike) -> F
 
 
 class Places(NamedTuple):
-    """Order of n observations in t rows, for tiles that contain whole groups of `HadamardSigns`. A
-    tile lists the first members of its groups, then the second ones, etc. Padding has sign 0."""
+    """Order of n observations in t rows of tiles that contain whole groups of `HadamardSigns`. A
+    tile lists the first member of each group, then each second member, etc. Padding has sign 0."""
 
     observations: Int[Array, " t"]  # observation in each row
     signs: Float[Array, " t"]
@@ -69,7 +69,7 @@ class HadamardSigns(eqx.Module):
 
     @classmethod
     def draw(cls, key: Key, n: int, b: int, dtype: DTypeLike) -> "HadamardSigns":
-        """Return random signs of n observations in b columns; m = 32 if n >= 384, else less."""
+        """Return random signs, b columns of n, with groups of m = 32 if n >= 384, else smaller."""
         keys = jax.random.split(key, 3)
         group = LARGEST_GROUP
         while group > 1 and n < LEAST_GROUPS * group:

@@ -101,9 +101,8 @@ def calibration_test(
     and 5 d Hessian-vector products, and k b multiplications for k products of a moment and a
     feature (d = 2: 41) and b draws of the null. Linear in n.
 
-    Source: Tjelmeland (2004) for weighted candidates; Talts et al. (2018) for ranks; Stein (1972)
-    for scores; White (1982) and Hansen (1982) for moments times features; Dawid (1984) for learned
-    entries.
+    Source: Tjelmeland (2004) for weighted points; Talts et al. (2018) for ranks; Stein (1972) for
+    scores; White (1982) and Hansen (1982) for moments times features; Dawid (1984) for "varying".
 
     Example:
         >>> import jax, jax.numpy as jnp, jaxcal
@@ -201,10 +200,10 @@ def _unjudged(
 
 
 class Fit(NamedTuple):
-    """Ranks (in ``seen``) and scores of n targets, and notes. Masks [n]: ``kept`` observations are
-    summed; ``impossible`` ones (density 0, or far in the tail) lead to rejection; ``lost`` ones
-    have a density or score that is not finite. ``ends``: whether any density has a boundary;
-    ``flat``: whether every density is constant on the points near its prediction."""
+    """Ranks (in ``seen``) and scores of n targets; ``notes`` by warning code. The test sums over
+    ``kept`` observations [n]. ``impossible`` ones [n] (density 0, or far in the tail) lead to
+    rejection. ``lost`` ones [n] have a density or score that is not finite. ``ends``: whether any
+    density has a boundary; ``flat``: whether all are constant on the points near predictions."""
 
     seen: Seen
     scores: Points | None
@@ -360,7 +359,7 @@ def _steps(fit: Fit, frame: Frame, alternatives: tuple[str, ...]) -> tuple[str, 
 
 
 def about_data(predictions: Predictions, targets: Array, inputs: Points | None) -> dict[str, Array]:
-    """Return notes by code on NaN, constant, far or repeated values in targets, inputs, draws."""
+    """Return a dict from warning codes to sizes of problems in targets, inputs and draws."""
     raw = targets.reshape(len(targets), -1)
     drawn = isinstance(predictions, Draws)
     described = predictions.samples if drawn else ()
@@ -391,8 +390,8 @@ def _table(
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:
-    """Return `Sums` for the method ``outcome`` of a null. ``statistic`` [1 + b]: observed value,
-    then b draws. ``contributions`` [n]: of each observation to the observed value, linearized."""
+    """Return `Sums` for the method ``outcome`` of a null, from the statistic [1 + b] (observed
+    value, then b draws) and linearized contributions [n] of observations to the observed value."""
     n = len(contributions)
     row = (contributions * ordered_pairs(n))[None]
     forms = statistic[None, 1:] * ordered_pairs(n)

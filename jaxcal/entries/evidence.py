@@ -82,7 +82,7 @@ def log_evidence(
     """Return the log of (prior weight times evidence) for g groups and b columns of entries.
 
     ``z`` [k, b]: entries of variance 1, where the first c are in blocks; ``r`` [c, c]: correlations
-    of the entries in blocks. Cost: k^3 + k^2 b for the largest block, of k entries.
+    of the entries in blocks. Cost: w^3 + w^2 b for the largest block, of w entries.
     """
     sizes = [block.shape[1] for group in groups for block in group.blocks]
     single = z**2 * (TAU2 / (1 + TAU2) / 2) - math.log1p(TAU2) / 2
@@ -122,7 +122,7 @@ def _means(logs: Float[Array, "k b"], counts: list[int]) -> Float[Array, "m b"]:
 
 def _whole(z: Float[Array, "k b"], r: Float[Array, "c c"], sizes: list[int]) -> Float[Array, "m b"]:
     """Return the log evidence that all entries of a block are shifted, for each of m blocks. Blocks
-    of at most `NARROW` entries are padded to equal width, and so are all wider blocks."""
+    of at most `NARROW` entries are padded to one width, and wider blocks to another width."""
     used, (at, real) = jnp.diagonal(r) > 0, _runs(sizes)
     narrow = np.asarray(sizes) <= NARROW
     evidences = []

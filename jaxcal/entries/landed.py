@@ -184,7 +184,7 @@ class _Near(NamedTuple):
     ) -> "tuple[_Near, list[Chance]]":
         """Return `_Near` of predictions of ``shape`` (n, d), and random numbers for later points.
 
-        ``later``: sizes of the sets of later points. ``keys``: for nodes, for first points, then
+        ``later``: sizes of the sets of later points. ``keys``: one for nodes, one for first points,
         one per later set. ``rows``: n, or 1 if all predictions use the same random numbers.
         """
         nodes, (chance, *others) = _chances(keys, shape[1], rows, (N_FIRST, *later), dtype)
@@ -208,8 +208,8 @@ class _Near(NamedTuple):
 
     @property
     def claims(self) -> tuple[Points, Points]:
-        """Return centres and deviations, both [n, d]: of modes, which have no sampling noise; or of
-        the first points, if these differ clearly from the mode and enough have weight."""
+        """Return centres and standard deviations, [n, d] each: those of the first points where they
+        differ clearly from the mode and enough points have weight, else those at the mode."""
         deviations = jnp.linalg.norm(self.scales, axis=2)
         enough = 1 / jnp.sum(self.weights**2, axis=1) > ENOUGH
         widths = jnp.sqrt(at_least(jnp.diagonal(self.spread, axis1=1, axis2=2), 0))
@@ -357,8 +357,8 @@ def _logs(
     at_target: bool = False,
 ) -> Float[Array, "n k"]:
     """Return log densities of each prediction at its k points ``originals``, in the units of the
-    data. NaN becomes -infinity, as outside of a support. But if ``at_target``, NaN of a user's
-    density at point 0, the target, becomes +infinity, which marks an unusable observation."""
+    data. NaN becomes -infinity, as outside of a support. If ``at_target``, point 0 is the target;
+    a user's density that is NaN there becomes +infinity: the observation is then unusable."""
 
     def of_one(log_density: Any, y: Array, zs: Array) -> Array:
         return jax.lax.map(log_density, zs)

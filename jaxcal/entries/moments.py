@@ -23,9 +23,9 @@ MOST_ALONE = 512  # most products of a moment with single columns
 
 
 class Group(NamedTuple):
-    """A named alternative: either all k entries of one of the ``blocks`` [n, k] are shifted, or one
-    entry of a block, or one entry of ``alone`` [n, k] (may be None). ``weight``: prior weight.
-    ``positive``: whether the shift is known to be positive; only if there is one entry."""
+    """A named alternative to mean 0: all k entries of one of the ``blocks`` [n, k] are shifted, or
+    one entry of a block, or one entry of ``alone`` [n, k], if any. ``weight``: prior weight.
+    ``positive``: whether the shift is known to be positive; allowed for a single entry only."""
 
     name: str
     weight: float
@@ -140,7 +140,7 @@ class Frame(NamedTuple):
         return [*claimed, self.inputs(inputs)]
 
     def along(self, seen: Seen, inputs: Float[Array, "n q"] | None) -> Float[Array, "f n d"]:
-        """Return the features of the table's columns: centre, log scale, inputs; [f, n, d]."""
+        """Return standardized centres, log scales and first `MOST` inputs, per coordinate."""
         centers, deviations = seen.claims
         each = [self.center.columns(centers), self.scale.columns(jnp.log(deviations))]
         if inputs is not None and self.inputs is not None:
@@ -161,8 +161,8 @@ def groups(
     ends: Bool[Array, ""],
     inputs: Float[Array, "n q"] | None,
 ) -> list[Group]:
-    """Return the named alternatives. ``scores`` [n, d] at the targets; None for draws and declared
-    boundaries. Shifts use only ranks if scores are None, or if a density ``ends`` at a boundary."""
+    """Return the named alternatives. Shifts use ``scores`` [n, d] at the targets, and ranks. If
+    ``scores`` is None, or if any density ``ends`` at a boundary, shifts use ranks only."""
     ranks, d = seen.ranks, seen.centers.shape[1]
     center, features = frame.center.columns(seen.claims[0]), frame.features(seen, inputs)
     columns = None
@@ -222,8 +222,8 @@ def whole(ranks: Ranked) -> Float[Array, "n 1"]:
 def _alone(
     moments: Float[Array, "n q"], columns: Float[Array, "n r"] | None
 ) -> Float[Array, "n k"] | None:
-    """Return moments times each column, because principal components may miss one input. Above
-    `MOST_ALONE` products, moments are summed first. None unless `MOST` < r <= `SKETCHED`."""
+    """Return each moment times each column if `MOST` < r <= `SKETCHED`, where principal components
+    may miss one input; else None. For more than `MOST_ALONE` products, moments are summed first."""
     if columns is None or not MOST < columns.shape[1] <= SKETCHED:
         return None
     if moments.shape[1] * columns.shape[1] > MOST_ALONE:

@@ -20,18 +20,17 @@ BLOCK = 4096  # observations whose points are in memory at once
 
 
 class Ranked(NamedTuple):
-    """Ranks of n targets among their points; uniform given the prediction, under calibration. Ranks
-    of the log ``density``, of ``coordinates``, of ``products`` (y_j - mean_j) (y_k - mean_k) of q
-    pairs of coordinates, and of the user's ``statistics``.
+    """Ranks of n targets among their points; under calibration uniform given the prediction.
 
-    A rank is drawn between the weight of smaller points, and that of smaller or equal points;
-    ``at_most`` is this upper end for ``density``. If one coordinate of a prediction is wrong, the
-    target has almost no weight, and its ranks in other coordinates are 0 or 1 too often.
-    ``resolved`` ranks of coordinates avoid this: within about one point's weight of 0 or 1, they
-    are redrawn. They say less about tails. ``halves``: ranks of coordinates among the first and the
-    second half of the points. ``grain``: sum of squared weights, 1 / effective number.
-    ``expected``: expected products, under the prediction, of normal scores of pairs, for
-    ``coordinates`` and ``resolved``.
+    There are ranks of the log ``density``, of ``coordinates``, of the user's ``statistics``, and of
+    ``products`` (y_j - mean_j) (y_k - mean_k) of q pairs of coordinates. A rank is a uniform draw
+    between the weight of smaller points and the weight of smaller or equal points; for ``density``,
+    ``at_most`` is this upper end. If one coordinate of a prediction is wrong, the target has almost
+    no weight, and its ranks in other coordinates are 0 or 1 too often. So in ``resolved``, ranks of
+    coordinates that are within w of 0 or 1 are drawn again from this range, with w about the weight
+    of one point. These ranks say less about tails. ``halves``: ranks of coordinates among the first
+    and the second half of the points. ``grain``: sum of squared weights. ``expected``: mean product
+    of the normal scores of each pair under the prediction, for ``coordinates`` and ``resolved``.
     """
 
     density: Float[Array, " n"]
@@ -50,7 +49,7 @@ class Ranked(NamedTuple):
 
     @property
     def shown(self) -> Float[Array, "n r"]:
-        """Return ``result.ranks`` [n, 1 + d + s]: of log density, coordinates, and statistics."""
+        """Return ranks of log density, d coordinates and s statistics, [n, 1 + d + s]."""
         each = [self.density[:, None], self.coordinates, self.statistics]
         return jnp.concatenate(each, axis=1)
 
@@ -257,9 +256,10 @@ def expected_products(
     w: Float[Array, "n k"], points: Float[Array, "n k d"], edges: Float[Array, "n e 1"]
 ) -> Float[Array, "n e d d"]:
     """Return the sum over points c of w_c s_ci s_cj, for coordinates i, j and each of e ``edges``.
-    s_ci is the mean normal score of the rank of point c in coordinate i. The rank is uniform over
-    an interval whose length is the weight of the point. Ranks below the edge, or above 1 - edge,
-    are redrawn uniformly there. The diagonal is not 1, as s_ci is a mean."""
+
+    s_ci is the mean normal score of the rank of point c in coordinate i. This rank is uniform over
+    an interval whose length is the weight of the point. Ranks in (0, edge) or (1 - edge, 1) are
+    redrawn uniformly from this interval. As s_ci is a mean, the diagonal is not 1."""
     each = jnp.swapaxes(points, 1, 2)
 
     def add(shares: tuple[Array, Array], point: tuple[Array, Array]) -> tuple[Any, None]:
@@ -274,7 +274,7 @@ def expected_products(
     (low, width), _ = jax.lax.scan(add, nothing, (jnp.moveaxis(points, 1, 0), w.T))
 
     def integral(rank: Float[Array, "n d k"]) -> Float[Array, "n e d k"]:
-        """Return the normal score's integral up to a rank; linear below edge, above 1 - edge."""
+        """Return the integral of the normal score up to a rank, made linear beyond the edges."""
         height = -jax.scipy.stats.norm.pdf(normal(rank))[:, None]
         edge, of_edge = edges[..., None], -jax.scipy.stats.norm.pdf(ndtri(edges))[..., None]
         nearest = jnp.minimum(rank, 1 - rank)[:, None]

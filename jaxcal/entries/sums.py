@@ -29,16 +29,15 @@ Layout = tuple[tuple[str, float, tuple[int, ...], int | None], ...]  # `EntriesF
 class EntriesFit(eqx.Module):
     """Fit to a first sample of a stream; given the fit, every entry is a sum over observations.
 
-    ``units`` of the targets; ``frame``: maps to features; ``ends``: whether a density has a
-    boundary; ``even``: whether points have equal weights, as draws do; ``layout``: name, weight and
-    numbers of entries (blocks, alone) of each `Group`; ``n_draws``: number b of sign columns;
-    ``names``: `Names`; ``notes`` on the data of the fit.
+    ``units``: units of the targets. ``frame``: maps to features. ``ends``: whether a density has a
+    boundary. ``even``: whether points have equal weights, as draws do. ``layout``: name, weight,
+    sizes of ``blocks`` and size of ``alone`` of each `Group`. ``n_draws``: number b of columns of
+    random signs. ``notes``: problems of the data of the fit, by warning code.
 
-    Methods use dicts of sums. ``entries`` [k, 1 + b]: column 0 without signs, then b columns with
-    signs. ``squares`` [k]; ``products`` [c, c] of the c entries in blocks. ``cubes`` and ``powers``
-    by `table_sums`: of normal, then of resolved scores. ``coarse`` by `coarse_sums`, ``signs`` by
-    `sign_sums`. Names in `COUNTS` are numbers of observations; "chance" is the sum of
-    `Seen.chance`.
+    Methods use dicts of sums over observations. "entries" [k, 1 + b]: k entries without signs, then
+    with b columns of signs. "squares" [k]: squares of entries. "products" [c, c]: products of the c
+    entries in blocks. "cubes", "powers": `table_sums` of normal and of resolved scores. "coarse":
+    `coarse_sums`. "signs": `sign_sums`. "chance": `Seen.chance`. Other names: counts (`COUNTS`).
     """
 
     key: Key
@@ -85,9 +84,9 @@ class EntriesFit(eqx.Module):
         rows: np.ndarray,
         done: int,
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return sums over a batch, and minima: "rank" is the smallest `Ranked.at_most`, and
-        "coarse-logs" is minus the value of that note. ``rows``: row numbers in the stream, which
-        determine random keys. The first ``done`` rows are left out."""
+        """Return a dict of sums over a batch, and a dict of minima: "rank" is the smallest
+        `Ranked.at_most`, "coarse-logs" is minus the note with this code. ``rows``: row numbers in
+        the stream, which determine random keys. The first ``done`` rows are left out."""
         high, low = (np.asarray(part, np.uint32) for part in np.divmod(rows, 2**32))
         return _sums(self, predictions, ys, inputs, (high, low), jnp.asarray(done))
 
@@ -141,7 +140,7 @@ CODES = {
 
 
 class Judged(NamedTuple):
-    """Result of a test: ``p_value``, ``statistic``, its draws ``null_samples`` [b], ``parts``."""
+    """Result of a test: p-value, statistic, its null draws, and p-values by alternative."""
 
     p_value: float
     statistic: float
