@@ -65,8 +65,8 @@ SMALL = 3.0  # limits of correlations widen by the share SMALL / m; measured for
 
 
 class Shapes(NamedTuple):
-    """Estimates for q correlations, then for d tails: ``effect`` [q + d], its standard ``error``,
-    and the test statistic ``ratio``, which nearly follows Student's t under calibration."""
+    """Comparison of predicted and actual correlations of q pairs, then of tails of d coordinates:
+    ``effect`` [q + d], its standard ``error``, and test statistic ``ratio`` (nearly Student t)."""
 
     effect: Array
     error: Array
@@ -76,8 +76,8 @@ class Shapes(NamedTuple):
 def _shapes(
     z: Float[Array, "n d"], expected: Float[Array, "n q"], kept: Bool[Array, " n"]
 ) -> Shapes:
-    """Return `Shapes` from scores ``z`` of mean 0 and variance 1, and ``expected`` products of the
-    scores of each of q pairs."""
+    """Return `Shapes` from scores ``z`` of mean 0 and variance 1. For each of q pairs (j, k) of
+    coordinates, ``expected`` holds the mean of z_j z_k under the prediction."""
     weight = kept[:, None].astype(z.dtype)
     count = jnp.sum(weight)
     j, k = np.triu_indices(z.shape[1], 1)
@@ -148,9 +148,10 @@ def with_limits(
     columns: tuple[str, ...],
     shapes: Shapes | None = None,
 ) -> Table:
-    """Return the `Table` of effects from ``count`` observations, with limits and p-values. Index 0
-    of the leading axis is for normal scores, which give effects and limits; index 1 is for resolved
-    scores. Each p-value is the larger of the two. ``shapes`` adds rows, with values in column 0."""
+    """Return the `Table` of effects from ``count`` observations, with limits and p-values. On the
+    leading axis, index 0 is for normal scores of ranks, and index 1 for those of `Ranked.resolved`.
+    Effects and limits are those of index 0; each p-value is the larger of the two. ``shapes`` adds
+    rows with values in column 0."""
     degrees = count - 2
     (_, r, c), limited = effects.shape, [part.reshape(2, -1) for part in (effects, errors)]
     tested = limited
@@ -181,9 +182,8 @@ def row_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 @lru_cache
 def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return three arrays on the ranks of targets N(0, e^(2a)) among m draws of N(0, 1), for 41
-    values a: a itself; the log standard deviation of the normal scores of these ranks; and the
-    correlation of targets and scores."""
+    """Return (a, log s, r), each for 41 values a. Targets N(0, e^(2a)) are ranked among m draws of
+    N(0, 1); normal scores of the ranks have standard deviation s and correlation r with targets."""
     from scipy.special import gammaln, log_ndtr, ndtri
 
     z, weights = np.polynomial.hermite_e.hermegauss(64)
@@ -254,8 +254,8 @@ def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:
 def table_sums(
     normal: Float[Array, "n d"], features: Float[Array, "f n d"], kept: Bool[Array, " n"]
 ) -> tuple[Float[Array, "d s s s"], Float[Array, "d f 5 5"]]:
-    """Return two sums over observations for each of d coordinates: of v_a v_b v_c with the vector
-    v = (1, score, features) of length s = 2 + f; and of feature^i score^j with i, j from 0 to 4."""
+    """For each of d coordinates, return sums over observations of v_a v_b v_c and of feature^i
+    score^j, with v = (1, score, features) of length s = 2 + f, and with i and j from 0 to 4."""
     numbers = jnp.concatenate([jnp.ones_like(normal)[None], normal[None], features])
     u = jnp.where(kept[None, :, None], numbers, 0).transpose(2, 1, 0)
     d, n, s = u.shape
@@ -276,8 +276,8 @@ def summed_table(
 ) -> Table:
     """Return the rows of shifts and spreads of `table`, computed from sums over observations.
 
-    ``cubes`` and ``powers``: from `table_sums`, for normal scores, then for resolved scores. Errors
-    of spreads are computed before trends of the shift are removed, so strong trends widen limits.
+    ``cubes`` and ``powers``: from `table_sums`, with the leading axis of `with_limits`. Errors of
+    spreads are computed before trends of the shift are removed, so strong trends widen limits.
     """
     d, f = powers.shape[1:3]
     of_scores = zip(cubes.reshape(-1, *cubes.shape[2:]), powers.reshape(-1, f, 5, 5), strict=True)
@@ -290,8 +290,8 @@ def summed_table(
 def _of_sums(
     cubes: Float[np.ndarray, "s s s"], powers: Float[np.ndarray, "f 5 5"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return effects on one coordinate and their standard errors, [2, 1 + f] each: shift, then
-    spread; from the `table_sums` of this coordinate."""
+    """Return effects on one coordinate and their standard errors, from its `table_sums`. Both are
+    [2, 1 + f]: row 0 for shifts, row 1 for spreads, with columns as in `_of_rows`."""
     n, f, products = cubes[0, 0, 0], len(powers), cubes[0]
     mean = products[0] / n
     centred = np.eye(2 + f)

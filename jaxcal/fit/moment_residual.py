@@ -121,11 +121,11 @@ def _one_sided(
     scale: Float[Array, "d d"],
     *at: Any,
 ) -> Bool[Array, ""]:
-    r"""Return whether all values have the same sign although their mean may be 0.
+    r"""Return whether all values have the same sign, and chance may explain this if the mean is 0.
 
-    Let :math:`u_i` be the values projected on their sum, and -b the least possible value of u. If
-    the mean of u is 0, then :math:`P(u \geq u_i) \leq b / (b + u_i)` (Markov's inequality). Return
-    True if all :math:`u_i > 0` and the product of these bounds exceeds `CHANCE`. b is estimated at
+    Let :math:`u_i` be the projections of the values on their sum, and -b the least possible one. If
+    E u = 0, then :math:`P(u \geq u_i) \leq b / (b + u_i)` (Markov's inequality). The result is True
+    if all :math:`u_i > 0` and the product of these bounds exceeds `CHANCE`. b is estimated at
     targets with added normal noise of ``scale``.
     """
     along = values @ jnp.sum(values, axis=0)
@@ -167,9 +167,9 @@ def _units(view: View, predictions: Standardized) -> tuple[Place, Place | None]:
 
 
 def _roots(view: View, predictions: Standardized) -> Float[Array, "#n d d"]:
-    """Return Cholesky factors of the predictions' covariances in the units of the test. With too
-    few nodes to fit these, all predictions share the covariance `in_common` from scores at targets.
-    Factors are I without scores, with too few nodes and n < 2 d, or for infinite covariances."""
+    """Return Cholesky factors of the predictions' covariances in the units of the test, computed by
+    `covariances_of` or, if that returns None, by `in_common`. The factor is the identity if there
+    are no scores, if the covariance is not finite, or if `in_common` is needed and n < 2 d."""
     n, d = view.ys.shape
     eye = jnp.eye(d, dtype=view.ys.dtype)[None]
     nodes, values = (None, None) if view.at_nodes is None else view.at_nodes

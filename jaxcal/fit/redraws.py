@@ -30,8 +30,8 @@ def redraw(key: Key, predictions: Any, targets: Array) -> tuple[PredictionsLike,
     """Return predictions and targets drawn from them, in the shape and type of ``targets``.
 
     For `jaxcal.Draws` the target is swapped with one of the m draws, or stays, each with
-    probability 1 / (m + 1), as under calibration it is one more independent draw. Other predictions
-    are returned unchanged; TypeError for predictions that cannot be sampled.
+    probability 1 / (m + 1): under calibration the target is one more independent draw. Other
+    predictions are returned unchanged; TypeError for predictions that cannot be sampled.
     """
     n = targets.shape[0]
     if isinstance(predictions, Classes):
@@ -104,15 +104,15 @@ def refitted(
 def as_forms(
     pairwise: Pairwise, features: Features, keys: Array
 ) -> tuple[Weighted, WeightedFeatures, Float[Array, "n bk"]] | None:
-    r"""Return the statistic for redrawn classes as quadratic forms of the prediction kernel.
+    r"""Return what is needed to test redrawn classes by quadratic forms of the prediction kernel.
 
     Let R be a root of the Gram matrix of the m classes. The inner product of two residuals is
     :math:`\langle r_i, r_j \rangle` with :math:`r_i = R (e_{y_i} - p_i)`, e one-hot. Entries of
     e - p sum to 0, so r has k = m - 1 coordinates. A data set is given by r, [n, k].
 
     Returns:
-        The kernel as a statistic; its features; and columns of r, [n, (1 + b) k], for the observed
-        classes, then for b draws, one per key. None without classes or for a `MatrixKernel`.
+        A statistic h_ij = k(p_i, p_j); its features; and r of the observed classes and of b redrawn
+        ones, one per key, as columns [n, (1 + b) k]. None without classes or for a `MatrixKernel`.
     """
     statistic = kernel_residual(pairwise)
     observed = features.residual if statistic is not None else None

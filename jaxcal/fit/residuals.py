@@ -116,7 +116,7 @@ class Frame(eqx.Module):
         return self._whitened(view._replace(scores=values, at_nodes=at_nodes))
 
     def _whitened(self, view: View) -> View:
-        """Return the view, whitened if there is a whitener; centres are relative to the origin."""
+        """Return the view with the `Whitening` fitted by ``whitener``; unchanged without one."""
         if self.whitener is None:
             return view
         at_nodes = view.at_nodes
@@ -171,7 +171,7 @@ class Claimed(NamedTuple):
 
 class Featured(NamedTuple):
     """Features of n observations for the pairwise statistic, and notes (`jaxcal.results.notes`).
-    ``means``: kernel means without features (`KernelMeans.empty`); None for other residuals."""
+    ``means``: kernel means of a `MeanResidual`, without their features; otherwise None."""
 
     features: PyTree
     notes: dict[str, Array]
@@ -214,7 +214,7 @@ class Residual(Protocol):
     ) -> Featured: ...
 
     def statistic(self, featured: Featured, target_kernel: KernelLike, /) -> Pairwise:
-        """Return the statistic whose blocks are inner products of residuals."""
+        """Return the pairwise statistic: the inner product of the residuals of a pair."""
         ...
 
 

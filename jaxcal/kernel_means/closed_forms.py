@@ -11,9 +11,9 @@ of two independent normals is normal. Source: Widmann, Lindsten and Zachariah (2
 with gamma = 1 / (2 l^2).
 
 For Laplace predictions, one coordinate of the kernel is :math:`e^{-\gamma z}` at distance z, and a
-prediction of scale beta has rate :math:`\alpha = 1/\beta`. The Fourier transform of a
-convolution is a product of :math:`1 / (r^2 + t^2)` over rates r; each factor is the transform of
-:math:`G(r) = e^{-rz} / (2r)`. With G[..] the divided differences of G with respect to :math:`r^2`,
+prediction of scale beta has rate :math:`\alpha = 1/\beta`. Averages are convolutions of
+exponentials. Up to a constant, their Fourier transform is a product over rates r of :math:`1 / (r^2
++ t^2)`, the transform of :math:`G(r) = e^{-rz} / (2r)`. With divided differences G[..] of G in r^2,
 
 .. math:: \kappa_1 = -2\gamma\alpha^2\, G[\alpha^2, \gamma^2], \qquad
           \kappa_2 = 2\gamma\alpha^2\alpha'^2\, G[\alpha^2, \alpha'^2, \gamma^2].
@@ -246,7 +246,7 @@ def _e2(x: Array, y: Array) -> Array:
 
 
 def _ordered(a: Array, b: Array) -> tuple[Array, Array]:
-    """Return the smaller and the larger argument; with ties, each keeps its full derivative."""
+    """Return the smaller and the larger argument; if a = b, with the derivatives for a < b."""
     first = a <= b
     return jnp.where(first, a, b), jnp.where(first, b, a)
 
@@ -264,9 +264,9 @@ def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
 def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
     r"""Return ``E exp(-gamma |Z - Z'|)``, Z and Z' Laplace of rates alpha, beta and locations 0, z.
 
-    Let :math:`r_0 \le r_1 \le r_2` be the sorted rates, G[..] the divided differences of the module
-    docstring, and f[..] those of G with respect to r. Then :math:`G[r_0^2, r_1^2, r_2^2] = (f[r_0,
-    r_1, r_2] - f[r_0, r_1] / (r_0 + r_1)) / ((r_1 + r_2)(r_0 + r_2))`.
+    Let :math:`r_0 \le r_1 \le r_2` be the sorted rates. G[..] are divided differences in r^2, as in
+    the module docstring; f[..] are those of G in r. Then :math:`G[r_0^2, r_1^2, r_2^2]
+    = (f[r_0, r_1, r_2] - f[r_0, r_1] / (r_0 + r_1)) / ((r_1 + r_2)(r_0 + r_2))`.
     """
     least, most = _ordered(alpha, beta)
     rest, high = _ordered(most, gamma)

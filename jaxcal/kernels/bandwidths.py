@@ -268,9 +268,8 @@ def _log_distance_cdf(r: Array, shift: Array, s: Array, d: int) -> Array:
     r"""Return log P(|X| <= r) for X ~ N(mu, s^2 I_d), |mu| = ``shift`` (noncentral chi).
 
     In units of s, with a = |mu| / s and x the coordinate along mu, the probability is
-    :math:`\int_{-r}^{r} \phi(x - a) P(\chi^2_{d-1} \le r^2 - x^2) dx`. It is computed by
-    Gauss-Legendre quadrature in the arcsine of x, over the part of [-r, r] within 9 of min(a, r),
-    scaled to [-1, 1].
+    :math:`\int_{-r}^{r} \phi(x - a) P(\chi^2_{d-1} \le r^2 - x^2) dx`. Only x within 9 of min(a, r)
+    contribute. With x = middle + half sin(t) in this interval, Gauss-Legendre quadrature is over t.
     """
     a, r = shift / s, r / s
     if d == 1:

@@ -20,8 +20,8 @@ def pivots(
     Each step selects the row x whose RKHS element k(x, .) is farthest from the span of the selected
     rows. Selection stops after r = ``rank`` steps, or when the largest squared distance is at most
     ``tolerance`` times the largest k(x, x); the other indices are then not in use. Ties are
-    resolved by `by_values`, not by row number. If k(x, x) of a row is not finite, it comes first,
-    and features are NaN. Cost O(n rank^2), memory O(n rank). Source: Fine and Scheinberg (2002).
+    resolved by `by_values`, not by row number. A row whose k(x, x) is not finite comes first, and
+    features are then NaN. Cost O(n rank^2), memory O(n rank). Source: Fine and Scheinberg (2002).
     """
     n = xs.shape[0]
     order = by_values(xs)

@@ -141,7 +141,8 @@ def quantile_calibration(
     r"""Compare the share of targets below each predicted quantile with its level, with a p-value.
 
     The share at level tau is :math:`n^{-1} \sum_i 1\{F_i(y_i) \le \tau\}` with cdfs F_i. The
-    p-value tests its largest distance from tau, over [0, 1] or, with m draws, over k / (m + 1).
+    p-value is that of the largest abs(share - tau), over all tau in [0, 1] or, for predictions that
+    are m draws, over tau = 1 / (m + 1), .., m / (m + 1).
 
     Args:
         predictions: Predictions of numbers, as in `pit`.
@@ -349,7 +350,7 @@ def _by_prediction(ends: Array, n: int) -> Float[Array, "q n k"]:
 
 
 def _components(single: PyTree) -> list[tuple[Any, bool]] | None:
-    """List (components, whether they fill the last batch axis); None if this is no mixture."""
+    """List (distribution, whether its last batch axis holds components); None if no mixture."""
     if hasattr(single, "component_distribution"):
         return [(single.component_distribution, True)]
     if hasattr(single, "component_distributions"):

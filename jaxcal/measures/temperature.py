@@ -273,7 +273,7 @@ def most_likely(
     *,
     steps: int = 40,
 ) -> TemperatureFit:
-    """Return the fit to ``ys`` with optional ``weights`` [n], with ``impossible = never``."""
+    """Fit T to ``ys`` with optional ``weights`` [n]; ``never`` is returned as ``impossible``."""
     import optax
 
     def mean(predictions: Any) -> Scalar:

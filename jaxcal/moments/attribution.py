@@ -295,7 +295,7 @@ def _correlation(
     claimed: Float[Array, "n q"],
     tested: Callable[[Array], Means],
 ) -> Means:
-    """Return `Means` of claimed minus actual correlations of q pairs, by ``tested`` on Fisher's z.
+    """Return `Means` of claimed minus actual correlations, from ``tested`` applied to Fisher's z.
     ``pairs`` (covariances), ``first``, ``second`` (variances) have rows as in `_covariances`."""
     n = claimed.shape[0]
     root = jnp.sqrt(at_least(first, NEARLY) * at_least(second, NEARLY))
