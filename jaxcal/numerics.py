@@ -204,7 +204,7 @@ def normals(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
 
 
 def normal_of(uniform: Array) -> Array:
-    """Return what `jax.random.normal` draws, from what `jax.random.uniform` draws with that key."""
+    """Return normals from uniforms; equal to `jax.random.normal` with the key of the uniforms."""
     low = np.nextafter(np.asarray(-1, uniform.dtype), 0, dtype=uniform.dtype)
     return 2**0.5 * jax.lax.erf_inv(at_least(uniform * (1 - low) + low, low))
 

@@ -113,15 +113,15 @@ FORMS = ("full", "diagonal", "trace", "correlation")
 
 
 class Score(eqx.Module):
-    r"""The score :math:`s_p(y)`, [d], as a moment: detects shifts.
+    r"""The score :math:`s_p(y)`, [d], as a moment that detects shifts.
 
     It is the Stein moment of constant f. The density must be continuous and 0 at every boundary.
 
     Args:
-        marginal: False: tests use the score itself, in units of the prediction; its entries test
-            coordinates given the others. True: tests convert it to
-            :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}` with :math:`\Sigma_p = M M^\top`,
-            whose entries test each coordinate alone.
+        marginal: False: tests use :math:`M^\top s_p`, with M the scale of the prediction; entry q
+            tests coordinate q given the others. True: tests use
+            :math:`(\Sigma_p s_p)_q / \sqrt{(\Sigma_p)_{qq}}` with :math:`\Sigma_p = M M^\top`;
+            entry q tests coordinate q alone.
         whole_space: Whether tests omit the moment if a density has a boundary.
 
     Cost: one gradient.
@@ -145,8 +145,8 @@ class Curvature(eqx.Module):
     r"""The information-matrix moment :math:`s_p s_p^\top + \nabla^2 \log p`.
 
     It is the Stein moment of f = score. Its diagonal detects wrong spread within each mode, other
-    entries wrong correlation. The density must be twice differentiable (ReLU networks are not), and
-    :math:`\nabla p` must be 0 at a boundary of the support: for a Beta(2, 2) the mean is -12.
+    entries wrong correlation. The density must be twice differentiable (ReLU networks are not).
+    :math:`\nabla p` must be 0 at a boundary, else the mean is not 0: for a Beta(2, 2) it is -12.
 
     Args:
         form: "full": all d (d + 1) / 2 different entries; "diagonal": those on the diagonal;
@@ -212,8 +212,8 @@ SLOPE, DROP = 0.9, 12.0
 
 
 class Edges(NamedTuple):
-    """Whether a moved target crosses an edge of a support to density 0 or NaN (``seen`` []), and
-    whether density at an edge jumps or falls to 0 slower than linearly (``abrupt`` [])."""
+    """Results of `edges`. ``seen`` []: whether the density is 0 or NaN at some displaced target.
+    ``abrupt`` []: whether the density at an edge jumps, or falls to 0 slower than linearly."""
 
     seen: Bool[Array, ""]
     abrupt: Bool[Array, ""]

@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
         p_value: P-values, [r].
         samples: Draws of the statistic under calibration, [r, b]; b = 0 for a formula.
         contributions: Contributions of the observations, [r, n]; they sum to ``estimate``.
-        standard_error: Standard errors of ``estimate``, [r], if the model is clearly miscalibrated.
+        standard_error: Standard errors of ``estimate``, [r]; valid for clear miscalibration only.
         stretches: Estimated number of independent blocks of a series, []; None for other nulls.
         p_error: Error bounds of p-values that are approximations, [r]; None for other nulls.
     """
@@ -159,14 +159,13 @@ class Sums(NamedTuple):
         return 2 * jnp.std(self.contributions, axis=1, ddof=1) * self.n**0.5
 
     def guarded(self) -> "Sums":
-        r"""Return the sums with ``means`` reduced for skewed residuals, to compare with draws.
+        r"""Return the sums, with ``means`` reduced if residuals are skewed against their sum.
 
         With :math:`h_{ij} = \langle t_i, t_j \rangle`, let :math:`S = \sum_i t_i`,
-        :math:`u_i = \langle t_i, S \rangle / |S|`, whose sum is |S|, and :math:`V = \sum_i h_{ii}`,
-        the variance of S under random signs. If the :math:`u_i` are skewed, |S| and V are
-        dependent: a sample without the rare large values has a small V and a sum of the opposite
-        sign. In one dimension, if the :math:`u_i` have skewness g, the probability that
-        :math:`T = |S| / \sqrt V` exceeds z is then too large by
+        :math:`u_i = \langle t_i, S \rangle / |S|`, and let :math:`V = \sum_i h_{ii}`, the mean of
+        :math:`|S|^2` under random signs. If the :math:`u_i` have skewness g != 0, |S| and V are
+        dependent, and a test with random signs rejects too often. In one dimension the probability
+        that :math:`T = |S| / \sqrt V` exceeds z is too large by
         :math:`g^2 z (z^4 + 2 z^2 - 3) \varphi(z) / (9 n)`, :math:`\varphi` the normal density. If g
         < 0, :math:`|S|^2` is divided by :math:`1 + g^2 \min(T, 2)^2 / n`. This removes nine tenths
         of the excess at level .05, and a third at level .01. If g > 0, nothing changes. Cost O(n).
@@ -215,8 +214,8 @@ class Null(Protocol):
     ``needs(key, features)`` returns `Needs`. Features are a pytree of arrays with leading axis n;
     most nulls use only n (`jaxcal.engine.quadratic.count`). ``outcome(sums)`` turns `Sums` into an
     `Outcome`. ``least_p_value(n)`` is the smallest possible p-value for n observations. A null
-    whose level holds for every n sets ``exact = True``. With other nulls, a test gives no verdict
-    if the predictions expect rare targets.
+    whose level holds for every n sets ``exact = True``. With another null, a test gives no verdict
+    if targets that are rare under the predictions dominate the statistic.
 
     Example:
         >>> import equinox as eqx, jax, jax.numpy as jnp, jaxcal

@@ -69,8 +69,8 @@ def tail(x: Scalar, weights: Float[Array, " k"], degrees: Float[Array, " k"] | N
     v, speed = jnp.sinh(step), jnp.where(step == 0, 0.5, 1) * STEP * jnp.cosh(step)
 
     def along(bend: Scalar) -> tuple[Array, Array, Array, Array]:
-        """Return at each node: g(t) - g(c); dt / (i width) times the weight of the node; t - c; and
-        the ratios (1 - 2 lambda t) / (1 - 2 lambda c)."""
+        """Return at each node t = c + width (bend v^2 + i v): g(t) - g(c); dt / (i width) times the
+        weight of the node; t - c; and the ratios (1 - 2 lambda t) / (1 - 2 lambda c)."""
         shift = jax.lax.complex(width * bend * v**2, width * v)
         direction = jax.lax.complex(speed, -2 * bend * v * speed)
         ratios = 1 - shift[None, :] * _complex(2 * lam / gaps)[:, None]
@@ -119,7 +119,7 @@ def _crossing(
     degrees: Float[Array, " k"],
 ) -> Scalar:
     """Return logit(2 c), by bisection, for the minimum c of g (see the module) on (0, 1/2).
-    ``level``, ``lam``: x and weights over the largest weight; ``below``: 1 - lam."""
+    ``level``: x / largest weight; ``lam``: weights / largest weight; ``below``: 1 - lam."""
 
     def halve(_, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
         low, high = ends
@@ -198,13 +198,13 @@ class Eigenvalues(eqx.Module):
 
     U is the mean of h over pairs, and H the matrix of all h. The :math:`\lambda` are the
     eigenvalues of H / n with diagonal 0, so that the sum has the variance and skewness of a
-    bootstrap with signs. A random sketch of H gives the largest of them. For the rest, exact trace
-    and Frobenius norm of H imply two extremes: all equal, or proportional to those from the sketch.
-    The p-value is the geometric mean of the p-values at both. For `jaxcal.RandomFeatures` no sketch
-    is needed, and the diagonal of H is taken as constant. The cost does not depend on p.
+    bootstrap with signs. A random sketch of H estimates the largest; the others must agree with the
+    exact trace and Frobenius norm of H. Two p-values assume the extremes: the others are equal, or
+    they are 0 and the sketch underestimates the largest. The p-value is the geometric mean of both.
+    For `jaxcal.RandomFeatures` no sketch is needed, and h_ii is treated as constant.
 
-    ``result.p_value_error`` is the distance to the farther of these two, plus a standard error,
-    since the spectrum is estimated from n observations. It does not include the error of the limit
+    ``result.p_value_error`` is the larger distance of the p-value from the two, plus a standard
+    error, since the eigenvalues are estimated from n observations. It omits the error of the limit
     at finite n: see the level study in `experiments/linear`.
 
     Args:
@@ -245,8 +245,8 @@ class Eigenvalues(eqx.Module):
         return sums.outcome(statistic, p)._replace(p_error=error)
 
     def least_p_value(self, n: int) -> float:
-        r"""Return :math:`P(\chi^2_1 \geq n + 1)`, a lower bound of the p-value for h = 1. No other
-        h has a larger U relative to its distribution."""
+        r"""Return :math:`P(\chi^2_1 \geq n + 1)`, a lower bound of the p-value for constant h,
+        which has the smallest p-value of all h."""
         return math.erfc(((n + 1) / 2) ** 0.5)
 
 

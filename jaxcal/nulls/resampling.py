@@ -65,11 +65,11 @@ class Wild(eqx.Module):
 class HadamardWild(Wild):
     r"""Wild bootstrap whose draws together cost n^2 additions, instead of n^2 multiplications each.
 
-    Within a draw the signs are independent, as in `Wild`. In groups of up to 32 observations, taken
-    in random order, all draws share random signs and differ by the columns of a Hadamard matrix.
-    One fast transform then computes all statistics (`jaxcal.engine.signs.HadamardSigns`). Draws are
-    uncorrelated, not independent; the p-value varies between keys as much as that of `Wild`
-    (`experiments/level`). Below 24 observations draws are independent, as in `Wild`.
+    Observations are put in random groups of up to 32. The sign of an observation in a draw is the
+    product of a random sign that all draws share, an entry of a Hadamard matrix (row: place in the
+    group, column: draw), and a random sign of the group (`jaxcal.engine.signs.HadamardSigns`). So
+    signs within a draw are independent, but draws are only uncorrelated. The p-value varies between
+    keys as much as that of `Wild` (`experiments/level`). For n < 24 draws are independent, too.
 
     Args:
         n_draws: Number of draws b; the smallest p-value is 1 / (b + 1).
@@ -142,8 +142,8 @@ class DependentWild(eqx.Module):
     """Wild bootstrap for a stationary series, with autocorrelated signs.
 
     Observations must be in temporal order. The signs are a Markov chain that flips with probability
-    ``flip``, so their correlation at lag t is (1 - 2 flip)^t. Blocks of random lengths with mean 1
-    / (2 flip) and independent signs would have the same correlation.
+    ``flip``, so their correlation at lag t is (1 - 2 flip)^t. This is equivalent to one random sign
+    per block, for blocks of geometric lengths with mean 1 / (2 flip).
 
     Measured for autoregressive errors of correlation up to .9 (`experiments/dependence`): the
     level holds at n = 300 and 1,000; at n = 100 weak correlations (.3, .5) are not detected, and
@@ -161,8 +161,8 @@ class DependentWild(eqx.Module):
     Cost: as `Wild`.
 
     Source: Chwialkowski, Sejdinovic, Gretton (2014); Chwialkowski, Strathmann, Gretton (2016);
-    for blocks, Patton, Politis and White (2009); for longer ones in tests, Sun, Phillips, Jin
-    (2008).
+    Patton, Politis and White (2009) for the block length; Sun, Phillips, Jin (2008) for longer
+    blocks in tests.
 
     Example:
         >>> import jax, jaxcal
@@ -230,7 +230,7 @@ class Dependence(NamedTuple):
 
 
 def series_of(features: Any) -> Float[Array, "n q"]:
-    """Return the scores as columns, or else the targets, or else all features."""
+    """Return the scores in ``features`` as columns, else the targets, else all arrays."""
     residual = getattr(features, "residual", features)
     series = getattr(residual, "scores", getattr(residual, "ys", residual))
     leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(series)]

@@ -136,7 +136,7 @@ class Parts(NamedTuple):
 
 
 def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int) -> Parts:
-    """Return `Parts` of k groups; NaN for the mean of no values, and the error of fewer than 2."""
+    """Return `Parts` of k groups. Means of empty groups, and errors of 1 value or none, are NaN."""
     number = np.bincount(group, minlength=k)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.bincount(group, parts, minlength=k) / number

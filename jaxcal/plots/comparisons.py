@@ -100,10 +100,10 @@ def differences(result: Comparison, *, ax: "Axes | None" = None) -> "Axes":
 
 
 def calibration_errors(report: Report, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw the calibration error of each estimator, its one-step interval and its fold estimates.
+    """Draw each estimator's calibration error, its interval, and its estimates from single folds.
 
-    Estimators are ordered by validation risk; labels show 100 times its root, averaged over folds.
-    The selected estimator is black. Matrix kernel ridge regression ("kkr") has no interval.
+    Estimators are ordered by validation risk; labels show 100 sqrt(risk), averaged over folds. The
+    selected one is black. Intervals are from one-step corrections; "kkr" (kernel ridge) has none.
     """
     one(report, "selected", "report", "Report")
     if not report.estimators:

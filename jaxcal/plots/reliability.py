@@ -84,11 +84,11 @@ def reliability(
 
 
 def with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw the rate of label 1 against the prediction, with the witness of the smooth error.
+    """Draw the rate of label 1 against the prediction, and the witness of `jaxcal.dce.smooth_ce`.
 
     Dots are mean labels of groups of about equal total weight. The witness (grey band, right axis)
-    is the 1-Lipschitz function whose mean product with (label - prediction) is the smooth error:
-    positive where predictions are too low and negative where they are too high.
+    is the 1-Lipschitz function with the largest mean product with (label - prediction): positive
+    where predictions are too low and negative where they are too high.
     """
     ax = _one(result, ax, (5.2, 5.0))
     ax.set(xlabel="predicted probability of label 1", ylabel="rate of label 1")
@@ -123,7 +123,7 @@ def groups(
     v: np.ndarray, y: np.ndarray, w: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return mean prediction, mean label and total weight of at most ``count`` groups of about
-    equal weight. v: sorted predictions; y: labels; w: weights of sum 1. Equal v share a group."""
+    equal weight. v: sorted predictions, equal ones in one group; y: labels; w: weights, sum 1."""
     before = np.cumsum(w) - w / 2
     group = np.minimum((before * count).astype(int), count - 1)
     first = np.concatenate([[True], v[1:] != v[:-1]])
@@ -191,8 +191,8 @@ def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None
     For highest-density regions the band is pointwise: at each level it contains the share of a
     calibrated model with probability 1 - ``result.level``. Regions are too small (overconfident) if
     the curve is below the diagonal, too large (conservative) if it is above. For quantiles the band
-    contains the whole curve of such a model with at least that probability. If the curve leaves it,
-    the p-value is below ``result.level``. With m draws, levels are k / (m + 1).
+    contains the whole curve of a calibrated model with probability >= 1 - ``result.level``. A curve
+    that leaves the band has p-value < ``result.level``. With m draws, levels are k / (m + 1).
     """
     if isinstance(result, QuantileCalibration):
         one(result, "p_value")

@@ -125,7 +125,7 @@ def contributions(
 
 
 def _every_one(ax: "Axes", parts: Float[np.ndarray, " n"], where: np.ndarray) -> None:
-    """Draw ``parts`` of observations over ``where``, and the running mean of a tenth of them."""
+    """Draw a dot (where, part) per observation, and the running mean over a tenth of all dots."""
     order = np.argsort(where, kind="stable")
     parts, where, width = parts[order], where[order], max(1, parts.size // 10)
     low, high, outside = _crowd(parts)

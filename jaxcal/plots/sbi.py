@@ -92,7 +92,7 @@ def evidence(monitored: Any, ax: "Axes | None" = None) -> "Axes":
 
 
 def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
-    """Return the `Coverage` of ranks by density in a `PosteriorRanks`; None without such ranks."""
+    """Return the `Coverage` from density ranks of a `PosteriorRanks`; None if there are none."""
     import jax.numpy as jnp
 
     from jaxcal.coverage import Coverage, massart

@@ -49,12 +49,12 @@ def where(
     Args:
         result: Result of `jaxcal.calibration_test`.
         x: Numbers [n], or [n, 2] for a map; not necessarily inputs of the test.
-        coordinate: Index of a target coordinate, or d + k for entry k of the test's ``statistics``.
+        coordinate: Target coordinate, 0 to d - 1; d + k is entry k of the test's ``statistics``.
         effect: "shift", predicted minus actual mean in predicted standard deviations, or "spread",
             the logarithm of predicted over actual standard deviation.
         bins: Number of bins; by default n / 30, at least 2 and at most 10. For a map, along each
             input; by default sqrt(n / 30), at least 2 and at most 10.
-        label: Name of the input, or of the two.
+        label: Name of the input; for a map one name for both inputs, or a pair of names.
         ax: Axes to draw on; new ones by default.
 
     Example:

@@ -60,7 +60,7 @@ def _offers(value: object, names: str, example: str) -> None:
 
 
 def _module(value: object, name: str) -> None:
-    """Raise TypeError if ``value`` is no pytree, so that compiled programs do not accept it."""
+    """Raise TypeError if ``value`` is no pytree, which jitted functions would not accept."""
     if any(leaf is value for leaf in jax.tree.leaves(value)):
         raise TypeError(
             f"{name}: {type(value).__name__} is a plain class, which compiled programs cannot "

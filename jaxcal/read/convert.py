@@ -90,7 +90,7 @@ def function(value: object, name: str, takes: str) -> Any:
 
 
 def returned(value: object, name: str, of: str) -> Array:
-    """Return the number that a user's function returned as an array []; else raise TypeError."""
+    """Return a number from a user's function as an array []; TypeError if it is not a number."""
     if not isinstance(value, jax.Array | np.generic | float | int) or jnp.shape(value) != ():
         raise TypeError(f"{name}: wanted one number for {of}, got {say(value)}")
     return jnp.asarray(value)
@@ -299,7 +299,7 @@ def _named_columns(value: Any) -> list[Any]:
 
 def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return names of q inputs: column names of a data frame, or else "input 0", .. ValueError if
-    some columns have names in ``fitted``, but the first columns are not exactly those."""
+    a column name is in ``fitted``, unless the first columns are ``fitted`` in this order."""
     names = tuple(_named_columns(value))
     if set(names) & set(fitted) and names[: len(fitted)] != fitted:
         raise ValueError(f"inputs: wanted the columns {fitted} of the fit, got {names}")

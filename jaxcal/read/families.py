@@ -52,7 +52,7 @@ class Particles(NamedTuple):
 
 
 class Stratified(Particles):
-    """Draws [n, m, 1] in two independent halves, each with one draw in m / 2 equal strata."""
+    """Draws [n, m, 1]: two independent sets of m / 2, one draw per quantile stratum in each."""
 
 
 class Nodes(NamedTuple):
@@ -174,8 +174,8 @@ def mean_and_covariance(distribution: Distribution) -> Normals | None:
 def offered_moments(predictions: Any) -> Normals | None:
     """Return means [n, d] and covariances [n, d, d] of n predictions, or None if unknown.
 
-    They come from closed forms or, for scalar distributions, also ``Independent`` ones, from
-    numpyro's ``mean`` and ``variance``. None for angles, whose means are directions.
+    They come from closed forms. For scalar distributions and ``Independent`` products of them they
+    may come from numpyro's ``mean`` and ``variance``. None for scalar angles (``VonMises``).
     """
     if isinstance(predictions, Standardized):
         moments = offered_moments(predictions.predictions)

@@ -114,7 +114,7 @@ def finite_rows(value: object, n: int, name: str) -> Array:
 
 
 def densities(value: Any, ys: Array) -> Any:
-    """Return validated predictions with log densities; TypeError for others and ``Categorical``."""
+    """Return validated predictions; TypeError without log densities, or for ``Categorical``."""
     if not (isinstance(value, Unnormalized) or is_distribution(value)):
         raise no_log_densities(value)
     classes = is_distribution(value) and isinstance(distribution_of(value), Classes)
@@ -127,7 +127,7 @@ def densities(value: Any, ys: Array) -> Any:
 
 
 def scored(value: Any, ys: Array, name: str = "predictions") -> Any:
-    """Return predictions by `checks.predictions`; TypeError for distributions of integers."""
+    """Return predictions validated for scores; TypeError for distributions of integers."""
     continuous(value, name)
     return checks.predictions(value, ys, name)
 
@@ -236,10 +236,10 @@ def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[A
     """Return a mask of the rows (target, prediction, ``beside``) that repeat an earlier one; all
     False if such repeats may be chance (`repeated_rows`).
 
-    For classes, rows of equal probabilities p count as copies if they always have the same label,
-    although more than `DIFFER` different labels are expected among them. The expected number is the
-    sum of 1 - max(p . p, f . f), with f the label frequencies of distinct rows with the same
-    likeliest class.
+    For classes, repeats are rows with equal probabilities p and ``beside``. They count as copies if
+    each has the label of the row that it repeats, although by chance more than `DIFFER` should have
+    another label: the sum over repeats of 1 - max(p . p, f . f), with f the label frequencies of
+    distinct rows with the same likeliest class.
     """
     p = predictions.probabilities if isinstance(predictions, Classes) else None
     return _copies(targets, p, _arrays((predictions, beside), len(targets)))

@@ -196,8 +196,8 @@ class Draws(eqx.Module):
         return jnp.max(jnp.where(shown, lag, 0))
 
     def thinned(self) -> tuple["Draws", Float[Array, ""]]:
-        """Return every k-th draw (at least two), and the `correlation` r of all draws; k is the
-        least number with r^k <= `CORRELATED`. Under jit k is unknown, and all draws are kept."""
+        """Return every k-th of m draws, and the `correlation` r of all draws. k is the least number
+        with r^k <= `CORRELATED`, but at most m / 2. Under jit all draws are kept."""
         lag, m = self.correlation(), self.samples.shape[1]
         if isinstance(lag, Tracer) or not lag > CORRELATED:
             return self, lag

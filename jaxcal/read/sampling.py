@@ -85,7 +85,7 @@ def check_batch(predictions: PredictionsLike) -> None:
 
 
 def drawn(key: Key, predictions: PredictionsLike, n_draws: int | None) -> Float[Array, "n m d"]:
-    """Return ``n_draws`` draws per prediction; None takes all of `Draws`, else raises TypeError."""
+    """Return ``n_draws`` draws per prediction. None: all draws of `Draws`, TypeError for others."""
     inside = isinstance(predictions, Standardized)
     original: Any = predictions.predictions if inside else predictions
     if n_draws is None and not isinstance(original, Draws):
@@ -114,8 +114,8 @@ NEIGHBOURS = 16
 
 def stratified(key: Key, predictions: PredictionsLike) -> Stratified | None:
     """Return two sets of `STRATA` random quantiles of n one-dimensional distributions, in the units
-    of the data; None for other predictions. TypeError without a sampler, unless the distribution is
-    continuous and has an ``icdf`` (inverse distribution function)."""
+    of the data; None for other predictions. Continuous ones need an ``icdf`` (inverse distribution
+    function) or a sampler, discrete ones a sampler; TypeError if it is missing."""
     batch: Any = getattr(predictions, "batch_shape", ())
     event = getattr(predictions, "event_shape", (0,))
     if len(batch) != 1 or event not in ((), (1,)) or not hasattr(predictions, "sample"):

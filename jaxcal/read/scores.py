@@ -97,8 +97,8 @@ def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
 
 
 def sign_sums(ys: Points, scores: Float[Array, "n d"], new: Any = True) -> Float[Array, "2"]:
-    """Return, for `sign_of_sums`, the sums of s_i . y_i and of (s_i . y_i)^2 over rows i that
-    ``new`` marks and whose product is finite. ``ys``: targets minus any common point."""
+    """Return, for `sign_of_sums`, the sums over rows i of r_i = s_i . y_i and of r_i^2. Rows that
+    ``new`` does not mark, or with infinite or NaN r_i, are left out. ``ys``: centred targets."""
     products = jnp.sum(scores * ys, axis=1)
     products = jnp.where(new & jnp.isfinite(products), products, 0)
     return jnp.stack([jnp.sum(products), jnp.sum(products**2)])
@@ -114,10 +114,10 @@ def sign_of_sums(sums: Float[Array, "2"], n: int) -> Bool[Array, ""]:
 def coarse_sums(
     targets: Float[Array, "n d"], scale: Float[Array, " d"], inverse: Points, new: Any = True
 ) -> Float[Array, "3 d"]:
-    """Return, for `coarse`, the sums [3, d] of a^2, b^2 and c over the rows that ``new`` marks. For
-    a target y and v = ``inverse`` / ``scale``, a = eps |y| v is the distance of neighbouring floats
-    in deviations, b = v that of integers, and c = 0 if y is an integer, else 1. ``inverse`` [n, d]:
-    1 / standard deviation, or |score|, both for targets in units of ``scale``."""
+    """Return, for `coarse`, the sums [3, d] of a^2, b^2 and c over the rows that ``new`` marks.
+    ``inverse`` [n, d]: 1 / standard deviation, or |score|, of targets divided by ``scale``. For a
+    target y, b = inverse / scale is the distance between integers in deviations, a = eps |y| b the
+    distance between neighbouring floats, and c = 0 if y is an integer, else 1."""
     finest = jnp.finfo(targets.dtype).eps * jnp.abs(targets)
     steps = jnp.stack([finest, jnp.ones_like(finest)])
     apart = jnp.nan_to_num(steps / scale[None, None] * inverse[None], posinf=0)

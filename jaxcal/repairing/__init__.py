@@ -1,4 +1,4 @@
-"""Repair of predictions, with a certificate."""
+"""Repair predictions, with a certificate: confidence limits of the gain on other data."""
 
 from jaxcal.repairing.probabilities import ProbabilityRepair
 from jaxcal.repairing.repair import repair

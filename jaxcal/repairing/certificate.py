@@ -85,10 +85,10 @@ def certificate(
 
 
 def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> Scalar:
-    """Return Q: the sum of squares of the effects of each fold on the gains of pairs outside of it.
+    """Return Q (see the module): the sum over folds l of squared effects on pairs outside fold l.
 
-    The effect of a fold is the gain by the map of all pairs minus that by the map without it,
-    centred over the pairs outside. A factor K / (K - 1) corrects for the unknown best map.
+    The effect on a pair is its gain by the map of all pairs minus its gain by the map without fold
+    l, centred over pairs. Q has a factor K / (K - 1), as the best map is unknown.
     """
     folds = len(gains) - 1
     moved = gains[-1:] - gains[:-1]

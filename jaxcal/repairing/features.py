@@ -20,8 +20,8 @@ INPUTS, OWN, CLAIMS = "inputs", "its own claims", "claims of all coordinates"
 
 
 def too_many(n: int, d: int, q: int, n_draws: int = 0) -> list[str]:
-    """Return the names of features that a map omits, for n pairs, d dimensions and q inputs: those
-    that leave fewer than `PAIRS` pairs per parameter, and claims if 0 < ``n_draws`` < `DRAWS`."""
+    """Return the names of features that a map omits: those with which n < `PAIRS` times the number
+    of parameters; and, if 0 < ``n_draws`` < `DRAWS`, all centres and scales of predictions."""
     count, left_out = 2 * d + d * (d - 1) // 2, []
     more = {
         INPUTS: 2 * d * min(q, MOST),
@@ -65,8 +65,8 @@ class Columns(NamedTuple):
 
 
 class Features(eqx.Module):
-    """Map of predictions and inputs to the features in a `Frame`. ``event``: shape of a target.
-    ``own``: two maps, of d centres and of d log scales; ``claims``: map of all 2 d columns."""
+    """Maps from predictions and inputs to features of a `Frame`. ``event``: shape of a target.
+    ``own``: maps of the d centres and the d log scales; ``claims``: map of these 2 d columns."""
 
     units: Units
     event: tuple[int, ...] = eqx.field(static=True)

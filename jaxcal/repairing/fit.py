@@ -154,8 +154,8 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
     """Return the map of largest posterior density, from the observations marked by ``used`` [n].
 
     The method is Fisher scoring with line search; the information is the sum over observations of
-    outer products of slopes. Priors are first wide for the constants ``common`` and narrow for all
-    slopes. After `FIRST` steps they maximize the evidence, but change by a factor of at most
+    outer products of gradients. In the first `FIRST` steps priors are wide for ``common`` and
+    narrow for all slopes. Later priors maximize the evidence, but change by a factor of at most
     `FASTEST` per step. A map that is less likely than the identity is replaced by the identity.
 
     Cost: each of `STEPS` steps takes k + 10 log densities per observation for k parameters.

@@ -10,8 +10,8 @@ that of p', so maps can be fitted by maximum likelihood.
 For draws, c and M are their mean and the root of their covariance. The likelihood is that of one
 more draw: after m normal draws with mean :math:`\bar x` and covariance S, it has a Student t
 distribution with m - d degrees of freedom about :math:`\bar x`, of squared scale
-:math:`(1 + 1/m) (m - 1)/(m - d) S`. The fitted map then matches moments of errors if m is large. If
-m is small, it leaves correct predictions unchanged. The gain is in energy score,
+:math:`(1 + 1/m) (m - 1)/(m - d) S`. For large m the fitted map corrects mean and covariance of the
+errors. For small m it leaves correct predictions unchanged. The gain is in energy score,
 
 .. math:: E |X - y| - E |X - X'| / 2
 
@@ -210,7 +210,7 @@ def _moments(draws: Draws) -> tuple[Array, Array]:
 
 def blocks(draws: Draws) -> tuple[Draws, Draws]:
     """Return k disjoint blocks of draws of each prediction, [k, n, size, ..], and for each block
-    the other draws, [k, n, m - size, ..]. Blocks have at least 2 draws, and d + 2 others."""
+    the other draws, [k, n, m - size, ..]; size >= 2, m - size >= d + 2."""
     samples = jnp.asarray(draws.samples)
     m, d = samples.shape[1], samples[0, 0].size
     size = min(max(m // BLOCKS, 2), m - d - 2)

@@ -47,10 +47,10 @@ def repair(
     If u is a draw of a prediction, in units of its centre and scale, :math:`a + B u` is a draw of
     the repaired prediction. a and log B are affine in the centre and log scale of the prediction
     and in inputs. An unknown constant of a log density cancels, so maps are fitted by likelihood
-    and gains are known in nats. Parameters without evidence stay near 0. The certificate is the
-    mean gain of observations, each by a map fitted without it, with limits. Affine maps repair
-    shifts, spreads, correlations and their trends, but not tails, weights of modes or shape. With
-    fewer than 6 pairs per parameter, trends are left out with a warning.
+    and gains are known in nats. Parameters without evidence stay near 0. The certificate is a mean
+    gain with confidence limits; the gain of an observation is by the map fitted without its fold.
+    Affine maps repair shifts, spreads, correlations and their trends, but not tails, weights of
+    modes or shape. With fewer than 6 pairs per parameter, trends are left out with a warning.
 
     ==================================  ==============================  =====================
     predictions                         map                             certificate in

@@ -242,7 +242,7 @@ def columns_of(inputs: ArrayLike | None, n: int, dtype: Any) -> Float[Array, "n 
 
 
 def _count(predictions: Any, inputs: ArrayLike | None) -> int:
-    """Return the number of predictions; for a single distribution that of inputs, or 1."""
+    """Return the number of predictions; for one without batch axis the number of inputs, or 1."""
     if not isinstance(predictions, Unnormalized):
         if predictions.batch_shape:
             return int(predictions.batch_shape[0])

@@ -300,7 +300,7 @@ def sentences(notes: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def all_finite(notes: Notes) -> Bool[Array, ""]:
-    """Return whether all inputs are finite, by ``notes``; else p-value and estimate are NaN."""
+    """Return False if ``notes`` report targets, scores or predictions that are not finite."""
     none = jnp.zeros((), int)
     return sum((notes.get(code, none) for code in NOT_FINITE), none) == 0
 

@@ -49,23 +49,23 @@ class Means(NamedTuple):
 
 
 def tells(means: Means | None) -> TypeGuard[Means]:
-    """Return whether all limits are finite; otherwise means do not identify wrong coordinates."""
+    """Return whether all limits are finite; False for None. Only finite limits identify errors."""
     return means is not None and bool(np.all(np.isfinite([means.low, means.high])))
 
 
 class Coordinates(NamedTuple):
     r"""Attribution of miscalibration to d target coordinates and their pairs.
 
-    The three `Means` measure errors that predictions have in common: a shift that changes its sign
-    between predictions counts as spread. Each has its own Holm correction. Spreads and correlations
-    are corrected for shifts, and correlations for spreads (`jaxcal.moments.attribution`).
+    ``marginal_mean``, ``marginal_spread`` and ``correlation`` measure errors that predictions have
+    in common: a shift that changes its sign between predictions counts as spread. Each has its own
+    Holm correction. Spreads and correlations are corrected for shifts, and correlations for spreads
+    (`jaxcal.moments.attribution`). They are **exact for Gaussian predictions**: normal
+    distributions, or predictions whose scores are linear in the target at all nodes and targets.
 
-    These `Means` are **exact for Gaussian predictions**: normal distributions, or predictions whose
-    scores are linear in the target at all nodes and targets. Shifts are also exact for predictions
-    with known means: Laplace distributions, mixtures, independent coordinates with numpyro's
-    ``mean`` and ``variance``. For others, spreads, correlations and all limits are NaN, and
-    p-values of shifts test whether the mean in ``marginal_mean`` is 0. This mean is 0 under
-    calibration, but **any** error may change it: such a p-value does not identify a coordinate.
+    Shifts are also exact for Laplace distributions, mixtures, and products of scalar numpyro
+    distributions with ``mean`` and ``variance``; spreads and correlations are NaN. For all other
+    predictions limits of shifts are NaN, too, and their p-values test whether the expectation of
+    ``marginal_mean`` is 0, as under calibration; **any** error may change it, in any coordinate.
 
     ``estimate``, ``p_value``, ``p_adjusted`` and ``contributions`` split the result's estimate into
     d parts, one per coordinate, for any predictions. A part tests its coordinate **given the
@@ -102,7 +102,7 @@ class Coordinates(NamedTuple):
 
 
 class Parts(eqx.Module):
-    """Evidence for each named alternative of a test, with the same random signs for each.
+    """Evidence for each named alternative of a test; p-values use the random signs of the test.
 
     Attributes:
         names: Names of the c alternatives.
@@ -125,11 +125,11 @@ class Table(eqx.Module):
     column holds average effects over all predictions. The others hold slopes per standard deviation
     of a feature: of the claimed centre of the coordinate, of the logarithm of its claimed scale, or
     of an input. For predictions that are not Gaussian, effects are in normal scores of ranks. Ranks
-    among 97 weighted points make large spread errors look smaller: a width of half the right one
-    shows as .52, of 3 times as 2.7. For draws this is corrected. Features are used one by one, so
-    correlated features show the effects of each other. A shift of a skewed prediction may show as a
-    spread of the same coordinate, and a trend of the spread as an average spread of that
-    coordinate; other coordinates are not affected.
+    among 97 weighted points make large spread errors look smaller: the exponential of the effect is
+    .52 if the true ratio is 1/2, and 2.7 if it is 3. For draws this is corrected. Features are used
+    one by one, so correlated features show the effects of each other. A shift of a skewed
+    prediction may show as a spread of the same coordinate, and a trend of the spread as an average
+    spread of that coordinate; other coordinates are not affected.
 
     Correlations are those of normal scores, claimed minus actual. Tails are the logarithm of the
     mean absolute normal score over its standard deviation, minus the value for a normal variable:
