@@ -208,7 +208,7 @@ class Table(eqx.Module):
 
 def changes_correlations(effects: np.ndarray) -> np.ndarray:
     """Return a mask [2 d, c] of the effects that are large enough to bias correlations of ranks.
-    ``effects``: d rows of shifts, d rows of spreads. Limits: `experiments/names/shapes.py`."""
+    ``effects``: rows of shifts and spreads of a `Table`. See `experiments/names/shapes.py`."""
     limits = np.full(effects.shape, 0.35)
     d = len(effects) // 2
     limits[:d, 0], limits[d:, 0] = 0.5, 0.3

@@ -32,7 +32,8 @@ def confidence(level: float) -> str:
 
 
 def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: float) -> str:
-    """Return why the least p-value, ``least_p_value(n)``, exceeds the level; "" if it does not."""
+    """Return why no p-value for n observations can be <= ``level``; "" if one can be. ``null`` is
+    the name of the null, and ``least_p_value(n)`` its smallest p-value for n observations."""
     least = least_p_value(n)
     if least <= level:
         return ""
@@ -73,9 +74,9 @@ def no_verdict(result: Any) -> list[tuple[str, Any]]:
 
 
 def worth_saying(notes: Mapping[str, Any], n_reached: int, rejected: Any) -> dict[str, Any]:
-    """Return a copy of the notes of a test, with 0 for values that need no warning. These are
-    "far-targets" of at most 100 ``n_reached``, for a test of ``n_reached`` observations. If the
-    test has not ``rejected``, they are also "reversed-sign" and "skewed-moment"."""
+    """Return a copy of the notes of a test, in which values that need no warning are 0. The value
+    of "far-targets" needs a warning above 100 ``n_reached``, for ``n_reached`` observations.
+    "reversed-sign" and "skewed-moment" need a warning only if the test has ``rejected``."""
     said = dict(notes)
     # Cauchy targets exceed the limit 100 n in .3 % of data sets, for every n
     reach = np.asarray(said.get("far-targets", 0))
@@ -86,7 +87,7 @@ def worth_saying(notes: Mapping[str, Any], n_reached: int, rejected: Any) -> dic
 
 
 def reasons_of(notes: dict[str, Any], dtype: Any) -> list[tuple[str, Any]]:
-    """Return pairs (reason for no verdict, whether its note exceeds the limit for ``dtype``)."""
+    """Return pairs (reason for no verdict, whether it applies); some limits depend on ``dtype``."""
     digits = 0.01 / np.finfo(dtype).eps
     above = {"far-targets": digits, "coarse-logs": 0.25, "small-residuals": LOST}
     reasons = []
@@ -101,7 +102,7 @@ def reasons_of(notes: dict[str, Any], dtype: Any) -> list[tuple[str, Any]]:
 
 
 def _undecidable(result: Any) -> Any:
-    """Return whether the largest null draw has too many ties for any data to be rejected."""
+    """Return whether both p and the share of null draws tied with the largest exceed the level."""
     draws, p = np.asarray(result.null_samples), np.asarray(result.p_value)
     if draws.shape[-1] == 0 or result.parts is not None:
         return False
@@ -145,7 +146,7 @@ def report(result: Any) -> list[str]:
 
 
 def _error(result: Any) -> str:
-    """Return text with the error of kernel means; "" if it is 0 or part of ``result.route``."""
+    """Return text with the standard error of kernel means; "" if 0 or stated in the route."""
     error = float(result.notes.get("averages-error", 0))
     if "error" in result.route or not error > 0:
         return ""
@@ -153,7 +154,7 @@ def _error(result: Any) -> str:
 
 
 def about_coordinates(mean: Means | None, spread: Means | None) -> list[str]:
-    """Return a sentence on why marginal shifts or spreads are not available, in a list; else []."""
+    """Return a list with the reason why marginal shifts or spreads are missing; [] if none is."""
     if mean is None:
         return [
             "shifts of coordinates by themselves are not available, only given the others: they "
@@ -182,7 +183,6 @@ def about_coordinates(mean: Means | None, spread: Means | None) -> list[str]:
 
 
 def _parts(parts: Parts) -> list[str]:
-    """Return the evidence for each alternative, one line each."""
     evidence = np.asarray(parts.statistics)
     shares = np.exp(evidence - np.max(evidence))
     shares = shares / np.sum(shares)

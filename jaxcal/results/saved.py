@@ -228,8 +228,8 @@ SOURCE = "_source"  # attribute of a result that describes its call
 
 
 def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
-    """Decorate a function: compute in `full_precision`, and record the call in its result. Calls
-    under jit or vmap are not recorded. ValueError: see `rows_in_one_order`."""
+    """Decorate a function: check pandas arguments by `rows_in_one_order`, compute in
+    `full_precision`, and record the call in its result (not under jit or vmap)."""
 
     checked = full_precision(rows_in_one_order(function))
 

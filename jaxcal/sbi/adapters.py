@@ -36,7 +36,7 @@ def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Poste
 
     Args:
         posterior: As in `jaxcal.sbi.score_pairs`.
-        thetas: Parameters as the user passed them. If a tensor, a function is taken to be of torch.
+        thetas: Parameters as the user passed them. A tensor implies that a function uses torch.
         prior: Prior for estimators of torch that have none; ignored if the prior is not of torch.
 
     Returns:
@@ -328,8 +328,8 @@ PILOTS = 128  # draws of the prior to which jumps of chains between modes are fi
 
 
 def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array | None:
-    """Return m draws [m, d] of ``prior``. An array of draws gives m random rows, or all rows if it
-    has fewer. Without a prior, a `NumpyroPosterior` gives draws of its model; others give None."""
+    """Return m draws [m, d] of ``prior``. From an array, return m random rows (or all, if fewer).
+    Without a prior, return draws of the model of a `NumpyroPosterior`; None for other scorers."""
     d, dtype = values.shape[1], values.dtype
     if isinstance(scorer, NumpyroPosterior) and prior is None:
         return scorer.draw_nodes(key, m).astype(dtype)
@@ -366,8 +366,8 @@ def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array 
 def prior_draws_of(
     key: Key, prior: Any, scorer: Any, values: Array, space: Space
 ) -> Float[Array, "k d"] | None:
-    """Return `PILOTS` draws of the prior, mapped to free parameters (`Space`), without draws out of
-    bounds. None without a prior, or if fewer than d + 2 draws remain."""
+    """Return draws of the prior within bounds, as free parameters (`Space`); k <= `PILOTS`. None
+    without a prior, or if k < d + 2."""
     drawn = nodes_of(jax.random.fold_in(key, 4), prior, scorer, PILOTS, values)
     if drawn is None:
         return None

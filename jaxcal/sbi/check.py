@@ -147,8 +147,8 @@ def check_posterior(
 
 
 def _exchanged(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> Array | None:
-    """Return `exchange_evidence`, [d, d], or None without log densities. All entries are -infinity
-    if calibration is still rejected after exchanging the two parameters with the largest entry."""
+    """Return `exchange_evidence`; None without log densities. All entries are -infinity if the test
+    of calibration still rejects when the two parameters with the largest entry swap values."""
     if pairs.predictions is None:
         return None
     ratios = exchange_evidence(pairs.predictions, pairs.thetas, pairs.space)

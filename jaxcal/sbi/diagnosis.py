@@ -31,11 +31,11 @@ FOLDS, LANDMARKS = 5, 200
 class Diagnosis(eqx.Module):
     r"""Estimated errors of d parameters: `Means` [d], with limits of confidence 1 - level.
 
-    Errors **given the other parameters** also appear in parameters that depend on a wrong one;
-    errors of a parameter **by itself** (marginal errors) do not. From scores, sizes and limits are
-    exact for Gaussian posteriors. p-values are valid for all posteriors, and identify the wrong
-    parameter if posteriors are Gaussian. From ranks, p-values identify it for any posterior; sizes
-    are in units of normal scores, corrected for the number of draws.
+    If one parameter is wrong, parameters that depend on it also show errors **given the other
+    parameters**, but no errors **by themselves** (marginal errors). From scores, sizes and limits
+    are exact for Gaussian posteriors; p-values are valid for all posteriors, but identify the wrong
+    parameter only for Gaussian ones. From ranks, p-values identify the wrong parameter for all
+    posteriors; sizes are in units of normal scores, corrected for the number of draws.
 
     Attributes:
         shift: Shift of a parameter by itself, positive if the posterior is too high, in standard
@@ -43,7 +43,8 @@ class Diagnosis(eqx.Module):
             (`jaxcal.results.Coordinates`). None if covariances are unknown: they need scores at
             more nodes than parameters.
         bias: Shift given the other parameters: the mean of :math:`s_k / r_k`, with score
-            :math:`s_k` and its root mean square :math:`r_k`. Holm's method corrects it separately.
+            :math:`s_k` and its root mean square :math:`r_k`. Holm's correction is
+            separate from that for spread, unless shift is None.
         spread: Spread given the other parameters: mean of :math:`1 + s_k (\theta_k - c_k)`, with
             c_k a regression of theta_k on the conditioning variables, fitted to other pairs. For
             Gaussian posteriors with independent parameters it is 1 - actual / posterior variance,
@@ -146,7 +147,7 @@ def _twice_ranks(feature: Float[Array, " n"]) -> Int[Array, " n"]:
 
 
 def with_shapes(table: Table, of: Diagnosis, level: float) -> Diagnosis:
-    """Return ``of`` with the average correlations and tails in column 0 of ``table``."""
+    """Return ``of`` with correlations and tails replaced by those in column 0 of ``table``."""
     d = len(of.spread.estimate)
 
     def means(rows: slice) -> Means:
@@ -165,9 +166,8 @@ def _means(effect: Array, p: Array, low: Array, high: Array, level: float | Scal
 
 
 def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
-    """Return ``of`` with correlations and tails of the table (`with_shapes`). p-values of shift and
-    marginal spread are the larger of those in ``of`` and ``table``: ranks among weighted points
-    alone often report a right parameter as too narrow if another parameter is wrong."""
+    """Return ``of`` with correlations and tails of the table (`with_shapes`). Each p-value of shift
+    and marginal spread is replaced by the one in ``table`` if that is larger."""
     d = len(of.spread.estimate)
     everywhere = table.p_value[: 2 * d, 0].reshape(2, d)
 
@@ -244,7 +244,7 @@ def cross_fitted_means(
 
 
 def _standard(values: Array) -> Array:
-    """Center columns at their median; divide by the median distance, or by the deviation if 0."""
+    """Subtract each column's median; divide by its median absolute deviation (if 0, by its sd)."""
     gaps = values - jnp.median(values, axis=0, keepdims=True)
     scale = jnp.median(jnp.abs(gaps), axis=0, keepdims=True)
     scale = jnp.where(scale > 0, scale, jnp.std(values, axis=0, keepdims=True))

@@ -58,8 +58,8 @@ class Monitored(JudgedResult):
         center, scale: Mean and deviation of inputs and widths in the first call, [q + r].
         slopes: Regressions of the normal scores: intercept, then the slope along each input alone,
             [r, 1 + q]; positive if the posterior is too low.
-        spreads: Log standard deviation of the normal scores, positive if the posterior is too
-            narrow (underestimated above log 2), and its slope along ``widths``, [r, 2].
+        spreads: [r, 2], log standard deviation of the normal scores, then its slope along widths.
+            The log is positive if the posterior is too narrow; values above log 2 are too small.
         statistics: Names of what is ranked: "density" or "distance", then each parameter.
         level: Largest probability of ever rejecting a right posterior.
         notes: Sentences on the pairs of all calls, as those of `ScoredPairs`.
@@ -255,8 +255,8 @@ def _check_same(so_far: Monitored, statistics: tuple[str, ...], features: Array)
 def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, Array, tuple[str, ...]]:
     """Return normal scores [n, r] of randomized ranks, log posterior deviations [n, r], r names.
 
-    Ranks are among draws or weighted points, and must be uniform given the deviations. So points do
-    not depend on theta_i, and the deviation of draws is that of the set {theta_i, draws}.
+    Ranks are among draws or weighted points. Under a right posterior they are uniform given the
+    deviations: those of the set {theta_i, draws}, or of the points, which do not depend on theta_i.
     """
     keys = jax.random.split(key)
     if pairs.sampler is not None:
@@ -337,8 +337,8 @@ def _evidence(
 def _spread_bets(
     ones: Float[Array, "n 1"], scores: Float[Array, "n r"], widths: Float[Array, "n r"]
 ) -> Float[Array, "n r"]:
-    """Return log E after each pair, E being the mean over a in `LEVELS` and b in `SPREADS` of the
-    likelihood ratio of N(0, exp(2 (a + b width))) scores to N(0, 1). ``ones``: as in `_spreads`."""
+    """Return log E after each pair. E is the mean, over a in `LEVELS` and b in `SPREADS`, of the
+    likelihood ratio N(0, exp(2 (a + b width))) / N(0, 1) of scores. ``ones``: as in `_spreads`."""
     grid = jnp.asarray([(a, b) for a in LEVELS for b in SPREADS], scores.dtype)
     logs = grid[:, :1, None] + grid[:, 1:, None] * widths[None]
     gains = scores[None] ** 2 / 2 * (1 - jnp.exp(-2 * logs)) - logs

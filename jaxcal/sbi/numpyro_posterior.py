@@ -99,7 +99,7 @@ class NumpyroPosterior:
 
         Returns:
             Parameters [n, d]; and xs, the values of the observed site, or a dict of observed sites
-            and inputs. ValueError if the model has sites that simulations do not use (see above).
+            and inputs. ValueError for the sites listed in `NumpyroPosterior`.
         """
         return self._pairs(key, n, inputs, strict=True)
 
@@ -140,7 +140,7 @@ class NumpyroPosterior:
 
     def draw_nodes(self, key: Key, m: int) -> Float[Array, "m d"]:
         """Return m unconstrained draws of the prior as nodes, for the inputs of the first
-        observation. Factors and other observed sites are ignored: nodes may be any points."""
+        observation. Sites that raise ValueError in `pairs` are ignored here."""
         inputs = None
         if self.inputs:
             inputs = {name: jnp.stack([self.row[name]] * m) for name in self.inputs}

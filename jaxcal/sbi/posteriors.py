@@ -113,7 +113,7 @@ def chunked_scores(
     *,
     batch: int = BATCH,
 ) -> Scores:
-    """Return scores of n posteriors, of each at its theta and at common nodes, in batches.
+    """Return the scores of each of n posteriors at its own theta and at nodes, by batches.
 
     Memory: the scores and the intermediates of ``batch`` gradients. One program is compiled per
     shape and function.

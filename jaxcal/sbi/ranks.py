@@ -274,8 +274,8 @@ def rank_draws(
 @jax.jit
 def ranks_among_draws(key: Key, draws: Array, thetas: Array) -> Float[Array, "n r"]:
     """Return randomized ranks of theta in [0, 1] among all draws but the last: by distance to a
-    reference point, then by each of the d parameters; r = 1 + d. The point is the last draw of
-    another pair, chosen at random because neighbouring rows may be dependent."""
+    reference point, then by each of the d parameters; r = 1 + d. The reference point of a pair is
+    the last draw of a random other pair."""
     points = jnp.concatenate([thetas[:, None], draws[:, :-1]], axis=1)
     same = jnp.full(points.shape[:2], 1 / points.shape[1], points.dtype)
     among = Candidates(points, same, same, jnp.ones((), points.dtype))

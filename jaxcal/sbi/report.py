@@ -94,8 +94,8 @@ class PosteriorResult(Result):
         return sentences(of, self.names, level, by_ranks=of is self.by_ranks)
 
     def told(self) -> Diagnosis:
-        """Return the diagnosis that is reported: for Gaussian posteriors ``diagnosis`` with tails
-        from ``by_ranks``, for others ``by_ranks``; always ``diagnosis`` if ``by_ranks`` is None."""
+        """Return the diagnosis to report: ``diagnosis`` if ``by_ranks`` is None; ``diagnosis`` with
+        tails from ``by_ranks`` for Gaussian posteriors; otherwise ``by_ranks``."""
         if self.by_ranks is None:
             return self.diagnosis
         if tells(self.diagnosis.shift):
@@ -127,9 +127,9 @@ class PosteriorReport(JudgedResult):
         conditional: `PosteriorResult` of the test of whether the posterior is right given x.
         coverage: The `jaxcal.coverage.Coverage` that was passed in, or None.
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
-        exchanged: Change of the total log density if parameters j < k are exchanged, [d, d]. All
-            are -infinity if calibration is still rejected after the most favourable exchange. None
-            without log densities, for 1 parameter and for more than 10.
+        exchanged: Change of the total log density if parameters j < k swap their values, [d, d].
+            All are -infinity if calibration is still rejected after the swap of largest change.
+            None without log densities, for 1 parameter and for more than 10.
         discrete: One `DiscreteParameter` per discrete parameter, with tests given all others. The
             other fields then concern the continuous parameters given the discrete ones.
     """
@@ -271,7 +271,7 @@ class PosteriorReport(JudgedResult):
         )
 
     def _by_ranks(self) -> Diagnosis | None:
-        """Return the diagnosis from ranks on which `diagnosis` is based; None if on scores."""
+        """Return the diagnosis from ranks that `diagnosis` uses; None if it uses scores."""
         if self.ranks is not None and self.ranks.source == DRAWS:
             return self.ranks.diagnosis
         told = self.conditional.told()
@@ -304,10 +304,10 @@ class PosteriorReport(JudgedResult):
     def figure(self) -> "Figure":
         """Return a figure of four panels.
 
-        (a) Ranks of each parameter with the band of a correct posterior, or null draws of the test
-        of calibration; (b) coverage of highest-density regions, or null draws of the test given x;
-        (c) shift, spread and correlation with limits; (d) the error that changes most with a
-        feature of x, against this feature, with limits, or contributions to the test given x.
+        (a) Ranks of each parameter with the band of a correct posterior; without ranks, null draws
+        of the test of calibration. (b) Coverage of highest-density regions; if not computed, null
+        draws of the test given x. (c) Shift, spread and correlation, with limits. (d) The strongest
+        error along a feature of x; if not estimated, contributions to the test given x.
         """
         return import_module("jaxcal.plots.sbi").posterior_figure(self)
 

@@ -142,9 +142,9 @@ def _too(means: Means, k: int, unit: str = "") -> str:
 def sentences(
     d: Diagnosis, names: tuple[str, ...], level: float, *, by_ranks: bool = False
 ) -> list[str]:
-    """Return sentences on errors with Holm-adjusted p-values of at most ``level``. Sentences name
-    parameters if limits of ``d.shift`` are finite, as they are from ranks (``by_ranks``) and from
-    scores of Gaussian posteriors. Otherwise the result is that of `_unnamed`."""
+    """Return sentences on errors with Holm-adjusted p-values of at most ``level``. They name the
+    parameters if limits of ``d.shift`` are finite. Otherwise (scores of posteriors that are not
+    Gaussian) `_unnamed` makes the sentences. ``by_ranks``: whether ``d`` is from ranks."""
     if not tells(d.shift):
         return _unnamed(d, level)
     said: list[str] = []
@@ -169,8 +169,8 @@ def sentences(
 
 
 def exchanges(ratios: Array | None, names: tuple[str, ...], level: float) -> list[str]:
-    """Return a list with a sentence on the exchange of largest log ratio; [] if no log ratio
-    reaches log(d (d - 1) / (2 level)). A right posterior has P(reached) <= ``level``."""
+    """Return a list with a sentence on the largest of ``ratios`` (`exchange_evidence`); [] if it is
+    below log(d (d - 1) / (2 level)), as for right posteriors with probability >= 1 - level."""
     if ratios is None:
         return []
     logs, d = np.asarray(ratios, float), len(names)
@@ -196,8 +196,8 @@ def excluded(count: int, n: int) -> list[str]:
 
 
 def _unnamed(d: Diagnosis, level: float) -> list[str]:
-    """Return sentences that name no parameter, for scores of posteriors that are not Gaussian: one
-    if moments are wrong, one on the feature x[j] along which errors change most."""
+    """Return up to two sentences, which name no parameter: moments of the scores are wrong; errors
+    change with x[j]. For scores of posteriors that are not Gaussian."""
     said: list[str] = []
     least = min(float(np.min(np.asarray(means.p_adjusted))) for means in (d.bias, d.spread))
     if least <= level:

@@ -80,7 +80,7 @@ class Space(eqx.Module):
 
     def _distance(self, us: Rows) -> Rows:
         """Return the distance of theta from its bound, exp(u) or exp(-u), for parameters with one
-        bound; 1 for others, since an overflow of their exp(u) would make gradients NaN."""
+        bound; 1 for others."""
         return jnp.exp(self._by_bounds(jnp.zeros_like(us), us, -us, 0.0))
 
     def _finite(self, rows: Rows) -> tuple[Array, Array]:
@@ -230,8 +230,8 @@ def check_inside(space: Space, thetas: Array, names: Sequence[str]) -> None:
 
 
 def check_continuous(thetas: Array, names: Sequence[str]) -> None:
-    """Raise ValueError if a parameter seems discrete: more than 10 of its values have a float
-    spacing of at most 1 / 8, and all of these values are integers."""
+    """Raise ValueError if a parameter seems discrete: all values are integers. Values so large that
+    adjacent floats differ by more than 1 / 8 are ignored; over 10 values must remain."""
     values = np.asarray(thetas)
     digits = np.spacing(np.abs(values)) <= 1 / 8
     discrete = np.all(~digits | (values == np.round(values)), axis=0) & (digits.sum(axis=0) > 10)
@@ -249,8 +249,8 @@ def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
     """Return indices of parameters whose values appear uniform between two bounds; [] for n < 200.
     Conditions: (1) 3 < range / standard deviation < 3.6. This ratio is 3.46 for a uniform density,
     and above 3.6 for n >= 200 draws from one mode with vanishing tails. (2) The empirical
-    distribution function differs by < .12 from a uniform one. Two modes that satisfy (1) differ by
-    more, and so do 200 uniform values with probability .007."""
+    distribution function differs by < .12 from a uniform one, which excludes two modes. (2) fails
+    with probability .007 for 200 uniform values."""
     values = np.asarray(checks.floats(thetas, "thetas"), float)
     if len(values) < 200:
         return []

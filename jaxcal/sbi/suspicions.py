@@ -22,7 +22,7 @@ MOST_EXCHANGED = 10  # largest number of parameters whose exchanges are computed
 
 @jax.jit
 def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
-    """Return the numbers of repeated thetas and of repeated pairs; 0 if they may be chance."""
+    """Return two numbers, of repeated thetas and repeated pairs; 0 if so many may be chance."""
     n = len(thetas)
     alone = repeated_rows(thetas, fingerprints(thetas, n), jnp.zeros(n, jnp.uint32))
     return alone, jnp.sum(copies(thetas, features))
@@ -193,7 +193,7 @@ def about_prior(
 
 
 def _unlike(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """Return a mask [d]: p-value of a Kolmogorov-Smirnov test of the two columns < `UNLIKELY`."""
+    """Return a mask [d] of columns whose Kolmogorov-Smirnov test has a p-value < `UNLIKELY`."""
     import scipy.stats
 
     columns = zip(values.T, draws.T, strict=True)
@@ -222,8 +222,8 @@ def prior_log_probs(prior: Any, thetas: np.ndarray) -> np.ndarray | None:
 def about_training(
     moments: tuple[np.ndarray, np.ndarray] | None, features: np.ndarray
 ) -> tuple[str, ...]:
-    """Return a sentence if means or deviations of xs [n, q] differ clearly from ``moments``, (mean,
-    deviation) of the network's training data, or None if unknown; no sentence for n < 10."""
+    """Return a sentence if means or deviations of xs [n, q] differ clearly from ``moments``, the
+    (mean, deviation) in the network's training. Return () if ``moments`` is None or n < 10."""
     if moments is None or len(features) < 10:
         return ()
     mean, sd = (np.broadcast_to(np.ravel(part), features.shape[1:]) for part in moments)
@@ -243,11 +243,11 @@ def about_training(
 def exchange_evidence(
     predictions: Predictions, thetas: Float[Array, "n d"], space: Space
 ) -> Float[Array, "d d"] | None:
-    r"""Return the change of the total log density if parameters j < k are exchanged, [d, d]. It is
-    -infinity if j >= k, if bounds of j and k differ, or if the median change of a row is not
+    r"""Return the change of the total log density if parameters j < k swap their values, [d, d]. It
+    is -infinity if j >= k, if bounds of j and k differ, or if the median change over rows is not
     positive. Return None for d = 1 and d > `MOST_EXCHANGED`.
 
-    An exchange preserves volume, so exp(change) has mean at most 1 under the right posterior, and
+    A swap preserves volume, so exp(change) has mean at most 1 under the right posterior, and
     exceeds :math:`1 / \alpha` with probability at most :math:`\alpha`.
 
     Cost: n (1 + d (d - 1) / 2) log densities.
@@ -266,8 +266,8 @@ def exchange_evidence(
 def _exchanged(
     predictions: Predictions, thetas: Float[Array, "n d"], first: Array, second: Array
 ) -> Float[Array, " k"]:
-    """Return the change of the summed log density for each of k exchanges of two columns, or
-    -infinity if the median change over rows is not positive."""
+    """Return the change of the summed log density for each of k swaps of two columns, or -infinity
+    if the median change over rows is not positive."""
     here = log_densities_at(predictions, thetas)
 
     def gained(pair: tuple[Array, Array]) -> Array:

@@ -303,7 +303,7 @@ def _unbounded(prior: Prior) -> bool:
 
 
 def _potential_at(potential: Estimator, theta: Tensor, x: Tensor) -> Tensor:
-    """Return the potential of each pair, [b]; its own observation is unchanged afterwards."""
+    """Return the potential of each pair, [b]. ``potential`` keeps the observation it had."""
     observed = {
         name: vars(potential)[name] for name in ("_x_o", "_x_is_iid") if name in vars(potential)
     }
@@ -346,8 +346,8 @@ def _embedding(estimator: Estimator, name: str) -> Callable[[Tensor], Tensor] | 
 
 
 def _outside_inference_mode(posterior: Estimator) -> Estimator:
-    """Return the posterior, or a copy if its parameters were created in torch.inference_mode(),
-    since these do not allow gradients."""
+    """Return the posterior, or a copy that allows gradients if the posterior's parameters were
+    created in torch.inference_mode()."""
     networks = [posterior, *vars(posterior).values()] if hasattr(posterior, "__dict__") else []
     for network in networks:
         is_module = hasattr(network, "state_dict") and hasattr(network, "parameters")
@@ -364,7 +364,7 @@ def _of_lampe(posterior: Estimator, name: str) -> bool:
 
 
 def _arguments(function: Callable[..., object]) -> int:
-    """Return 1 if a function has one positional argument, or one without default; else 2."""
+    """Return 1 if a function has or requires exactly one positional argument; else 2."""
     forward = getattr(function, "forward", function)
     try:
         parameters = inspect.signature(forward).parameters.values()

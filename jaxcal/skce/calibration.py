@@ -202,7 +202,7 @@ def skce_test(
             classes, for m classes up to n^2 (m - 1) = 10^8, and for normals, Laplace distributions
             and their mixtures up to n = 64 with a target kernel that has closed forms (Gaussian;
             for Laplace distributions `L1Laplace`). Otherwise, and with ``features`` or K(p, q),
-            `jaxcal.nulls.Wild` (no verdict if it depends on targets expected less than ten times).
+            `jaxcal.nulls.Wild` (no verdict if rare targets decide, and < 10 of them are expected).
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         base_measure: Nodes of divergences that need scores, as in `jaxcal.kccsd_test`.
         n_nodes: Number of these nodes to draw, as in `jaxcal.kccsd_test`.
@@ -210,9 +210,9 @@ def skce_test(
             or quantiles are used, or else 64 draws.
         standardize: Whether to divide targets by their standard deviation in each coordinate first;
             bandwidths that you set are then in standard deviations.
-        whiten: `jaxcal.whitening.Moments()`, or another whitener, transforms targets and
-            predictions to the units of each prediction, as in `jaxcal.kccsd_test`, for the target
-            kernel. For `jaxcal.Draws` the half for the divergence gives the units. Not for classes.
+        whiten: `jaxcal.whitening.Moments()`, or another whitener, standardizes each target by its
+            prediction, as in `jaxcal.kccsd_test`. The target kernel then acts on these values. For
+            `jaxcal.Draws` centre and scale are from the half for the divergence. Not for classes.
         features: `RandomFeatures(key, 100)` replaces pairs by random features, in linear time.
             ``null=jaxcal.nulls.Eigenvalues()`` then stores no draws of the null.
         tile: Rows and columns of a block of pairs that is computed at a time.

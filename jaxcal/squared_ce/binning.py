@@ -50,7 +50,7 @@ class Bins(eqx.Module):
         equal_mass: Whether edges are quantiles of the training confidences, not equally spaced.
         edges: Fixed increasing edges from 0 to 1, instead of ``counts`` and ``equal_mass``.
         debiased: Whether to subtract acc (1 - acc) / (n_b - 1) from h(p, p') = r(p) r(p') if p and
-            p' are in one bin, with n_b outcomes of mean acc. h(p, p) may be < 0; 0 if n_b = 1.
+            p' are in one bin with n_b outcomes of mean acc. h(p, p) may be < 0; it is 0 if n_b = 1.
         empty: Residual of bins without training data; by default the mean over all training rows.
 
     Cost: O(n) per candidate.
