@@ -124,11 +124,11 @@ def apply_with(
 ) -> tuple[Outcome, Float[Array, " d"] | None]:
     """Apply a null; return the outcome, and a quadratic form [d] per column of ``columns`` [n, d].
 
-    The form of a column w is the sum of w_i w_j h_ij over i != j, from the same pass. Forms are
-    None without columns, for blocks, and for nulls without draws. The null uses ``series`` [n, q]
-    instead of the features if it is given. ``guarded``: whether to correct the statistic for
-    skewness. ``redrawn(keys [b], estimates [r])`` returns the estimates [r, b] of data sets with
-    redrawn targets; ValueError if it is None and the null needs it.
+    The form of a column w is the sum of w_i w_j h_ij over i != j. Forms are None if ``columns`` is
+    None, and for nulls that use blocks or no draws. If ``series`` [n, q] is given, the null uses it
+    instead of the features. ``guarded``: whether to correct the statistic for skewness.
+    ``redrawn(keys [b], estimates [r])`` returns the estimates [r, b] of data sets with redrawn
+    targets; ValueError if ``redrawn`` is None and the null needs it.
     """
     needs = null.needs(key, features if series is None else series)
     if (size := needs.block_size) is not None:
@@ -161,9 +161,9 @@ def _redrawn(
     tile: int,
     mesh: Mesh | None,
 ) -> Float[Array, "r b"]:
-    """Return the estimates [r, b] of b data sets with redrawn targets. The observed targets have
-    the estimates ``unbiased`` and the fit ``fitted``. Estimates for classes are quadratic forms of
-    one pass; otherwise ``refit(key)`` draws and fits new targets, one data set at a time."""
+    """Return the estimates [r, b] of b data sets with redrawn targets. ``unbiased`` and
+    ``fitted``: estimates and fit for the observed targets. For classes, one pass over pairs gives
+    all estimates. Else ``refit(key)`` draws and fits new targets, one data set at a time."""
     prepared, featured = fitted
     forms = as_forms(prepared.pairwise, featured.features, keys)
     if forms is not None:
@@ -186,12 +186,12 @@ def _redrawn(
 def _sensitivity(
     forms: Float[Array, " d"], scores: Points, outcome: Outcome
 ) -> Float[Array, " d"] | None:
-    r"""Return [d]: the coefficients c_e of the expected statistic :math:`E\,U = c_e \delta^2`.
+    r"""Return c_e, [d], with :math:`E\,U = c_e \delta^2` for targets shifted by delta along axis e.
 
-    For targets shifted by :math:`\delta` along coordinate e the Stein feature :math:`\xi` has mean
+    The Stein feature :math:`\xi` of a shifted target has mean
     :math:`\delta\, E_p[\partial_e \xi] = -\delta\, E_p[(s_p)_e\, \xi]` by partial integration, so
     that :math:`c_e = E[(s_i)_e (s_j)_e h_{ij}]` to first order, with rows s_i of ``scores``.
-    ``forms`` [d] are sums of this product over pairs. NaN where c_e is not significantly above 0.
+    ``forms`` [d]: sums of (s_i)_e (s_j)_e h_ij over pairs. c_e is NaN unless clearly above 0.
     """
     slope = forms / ordered_pairs(scores.shape[0])
     noise = jnp.std(outcome.samples[:1], axis=1) * jnp.mean(scores**2, axis=0)
@@ -232,8 +232,8 @@ def unjudged(
     tile: int,
     mesh: Mesh | None,
 ) -> TestResult:
-    """Return the result without a level for its verdict, which `TestResult.at_level` sets. Only the
-    limits of coordinates depend on ``level``; a new value of it needs no new compilation."""
+    """Return the result of a test without its verdict, which `TestResult.at_level` adds. Only the
+    limits of coordinates depend on ``level``; a new level needs no new compilation."""
     one = partial(_unjudged, test, tile, mesh)
     return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
 
@@ -336,8 +336,8 @@ def _of_a_moment(
     null: Null,
     n: int,
 ) -> tuple[Outcome, Array]:
-    """Return the outcome of a moment, and whether p is NaN: the moment is ``excluded`` or 0. If
-    ``impossible`` (a target has density 0), p is the least p-value that the null can give."""
+    """Return the outcome of a moment, and whether p is NaN because it is ``excluded`` or always 0.
+    If ``impossible`` (a target has density 0), p is the least p-value that the null can give."""
     values = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
     silent = (excluded | jnp.all(values == 0)) & ~impossible
     p = jnp.where(silent, jnp.nan, outcome.p_value)
@@ -348,7 +348,7 @@ def _of_a_moment(
 
 
 def _coordinates(featured: Featured, outcome: Outcome, level: Scalar) -> Coordinates:
-    """Return the results of d target coordinates: rows 1 to d of the outcome, row 0 if d = 1."""
+    """Return the results of target coordinates, from outcome rows 1 to d, or row 0 if d = 1."""
     rows = slice(1, None) if outcome.p_value.size > 1 else slice(None)
     p = outcome.p_value[rows]
     faults: Any = ()

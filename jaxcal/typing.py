@@ -66,8 +66,8 @@ class OfVectors(Protocol):
 class Divergence(Protocol):
     """A squared distance between predictions, computed from features of each prediction.
 
-    ``features`` takes a `jaxcal.read.Standardized`, with the predictions and the units of the test,
-    and their `NodeScores` if ``needs_nodes``, else None. ``squared_distances`` takes features of r
+    ``features`` takes predictions and units as a `jaxcal.read.Standardized`, and the predictions'
+    `NodeScores`, or None if ``needs_nodes`` is False. ``squared_distances`` takes features of r
     and of c predictions, and returns [r, c]; ``paired`` compares rows of equal index: [r]."""
 
     @property

@@ -68,12 +68,12 @@ def ucme_test(
             observations, selected by the key and by their values, are used as locations and
             excluded from the test.
         n_locations: Number J of observations used as locations if ``locations`` is None.
-        null: `Signs` or `jaxcal.nulls.Redrawn`, with ``biased`` as the statistic; by default
-            `Redrawn` if its cost is small, as in `jaxcal.skce_test`, else `Signs`. `Redrawn` keeps
-            the observed targets of locations. Or `F`, with Hotelling's statistic
+        null: `Signs`, `jaxcal.nulls.Redrawn` or `F`; by default `Redrawn` if its cost is small, as
+            in `jaxcal.skce_test`, else `Signs`. `Redrawn` keeps the observed targets of locations.
+            `Signs` and `Redrawn` use the statistic ``biased``. `F` uses Hotelling's statistic
             :math:`Q = n \bar Z^\top S^{-1} \bar Z`, with S the sample covariance of the features Z
             [n, J] of `jaxcal.ucme`. In experiments the power of `F` for shifted forecasts was up to
-            .08 higher. With few observations, or many or close locations, it rejected too many
+            .08 higher. With few observations, or many or close locations, `F` rejected too many
             calibrated models (`experiments/ucme_level`); ``result.warnings()`` reports this.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         **options: Options of `jaxcal.skce`, as explained in `jaxcal.skce_test`, except ``whiten``.
@@ -164,7 +164,7 @@ def ucme(
 
 class _Problem(NamedTuple):
     """Validated arguments. ``rows``: row numbers of the tested observations. ``where``, ``at``:
-    predictions and targets of locations; None and row numbers if locations are observations."""
+    predictions and targets at locations; for observations, None and their row numbers."""
 
     key: Key
     predictions: PredictionsLike

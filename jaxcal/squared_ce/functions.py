@@ -45,7 +45,7 @@ class Factors(NamedTuple):
 
 @runtime_checkable
 class CalibrationFunction(Protocol):
-    """Protocol of a symmetric h(p, p'): ``factors(inputs)`` returns `Factors` at inputs [n, d]."""
+    """Symmetric function h(p, p'). ``factors(inputs)`` returns its `Factors` at inputs [n, d]."""
 
     def factors(self, inputs: Array, /) -> Factors: ...
 
@@ -271,9 +271,9 @@ def candidate(fitted: Fitted, i: int) -> Candidate:
 class AtData(eqx.Module):
     """Values of all c candidates at n observations.
 
-    ``rows`` [c, n]: `Risk.rows` over the observations used, NaN at others. The mean of the rows
-    used is the candidate's risk. ``diagonal`` [c, n]: h(p_i, p_i). ``finite`` [c, n]: whether the
-    factors are finite. ``residuals`` [c, n, d]: r(p_i) if h(p, p') = r(p) . r(p'), else None.
+    ``rows`` [c, n]: `Risk.rows` at the observations that `at_data` uses, NaN at all others. The
+    mean of the finite rows is the candidate's risk. ``diagonal`` [c, n]: h(p_i, p_i). ``finite``
+    [c, n]: whether factors are finite. ``residuals`` [c, n, d]: r(p_i) if h = r . r', else None.
     """
 
     rows: Float[Array, "*c n"]
@@ -307,8 +307,8 @@ def at_data(fitted: Fitted, problem: Reduced, use: Bool[Array, " n"] | None = No
 def rows_among(
     residuals: Float[Array, "n d"], factors: Factors, use: Bool[Array, " n"]
 ) -> Float[Array, " n"]:
-    """Return `Risk.rows` from pairs of observations in ``use`` only: NaN at other observations, and
-    at all of them if ``use`` selects fewer than two."""
+    """Return `Risk.rows` from pairs of observations in ``use`` only, NaN at other observations. All
+    rows are NaN if ``use`` selects fewer than two observations."""
     some = use[:, None]
     among = Factors(jnp.where(some, factors.left, 0), jnp.where(some, factors.right, 0))
     # pairs with an observation whose residual and factors are 0 add 0

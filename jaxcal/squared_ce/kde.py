@@ -5,11 +5,11 @@ r"""Regress the outcome on the prediction p, with Dirichlet or beta kernels as w
 
 with training inputs z_i, outcomes o_i and bandwidth b. A confidence c is the point (c, 1 - c), for
 which the kernel is a beta density. Source: Gruber and Bach (2025), eq. 11, 25, 26. The paper does
-not state the kernel; here it is that of the authors' code, a density in p with parameters from z.
+not state the kernel; this one, a density in p with parameters from z, is from the authors' code.
 
-Many confidences of a network in float32 are exactly 0 or 1, where :math:`z \log p` may be 0 times
-infinity. The ratio is then replaced by its limit as all coordinates of p that are 0 go to 0
-together: only training points with the smallest sum of z over these coordinates keep weight.
+Many confidences of a float32 network are exactly 0 or 1, where :math:`z \log p` may be 0 times
+infinity. If p has zero coordinates, only the training points with the smallest sum of z over these
+coordinates have weight. This is the limit of the ratio if these coordinates go to 0 together.
 """
 
 import equinox as eqx

@@ -8,13 +8,13 @@ r"""Estimate products of residuals (kkr), or residuals (ukkr), by kernel ridge r
 and "ukkr" regresses the residuals on the kernel, :math:`r(p) = \sum_i a_i(p)\, b_i / (v_i + \rho)`,
 and takes h(p, p') = r(p) . r(p'). Here D [n, d] are the training residuals, k(p) [n] the kernel
 values of p and the training inputs, K = Q diag(v) Q^T the Gram matrix of these inputs,
-a(p) = Q^T k(p), and b = Q^T D the loadings. With a low rank K is replaced by G G^T, where G has the
-Nyström features phi(p) as rows and G^T G = V diag(v) V^T; then a(p) = V^T phi(p) and
+a(p) = Q^T k(p), and b = Q^T D the loadings. A low rank replaces K by G G^T, where the
+rows of G are Nyström features phi(p) and G^T G = V diag(v) V^T; then a(p) = V^T phi(p) and
 b = V^T G^T D. One factorisation is used for all ridges. Source: Gruber and Bach (2025), eq. 28-32.
 
 The ridge rho is added to K (x) K (kkr) or to K (ukkr). The authors' code uses
 rho = multiplier n^power, with power 1.5 (kkr) or .75 (ukkr). The paper's lambda is rho / n^2 (kkr)
-or rho / n (ukkr); its formulas imply the powers 2.5 and 1.5, a rho up to 1000 times as large.
+or rho / n (ukkr); its formulas imply the powers 2.5 and 1.5, hence a larger rho.
 For kkr, h(p, p) may be negative: the matrix of 1 / (v_i v_j + rho) is indefinite.
 """
 
@@ -166,11 +166,11 @@ class KernelRidge(eqx.Module):
         kernels: One kernel or several, which are all tried with every ridge; by default the
             paper's ``Gaussian(1.0)``. Their bandwidths must be set.
         rank: Number of landmarks; None for one exact eigendecomposition per kernel.
-        power: The ridge is a multiplier times n^power for n training observations, so that folds
-            of different sizes can share multipliers. By default .75 for ukkr and 1.5 for kkr, as in
-            the authors' code; the paper's formulas imply 1.5 and 2.5.
-        kronecker: Whether to regress the products of residuals, on the Kronecker product of the
-            kernel with itself (kkr).
+        power: The ridge is a multiplier times n^power for n training observations. By default .75
+            for ukkr and 1.5 for kkr, as in the authors' code; the paper's formulas imply 1.5 and
+            2.5.
+        kronecker: True for kkr, which regresses the products of residuals on the Kronecker product
+            of the kernel with itself; False for ukkr.
 
     Cost: O(n^3) per kernel, or O(n rank^2) with landmarks. With t training points or landmarks, a
     ridge takes O(n_eval t d) for ukkr and O(n_eval t^2 + n_eval^2 t) for kkr.
@@ -233,7 +233,7 @@ class KernelRidge(eqx.Module):
 
 
 class FittedRidge(eqx.Module):
-    """`KernelRidge` fitted to one training set; ``is_product``: whether it is ukkr, not kkr."""
+    """`KernelRidge` fitted to one training set; ``is_product``: True for ukkr, False for kkr."""
 
     spectral: Spectral
     settings: RidgeSettings

@@ -1,25 +1,24 @@
 r"""Estimate squared calibration errors by leaving each row out once, and compute intervals.
 
-Let the columns of Q [n, k] be orthonormal functions of the predictions p at the n rows, and
-D = p - o the residuals of the outcomes o. The estimated residuals are :math:`\hat r = S D` with the
-projection :math:`S = Q Q^T`. As 2 S - S^2 = S, the mean of psi (defined below) is the mean of
-:math:`\langle D_i, \hat r_i\rangle` over rows. If r_i is fitted to all rows but i, this becomes
+Let the columns of Q [n, k] be orthonormal functions of the n predictions p, and D = p - o the
+residuals of the outcomes o. The fitted residuals are :math:`\hat r = Q Q^T D`. The estimate is the
+mean inner product of D_i with a fit to all rows except i:
 
 .. math:: \hat\theta = \frac1n \sum_i \Big\langle D_i, \frac{\hat r_i - h_i D_i}{1 - h_i}
-          \Big\rangle, \qquad h_i = |Q_i|^2.
+          \Big\rangle, \qquad h_i = |Q_i|^2,
 
-The estimate needs no split and no key. Given the predictions, its expectation is the squared error
-if the true residual is a linear combination of the k functions. Otherwise it is close to a smaller
-number, the squared error of the projection. Near calibration, n times the estimate is a sum of
-about k centred chi squares with a covariance from p. Otherwise, the estimate is about normal.
+where 1 - h_i is raised to 1 / 2 if it is smaller. If the true residual is a linear combination of
+the k functions, the expectation given the predictions is the squared error. For other residuals it
+is close to the squared error of the projection, which is smaller. The distribution is about that of
+a weighted sum of k centred chi squares near calibration, and normal far from calibration.
 
-The intervals, and the paired test of two risks, are not from Gruber and Bach (2025). For a
-residual function r that was fitted on other data, and the true one r*,
+The intervals, and the paired test of two risks, are not from Gruber and Bach (2025). Let r* be the
+true residual function, and r one that was fitted on other data. Then
 
 .. math:: \psi(p, o) = 2 \langle p - o, r(p)\rangle - |r(p)|^2, \qquad
           E\,\psi = E|r^*|^2 - E|r - r^*|^2
 
-so the one-step estimate, the mean of psi over rows, has at most the squared error as expectation.
+The one-step estimate is the mean of psi over rows. Its expectation is at most the squared error.
 Its bias is of second order in r - r*; the bias of the mean of |r|^2 is of first order.
 """
 
@@ -44,7 +43,7 @@ from jaxcal.typing import Scalar
 class OneStep(NamedTuple):
     """One-step estimate of the squared error, ``squared`` [], which may be negative.
 
-    ``standard_error`` []: from the data, or that of calibrated predictions if it is larger.
+    ``standard_error`` []: the larger of the sample standard error and that under calibration.
     ``interval``: normal, valid if the squared error of the estimated residual is small against the
     standard error. ``lower_bound`` []: one-sided, of the same confidence, valid for any residual.
     """
@@ -78,8 +77,8 @@ def one_step_terms(
 def claimed_parts(
     inputs: Float[Array, "n d"], estimated: Float[Array, "n d"]
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    r"""Return :math:`\sum_k p_k r_k` and :math:`\sum_k p_k r_k^2`, [n] each: the mean and the mean
-    square of the estimated residual r_k when class k has the probability p_k in ``inputs``."""
+    r"""Return the mean :math:`\sum_k p_k r_k` and the mean square :math:`\sum_k p_k r_k^2` of the
+    estimated residual r, [n] each, if class k has the probability p_k given by ``inputs``."""
     return jnp.sum(inputs * estimated, axis=1), jnp.sum(inputs * estimated**2, axis=1)
 
 
@@ -141,10 +140,12 @@ ADDED = 2  # outcomes added to the fit, half of them of each class, as by Agrest
 
 
 class Moments(NamedTuple):
-    """Moments of the estimate if the squared error is t. The variance is ``noise`` + ``slope`` t +
-    ``rows``, and the third moment is ``noise3`` + ``slope3`` t. ``excess`` >= 1: variance of
-    outcomes over that under calibration. For large t, ``noise`` is multiplied by ``excess``^2 and
-    ``noise3`` by ``excess``^3. ``slope`` is raised to ``least(t)`` if it is smaller."""
+    """Terms of the variance and third moment of the estimate if the squared error is t.
+
+    The variance is ``noise`` w^2 + max(``slope``, ``least(t)``) t + ``rows``. The third moment is
+    ``noise3`` w^3 + max(``slope3``, 1.5 ``least(t)``^2) t. The factor w rises from 1 at t = 0 to
+    ``excess`` >= 1, the variance of outcomes divided by the variance under calibration.
+    """
 
     noise: float
     slope: float
@@ -177,17 +178,17 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     r"""Estimate a calibration error from every row, with an interval that is valid near zero too.
 
     The residual at each row is compared with a fit to all other rows: a projection on functions of
-    the predictions. For confidences these are :math:`n^{2/5}` (at most 32) cosines of their ranks.
-    For each of m classes they are the first n / 4 (at most 2048 / m) of: 1; the probability q of
-    the class, also at the temperatures 1/4, 1/2, 2 and 4; the probabilities of the other classes;
-    the products of q with these; about :math:`n^{2/5} / 2` cosines of the rank of each probability.
-    Residuals that no combination of these functions fits, such as fast oscillations, are missed.
+    the predictions. For scalar problems the functions are :math:`n^{2/5}` (at most 32) cosines of
+    the ranks of p. For probability vectors, each of m classes has its own functions: the first
+    n / 4 (at most 2048 / m) of: a constant, the probability q of the class, q at the temperatures
+    1/4, 1/2, 2 and 4, the other probabilities, their products with q, and about
+    :math:`n^{2/5} / 2` cosines of the rank of each probability. All functions together have at most
+    2^26 values at the n rows. Residuals that no combination of the functions fits are missed.
     The interval consists of the errors that a test does not reject. Near zero the test is one-sided
-    and rejects only large estimates; the two tails become equal as the error grows. With fewer than
-    about four unexpected outcomes, such as wrong labels where p is 1, the variance of outcomes is
-    at least that implied by the tested error. Intervals by draws, as in `jaxcal.compare`, were
-    wider in 32 of 33 settings; coverage was about equal except for steps and waves
-    (`experiments/squared_ce_intervals`).
+    and rejects only large estimates; for large errors it has two equal tails. If fewer than about
+    four outcomes are unexpected, such as wrong labels where p is 1, the test uses at least the
+    variance that the tested error implies. Intervals by draws, as in `jaxcal.compare`,
+    were wider in 32 of 33 settings of `experiments/squared_ce_intervals`.
 
     Args:
         problem: Predictions and outcomes from `reduce`, with 4 or more rows.
@@ -332,10 +333,10 @@ def _variances(
 def _implied(
     p: Float[np.ndarray, "n m"], fit: Float[np.ndarray, "n m"]
 ) -> Callable[[float], float]:
-    """Return the least `Moments.slope` as a function of t, for outcomes that have the rates p - r,
-    where r is ``fit`` rescaled to mean square t.
+    """Return ``least`` of `Moments`, a function of t: the slope if outcomes have the rates p - r.
 
-    A few outcomes of each class are added to ``fit``, which may otherwise be 0."""
+    The residual r has mean square t, and is proportional to ``fit`` plus a small multiple of
+    p - 1 / m, because ``fit`` may be 0."""
     n, m = p.shape
     toward = fit + ADDED / n * (p - 1 / max(m, 2))
     toward = toward / max(np.mean(np.sum(toward**2, axis=1)) ** 0.5, 1e-300)
@@ -350,14 +351,14 @@ def _implied(
 def accepted(squared: float, moments: Moments, level: float, most: float) -> tuple[float, float]:
     """Return the ends of the interval in [0, ``most``] of squared errors that a test accepts.
 
-    ``squared`` is the estimate, and ``moments`` are its moments. A negative estimate might reject
-    every error, so the upper end is computed with 0 instead. This can only widen the interval.
+    ``squared`` is the estimate, and ``moments`` are its moments. The upper end is that of
+    max(``squared``, 0), because a negative estimate might reject every error.
     """
     from scipy import special
 
     def tails(truth: float, squared: float) -> tuple[float, float, float]:
-        """Return P(estimate <= squared), P(estimate >= squared), and the level of the lower tail,
-        if the true squared error is ``truth``."""
+        """Return P(estimate <= squared) and P(estimate >= squared) if the true squared error is
+        ``truth``, and the share of ``level`` used for the lower tail."""
         at_zero = moments.noise + moments.rows
         away = -np.expm1(-(truth**2) / at_zero) if at_zero > 0 else 1.0
         wider = 1 + away * (moments.excess - 1)
@@ -388,8 +389,7 @@ def accepted(squared: float, moments: Moments, level: float, most: float) -> tup
 
 
 def _last(holds: Callable[[float], bool], most: float) -> float:
-    """Return the largest number in [0, most] up to which ``holds`` is true, by bisection; 0 if it
-    is true nowhere."""
+    """Return, by bisection, the largest x <= ``most`` with ``holds`` true on [0, x]; 0 if none."""
     low, high = 0.0, most
     for _ in range(60):
         middle = (low + high) / 2

@@ -51,7 +51,7 @@ class Report(Result):
         n_tuning: Number of rows for tuning.
         n_test: Number of test rows.
         n_folds: Number of folds.
-        notes: Possible problems: numbers, flags or indices, by the code of their warning.
+        notes: Possible problems: dict from the code of a warning to a number, flag or indices.
         every_row: Result of `leave_one_out`, the estimate from every row.
     """
 
@@ -132,8 +132,8 @@ class Report(Result):
 
         Keys: "estimator" (name); "rmse" and "rmse_se" (`Tuned.rmse`); "error", with the ends "low"
         and "high" of its interval; "squared"; "one_step_squared" and "lower_bound" (of the error),
-        None unless h is a product of residuals. Two are texts: "settings", the chosen
-        hyperparameters, and "edge", the names of hyperparameters at an end of their grid.
+        None unless h is a product of residuals; "settings" (text of the chosen hyperparameters);
+        "edge" (text of the names of hyperparameters at an end of their grid).
         """
         rows = []
         for tuned in sorted(
@@ -254,8 +254,8 @@ def calibration_error(
 ) -> Report:
     """Estimate the calibration error of a classifier from every row; compare estimators by risk.
 
-    Quote ``error`` and ``interval`` of the report, which are from `jaxcal.squared_ce.leave_one_out`
-    and compare each row with a fit to all others. They need no tuning, and the interval is valid
+    Quote ``error`` and ``interval`` of the report. `jaxcal.squared_ce.leave_one_out` computes them
+    from a comparison of each row with a fit to all others, without tuning. The interval is valid
     for calibrated predictions too. If ``estimators`` are requested, they are tuned and compared by
     risk. The lowest mean validation risk selects the hyperparameters and the estimator ``best``;
     test rows affect no choice. The final function of an estimator is the mean of the folds'
@@ -280,8 +280,8 @@ def calibration_error(
         folds: Number of contiguous folds of the shuffled rows (1 for a single validation set of a
             fifth). Or a splitter with ``split(X, y)`` as in scikit-learn, or pairs (training rows,
             validation rows): indices among the rows for tuning, in the order of the data.
-        test: Share of rows on which tuned estimators are evaluated, drawn by the key; or these rows
-            (indices, or a mask [n]).
+        test: Rows on which tuned estimators are evaluated: a share of all rows, drawn by the key;
+            or indices or a mask [n] of rows.
         level: Intervals have confidence 1 - ``level``.
         keep: Whether ``functions`` of each `Tuned` keeps the functions of the folds.
 
@@ -363,8 +363,8 @@ def _notes(
     pairs: list[splits.Split],
     tested: int | None,
 ) -> dict[str, Any]:
-    """Return the notes of a report: a count, a flag, or indices of classes or folds by the code of
-    each warning. ``tested``: number of test rows, or None if no estimator was tuned."""
+    """Return the notes of a report: a dict from the code of a warning to a count, a flag or
+    indices of classes or folds. ``tested``: number of test rows; None without estimators."""
     inputs = np.asarray(problem.inputs)
     d = inputs.shape[-1] if inputs.ndim == 2 else inputs.shape[0]
     classes = np.unique(targets)

@@ -79,7 +79,7 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
             probabilities of class 1, [n].
         targets: Classes 0, .., m - 1, [n].
         notion: "canonical": P(Y = i | f(X) = p) = p_i for targets Y, predictions f(X) and all i;
-            inputs [n, m]. For m = 2, squared errors are 2 times, risks 4 times those of "binary".
+            inputs [n, m]. For m = 2 the squared error is twice that of "binary", the risk 4 times.
             "top-label": P(Y = argmax f | max f = c) = c; inputs [n, 1]. Of equal largest
             probabilities, the first class is predicted.
             "class-wise": P(Y = k | f_k(X) = c) = c, one problem per class; inputs [m, n, 1]. The
@@ -113,7 +113,7 @@ def canonical(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
 
 
 def top_label(predictions: ArrayLike, targets: ArrayLike) -> Reduced:
-    """Return the top-label problem: inputs are confidences [n, 1], outcomes whether correct."""
+    """Return the top-label problem: inputs are confidences [n, 1]; outcomes are 1 if correct."""
     confidence, correct = classes.confidences(predictions, targets)
     return Reduced(confidence[:, None], correct.astype(confidence.dtype)[:, None], "top-label")
 

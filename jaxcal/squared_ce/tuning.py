@@ -82,7 +82,7 @@ class Tuned(eqx.Module):
 
     @property
     def notes(self) -> dict[str, Any]:
-        """Possible problems of the estimate, as numbers by the code of their warning."""
+        """Possible problems of the estimate: a dict from the code of a warning to a number."""
         squared = self.squared
         return {
             "edge-of-grid": sum(bool(names) for names in self.edges),
@@ -110,7 +110,7 @@ class Tuned(eqx.Module):
 
     @property
     def rmse(self) -> tuple[float, float]:
-        """Mean over folds of 100 sqrt(validation risk); its standard error (NaN for one fold)."""
+        """Mean of 100 sqrt(validation risk) over folds, and its standard error (NaN for 1 fold)."""
         roots = 100 * np.sqrt(np.maximum(self.fold_risks, 0))
         k = roots.size
         return float(np.mean(roots)), float(np.std(roots, ddof=1) / k**0.5) if k > 1 else np.nan
@@ -244,7 +244,7 @@ def tune(
     opt: Reduced, final: Reduced, pairs: list[Split], estimators: dict[str, Estimator], keep: bool
 ) -> dict[str, Contents]:
     """Tune all estimators on ``opt`` by ``pairs`` of training and validation rows, and evaluate
-    them on the test rows ``final``. Return by name one dict per estimator; `join` uses them."""
+    them on the test rows ``final``. Return one dict per estimator, by name, for `join`."""
     folds = [Fold(opt.take(train), opt.take(valid), []) for train, valid in pairs]
     searches = {name: search(each, opt, folds) for name, each in estimators.items()}
     at_valid = _on_common_rows(folds, searches)
@@ -292,9 +292,9 @@ def _on_common_rows(folds: list[Fold], searches: dict[str, Search]) -> dict[str,
 
 
 def _ensemble(functions: list[Candidate], final: Reduced) -> Contents:
-    """Return a dict. "folds" [k, t]: h(p, p) of the k ``functions`` at t test rows. Of the mean of
-    all functions: "diagonal" [t], its h(p, p); "finite" [t]; "factors"; "terms" [t], by
-    `one_step_terms`, and "claimed" [2, t], by `claimed_parts`, both None if h is no product."""
+    """Return a dict: "folds" [k, t] is h(p, p) of each of k ``functions`` at t test rows. The other
+    entries are of the mean function: "diagonal" [t], h(p, p); "finite" [t]; "factors"; "terms" [t]
+    (`one_step_terms`), "claimed" [2, t] (`claimed_parts`), both None if h is not r(p) . r(p')."""
     parts = [_factors(function, final.inputs) for function in functions]
     folds = np.stack([np.asarray(on_diagonal(part)) for part in parts])
     finite = np.all([np.asarray(finite_rows(part)) for part in parts], axis=0)

@@ -5,11 +5,11 @@ For shift-invariant kernels k on predictions and l on targets, with k(p, p) = l(
 .. math:: k(p, p')\, l(y, y') = E \cos(\theta - \theta'), \qquad
           \theta = \nu^\top \phi(p) + \omega^\top y,
 
-with random frequencies :math:`\nu, \omega` and the vectors :math:`\phi(p)` of a divergence. The
-linear operation that turns l into h also turns :math:`(\cos\theta, \sin\theta)` of r frequencies
-into z. The Stein operator gives :math:`s \cos\theta - \omega \sin\theta` and
-:math:`s \sin\theta + \omega \cos\theta`; kernel means subtract the characteristic function of the
-prediction. The mean of < z_i, z_j > over the frequencies is h.
+with random frequencies :math:`\nu, \omega` and the vectors :math:`\phi(p)` of a divergence. A
+linear operator maps l to h; applied to :math:`\cos\theta` and :math:`\sin\theta`, it gives z. For
+Stein tests z is :math:`s \cos\theta - \omega \sin\theta` and
+:math:`s \sin\theta + \omega \cos\theta`. For tests with kernel means, the characteristic function
+of the prediction is subtracted. The mean of < z_i, z_j > over the distribution of frequencies is h.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -35,7 +35,7 @@ class Frequencies(NamedTuple):
     sizes: Float[Array, " r"]
 
     def turns(self, vectors: Float[Array, "q n"]) -> Float[Array, "r n"]:
-        """Return the phases nu . phi / (2 pi) of n predictions with ``vectors`` phi."""
+        """Return nu . phi / (2 pi) for the frequencies nu and the columns phi of ``vectors``."""
         return (self.predictions / TURN) @ vectors
 
 
@@ -54,7 +54,7 @@ class Draw(eqx.Module):
 
     def frequencies(self, d: int = 0, kernel: KernelLike | None = None) -> Frequencies:
         """Return frequencies of the kernel on predictions and, if d > 0, of a kernel on targets
-        [n, d]. The latter kernel is ``kernel``, or ``target_kernel`` if that is None."""
+        [n, d]: ``kernel``, or ``target_kernel`` if ``kernel`` is None."""
         keys, q = self._keys(), self.dimension
         draw = orthogonal_normals if self.orthogonal else _normals
         normals = draw(keys[0], self.count, q + d, self.dtype)
@@ -80,8 +80,8 @@ class Draw(eqx.Module):
 
 @runtime_checkable
 class Waves(Protocol):
-    """Protocol of a function that returns random features [channels, p, n] of a kernel on
-    predictions times a statistic, from vectors [q, n] and the statistic's features."""
+    """Protocol of maps from vectors phi(p) [q, n] and features of a statistic to random features
+    [channels, p, n] of the product of this statistic and a kernel on predictions."""
 
     def __call__(self, vectors: Float[Array, "q n"], features: Any, /) -> Float[Array, "c p n"]: ...
 
@@ -94,7 +94,7 @@ class HasWaves(Protocol):
 
 
 def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "WeightedWaves":
-    """Return the map to random features of a kernel on predictions times a statistic.
+    """Return the map to random features of the product of a prediction kernel and a statistic.
 
     The statistic of ``weighted`` needs a method ``waves(draw, features)`` or `OfVectors.vectors`;
     TypeError if it has neither.
@@ -113,7 +113,7 @@ def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "Wei
 
 
 class WeightedWaves(eqx.Module):
-    """Map from features to random features of a kernel on predictions times a statistic."""
+    """Map to random features of the product of a kernel on predictions and a statistic."""
 
     divergence: VectorDivergence
     statistic: Waves
@@ -124,7 +124,7 @@ class WeightedWaves(eqx.Module):
 
 
 class VectorWaves(eqx.Module):
-    """Map to all products of 2 r cosines and sines with the q vector entries of `OfVectors`."""
+    """Map to the products of 2 r cosines and sines with the q entries of `OfVectors.vectors`."""
 
     frequencies: Frequencies
     statistic: OfVectors
@@ -164,8 +164,8 @@ class FiniteRank(eqx.Module):
 def waves(turns: Float[Array, "r n"], sizes: Float[Array, " p"]) -> tuple[Array, Array]:
     """Return ``a = sizes * (cos, sin)`` and ``b = sizes * (sin, -cos)``, each [p, n], p = 2 r.
 
-    cos and sin are those of 2 pi ``turns``. ``a * real - b * imaginary`` holds the r real parts and
-    then the r imaginary parts of ``exp(2 pi i turns) (real + i imaginary)``, times ``sizes``.
+    cos and sin are those of 2 pi ``turns``. For x and y [r, n], ``a * twice(x) - b * twice(y)`` is
+    the real parts, then the imaginary parts, of ``exp(2 pi i turns) (x + i y)``, times ``sizes``.
     """
     cos, sin = cos_and_sin(turns)
     both = jnp.concatenate([cos, sin]), jnp.concatenate([sin, -cos])
@@ -184,7 +184,7 @@ def _normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[Array, "co
 class Precisions(NamedTuple):
     """r random Gaussian kernels whose mixture is a kernel k. ``values`` [r, d]: variances of their
     normal frequencies. ``height`` [r]: values of the kernels at distance 0, with mean k(x, x).
-    ``drawn`` [r, d]: frequencies from a kernel's method ``frequencies``, which are added."""
+    ``drawn`` [r, d]: frequencies to add, from kernels with a method ``frequencies``; else 0."""
 
     values: Float[Array, "r d"]
     height: Float[Array, " r"]
@@ -207,10 +207,10 @@ def precisions(
     r"""Return random `Precisions` [count, d] of Gaussian kernels whose mixture is the kernel.
 
     The kernel may be `Gaussian`, `IMQ`, `RationalQuadratic`, `Matern52`, `Laplace`, `L1Laplace`,
-    `Constant`, their sums, products and multiples, with bandwidths; any radial kernel with a method
-    ``precisions(key, count)`` that draws S [count] with :math:`shape(u) = E e^{-S u / 2}`, where u
-    is a squared distance; or any kernel with k(x, x) = 1 and a method ``frequencies(key, count,
-    d)`` that draws [count, d] from its spectral density. TypeError about ``name`` for others.
+    `Constant`, their sums, products and multiples, with bandwidths. It may be any radial kernel
+    f(|x - y|^2) with a method ``precisions(key, count)`` that draws S [count] with
+    :math:`f(u) = E e^{-S u / 2}`; or any kernel with k(x, x) = 1 and a method ``frequencies(key,
+    count, d)`` that draws [count, d] from its spectral density. Otherwise TypeError about ``name``.
     """
     dtype = jnp.result_type(float) if dtype is None else dtype
 

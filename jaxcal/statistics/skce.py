@@ -5,8 +5,8 @@ r"""Compute the statistic h(i, j) of the kernel calibration error, from kernel m
 with independent Z ~ p and Z' ~ p' (Widmann, Lindsten and Zachariah 2021, Section 3.2). h_Y is the
 inner product of the residuals :math:`k(y, \cdot) - E k(Z, \cdot)` of two observations; its mean
 over y ~ p is 0 for every (p', y'). `KernelResidual` computes h_Y, which
-`jaxcal.statistics.weighted.Weighted` multiplies by k_P. For a kernel k((p, y), (p', y')) of classes
-that is no product, h_Y depends on p and p' too (`jaxcal.kernels.classes.MatrixKernel`).
+`jaxcal.statistics.weighted.Weighted` multiplies by k_P. If a kernel k((p, y), (p', y')) of
+classes is not a product, h_Y depends on p and p' too (`jaxcal.kernels.classes.MatrixKernel`).
 """
 
 from typing import NamedTuple
@@ -35,8 +35,8 @@ class Observed(NamedTuple):
 class KernelResidual(eqx.Module):
     r"""h_Y: the inner product of residuals :math:`\xi = k(y, \cdot) - E k(Z, \cdot)`.
 
-    Z is a draw of the prediction. Features: `Observed`. If kernel means come from draws, use
-    ``diagonal`` for an observation with itself: ``block`` is biased there by pairs of equal draws.
+    Z is a draw of the prediction. Features: `Observed`. For the pair of an observation with itself
+    use ``diagonal``: if kernel means come from draws, equal draws bias ``block`` for this pair.
     Cost per pair: a kernel on targets and three means; for classes, a product of vectors [m].
 
     Source: Widmann, Lindsten and Zachariah (2021), Section 3.2.
@@ -50,7 +50,7 @@ class KernelResidual(eqx.Module):
 
     @property
     def route(self) -> str:
-        """Return how the kernel means are computed, in words."""
+        """Return a text on how the kernel means are computed."""
         return self.means.route
 
     def block(self, rows: Observed, cols: Observed) -> Float[Array, "c r s"]:

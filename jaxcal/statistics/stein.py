@@ -5,8 +5,8 @@ For a kernel l on targets and scores s, the Stein kernel of two observations is
 .. math:: h = l\, s^\top s' + s^\top \nabla_{y'} l + s'^\top \nabla_y l
               + \mathrm{tr}\, \nabla_y \nabla_{y'} l
 
-(Glaser et al. 2023, eq. 10). s and the gradient may both be multiplied by a preconditioner, a
-matrix M that depends on the prediction only (an operator-valued kernel k M^T M', their App. A).
+(Glaser et al. 2023, eq. 10). Scores and gradients may be multiplied by a preconditioner: a matrix
+M that depends on the prediction only. The kernel is then the operator k M^T M' of their App. A.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def stein(kernel: PointKernel, x: Point, y: Point, score_x: Point, score_y: Poin
     r"""Return :math:`l s_x^\top s_y+s_x^\top\nabla_y l+s_y^\top\nabla_x l+tr\nabla_x\nabla_y l`.
 
     l is the ``kernel`` at (x, y), which is differentiated automatically, twice. Points and scores
-    are [d]; the value is in units of score squared, not finite if a score is not. Cost O(d^2).
+    are [d]. The value has the unit of a squared score; NaN or infinite scores propagate. O(d^2).
     Source: Glaser et al. (2023), eq. 10.
     """
     k = kernel(x, y)
@@ -49,9 +49,9 @@ def stein(kernel: PointKernel, x: Point, y: Point, score_x: Point, score_y: Poin
 def check_smooth(kernel: PointKernel, y: Points, size: float) -> None:
     r"""Raise ValueError if automatic differentiation misses the kernel's second derivative.
 
-    Compares :math:`\partial_{x_q} \partial_{y_q}` of the kernel at x = y (for q <= 8) by autodiff,
-    which misses the kink of abs(x - y), with finite differences of six widths, multiples of
-    ``size``. One width that agrees to 5 % is enough: narrow kernels need narrow widths.
+    It misses a kink such as that of abs(x - y). At x = y, the derivative
+    :math:`\partial_{x_q} \partial_{y_q}` of the kernel (q <= 8) is compared with finite differences
+    for six step sizes, multiples of ``size``. Agreement to 5 % for one step size is enough.
     """
     d, eps = y.shape[1], float(jnp.finfo(y.dtype).eps)
     directions = jnp.eye(d, dtype=y.dtype)[:8]

@@ -1,8 +1,8 @@
 r"""Compute h(i, j) = k(p_i, p_j) < t_i, t_j > for residuals t with mean zero under calibration.
 
-The residual of a target is a vector (`Inner`: a moment, a one-hot label minus its probabilities, an
-outcome minus its confidence) or a function (`jaxcal.statistics.stein.Stein`: the Stein feature of a
-score; `jaxcal.statistics.skce.KernelResidual`: a kernel at the target minus its mean).
+The residual t is a vector or a function. `Inner` is for vectors: a moment, a one-hot label minus
+its probabilities, or an outcome minus its confidence. `jaxcal.statistics.stein.Stein` uses the
+Stein feature, `jaxcal.statistics.skce.KernelResidual` a kernel at the target minus its mean.
 """
 
 from typing import NamedTuple
@@ -54,7 +54,7 @@ class Weighted(eqx.Module):
 
     @property
     def route(self) -> str:
-        """Return how the statistic computes kernel means, in words; empty if it has none."""
+        """Return a text on how the statistic computes kernel means; "" if it has none."""
         return getattr(self.statistic, "route", "")
 
     def block(self, rows: WeightedFeatures, cols: WeightedFeatures) -> Float[Array, "c r s"]:

@@ -85,7 +85,7 @@ def read(path: Path) -> TestArrays:
 
 
 def load(path: Path, names: Iterable[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Return a file's arrays with these ``names``, and the names of its others; raises BadFile."""
+    """Return a file's arrays with these ``names``, and the names of all others; raises BadFile."""
     names = tuple(names)
     try:
         file = path.open("rb")
@@ -171,7 +171,7 @@ def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...])
 def _fitted(
     path: Path, name: str, array: np.ndarray, axes: list[str], lengths: dict[str, int]
 ) -> np.ndarray:
-    """Return the array with a last axis if it lacked one; BadFile unless it fits ``lengths``."""
+    """Return the array, with a missing last axis added; BadFile unless it fits ``lengths``."""
     shape = array.shape
     if array.ndim == len(axes) - 1 and lengths.get(axes[-1], 1) == 1:
         array = array[..., None]

@@ -77,8 +77,8 @@ def remaining(
         done_shards: The shards of the processed rows, as in `ShardBatch.shard`, in order.
 
     Yields:
-        Index of the batch, the batch, the number of its first rows that do not count because they
-        are processed or padding, and the shards of all batches so far, this one included.
+        Index of the batch; the batch; the number of its first rows to skip, which are processed or
+        padding; and the shards of all batches up to this one.
 
     Raises:
         ValueError: The first n rows are missing, or come from other shards, which the error names.

@@ -28,9 +28,9 @@ class Columns(NamedTuple):
     """Names of the columns of a table that are read.
 
     Attributes:
-        arrays: For each array of the test, by its name, the column that holds it.
-        classes: For each class, the column that holds its probability; empty if there are none.
-            A single column holds the probability of one of two labels.
+        arrays: Dict from the name of an array of the test to the name of its column.
+        classes: Dict from the label of a class to the name of the column of its probability. If it
+            has one entry, the column holds the probability of one of two labels.
     """
 
     arrays: dict[str, str]
@@ -49,7 +49,7 @@ def columns_of(names: Sequence[str], chosen: Sequence[str] = ()) -> Columns:
         names: Names of all columns.
         chosen: Texts "KEY=NAME" for the columns to read. A key is "label" or "target", the name of
             an array ("probabilities", "mean", "deviation", "scores", ..), or the label of a class.
-            By default columns with these names are read, p0, p1, .. for classes, or p for label 1.
+            By default columns named like keys are read; for classes p0, p1, .., or p for label 1.
 
     Returns:
         `Columns`.
@@ -101,11 +101,11 @@ def arrays_of(
     Args:
         table: The Arrow table.
         columns: Columns to read.
-        widths: Length of lists by array name; the length of the first list of a new array is added.
-        seen: Labels that occurred. If there is a single class, its label and some others are added.
+        widths: Dict from the name of an array to the length of its lists. Missing names are added.
+        seen: Set of labels that occurred. For a single class, its label and some others are added.
 
     Returns:
-        Arrays of n rows by name, and a mask [n]. Unreadable values are NaN, and labels -1."""
+        Arrays of n rows by name, and a mask [n]. Unreadable numbers are NaN, labels -1."""
     arrays, good = {}, np.ones(len(table), bool)
     for name, column in columns.arrays.items():
         if name == TARGETS and (columns.classes or PROBABILITIES in columns.arrays):
@@ -214,7 +214,7 @@ def faults(arrays: Arrays, read: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 
 def checked(arrays: Arrays) -> Arrays:
-    """Return ``arrays`` unchanged; BadFile if no test takes them, or if their lengths differ."""
+    """Return ``arrays`` unchanged; BadFile if names, lengths, dtypes or shapes fit no test."""
     if TARGETS not in arrays or set(arrays) - {TARGETS} not in FORMS:
         forms = "; ".join(", ".join(f"'{name}'" for name in sorted(form)) for form in FORMS)
         raise BadFile(
@@ -240,7 +240,7 @@ def log_normal(parameters: tuple[Array, Array], y: Array) -> Array:
 
 
 def batch_of(arrays: Arrays) -> tuple[Any, ...]:
-    """Return the batch for `StreamedTest.update`: predictions, targets and, if any, 'features'."""
+    """Return predictions, targets and, if present, "features", for `StreamedTest.update`."""
     targets = arrays[TARGETS]
     if PROBABILITIES in arrays:
         return arrays[PROBABILITIES], targets

@@ -119,8 +119,8 @@ class LinearFit(eqx.Module):
         return cls(key, prepared, kind, size.size, numbered and not isinstance(predictions, Draws))
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Return initial zeros by name. Sums: of z, z z^T, |z|^2, |z|^4 and of numbers for notes.
-        Minimum: "abrupt-edge", which becomes -1 if a batch has an abrupt edge."""
+        """Return a dict of zero sums (of z, z z^T, |z|^2, |z|^4 and numbers for notes), and a dict
+        of one minimum, "abrupt-edge", which becomes -1 if a batch has an abrupt edge."""
         p, frame = self.size, self.prepared.frame
         d = frame.origin.size if isinstance(frame, Frame) else 1
         shapes = {"sums": (p,), "products": (p, p), "coarse": (3, d), "signs": (2,)}
@@ -142,7 +142,7 @@ class LinearFit(eqx.Module):
         return ys.shape[0], sums, {"abrupt-edge": -abrupt}
 
     def noted(self, state: StreamState) -> dict[str, Any]:
-        """Return the notes, by code, on all observations and on the first sample."""
+        """Return notes on all observations and on the first sample, by code of their warning."""
         sums, abrupt = state.sums, state.least["abrupt-edge"] < 0
         notes = self.prepared.notes | {code: int(sums[code]) for code in COUNTED}
         notes |= coarse(jnp.asarray(sums["coarse"]), state.n)
@@ -262,8 +262,8 @@ class StreamedCalibration(JudgedResult):
             for few observations.
         counts: Numbers of observations by name. "impossible": the density at the target is 0.
             "lost": a density or score is not finite. "nonfinite": the target is not finite.
-            "ended": the density ends near the target, and no density of the first sample does.
-            "constant" is a number of inputs: constant in the first sample, so not used.
+            "ended": the density ends near the target, unlike every density of the first sample.
+            "constant": number of inputs (not observations) that are constant in the first sample.
         level: Level of the test.
         notes: Numbers and flags of possible problems, by the codes of their warnings.
     """

@@ -34,7 +34,7 @@ class Rows(NamedTuple):
         d: Residuals, [n, p].
         drawn: Random residuals under calibration, [n, p]; for ranks, d times random signs.
         added: Residuals of uniformly drawn targets, [n, p].
-        moments: [t, n, q]; the means give "says" (classes) or "covered" of a `Comparison`.
+        moments: Numbers [t, n, q], whose means over rows are the input of `told`.
         scores: Scores, [c, n]. Row 0, for classes only: 1 if the most probable class is the target,
             else 0. Last row: negative log probability or density of the target, NaN if unknown.
         lost: 1 for rows with values that are not finite, else 0, [n].
@@ -76,10 +76,10 @@ class Dealt(NamedTuple):
 
     Attributes:
         first: Number of the first row of the batch.
-        places: Batch index of each group's row, for each run of `BLOCKS` row numbers, [k, b].
-        real: 1 if the batch has this row, else 0, [k, b].
+        places: Batch index of the row that each run of `BLOCKS` rows gives to each group, [k, b].
+        real: 1 if the row in ``places`` belongs to the batch, else 0, [k, b].
         uniforms: Uniform random numbers of each row, [n, u].
-        new: 1 for rows that count, 0 for rows that were counted before, [n].
+        new: 1 for rows to add to the sums, 0 for rows that were added before, [n].
     """
 
     first: int
@@ -91,7 +91,7 @@ class Dealt(NamedTuple):
     @classmethod
     def of(cls, words: np.ndarray, first: int, n: int, done: int, count: int) -> "Dealt":
         """Assign n rows with numbers from ``first`` to groups, and draw ``count`` uniform numbers
-        per row. ``words``: bits of a random key. The first ``done`` rows do not count."""
+        per row. ``words``: bits of a random key. ``done``: number of first rows to leave out."""
         start = first // BLOCKS * BLOCKS
         runs = range(start // BLOCKS, -(-(first + n) // BLOCKS))
         places, uniforms = np.zeros((len(runs), BLOCKS), int), np.zeros((len(runs), BLOCKS, count))
@@ -106,7 +106,7 @@ class Dealt(NamedTuple):
         return cls(first, np.clip(places, 0, n - 1), real, numbers, new)
 
     def sums(self, of: Rows) -> dict[str, np.ndarray]:
-        """Return sums over the rows that count, for one model: "groups" and "sizes" as in
+        """Return sums over the rows with ``new`` = 1, for one model: "groups" and "sizes" as in
         `jaxcal.streaming.comparison.Sums`, "moments" [t, q], "scores" [c] and "lost" []."""
         n, new = len(of.x), self.new
         g = np.concatenate([np.ones((n, 1)), of.x], axis=1) * new[:, None]
@@ -123,7 +123,7 @@ class Dealt(NamedTuple):
     def products(
         self, left: Float[np.ndarray, "n s"], right: Float[np.ndarray, "n t"]
     ) -> Float[np.ndarray, "b s t"]:
-        """Return, for each group, the sum of the outer products of left and right over its rows."""
+        """Return, for each group, the sum over its rows of outer products of left and right."""
         of_group = (left[self.places] * self.real[:, :, None]).transpose(1, 2, 0)
         return of_group @ right[self.places].transpose(1, 0, 2)
 
@@ -132,8 +132,8 @@ class ClassRows(eqx.Module):
     """Reader of class probabilities; residuals are one-hot targets minus probabilities.
 
     Attributes:
-        directions: For more than `COMPONENTS` classes, the leading principal components of each
-            model's first sample, on which residuals are regressed, [M, m, s]; else None.
+        directions: For more than `COMPONENTS` classes, leading principal components of each model's
+            probabilities, on which residuals are regressed, [M, m, s]; else None.
         m: Number of classes.
     """
 
@@ -166,7 +166,7 @@ class ClassRows(eqx.Module):
 
     @property
     def things(self) -> str:
-        """Return what is predicted, in words."""
+        """Return a text on what is predicted, such as "3 classes"."""
         return f"{self.m} classes"
 
     def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
@@ -197,8 +197,8 @@ class ClassRows(eqx.Module):
         )
 
     def told(self, moments: Float[Array, "M 4 m"], skill: Float[Array, "M 3"]) -> Contents:
-        """Return the fields "says" and "skill" of a `Comparison`, from means over all rows.
-        ``moments``: of `Rows.moments`. ``skill``: of |d|^2, then of the `Rows.scores`."""
+        """Return the fields "says" and "skill" of a `Comparison`. ``moments``: means of
+        `Rows.moments` over all rows. ``skill``: means of |d|^2 and of the `Rows.scores`."""
         eps = float(jnp.finfo(jnp.float32).eps)
 
         def one(of: Float[Array, "4 m"]) -> Says:
@@ -214,7 +214,7 @@ class RankRows(eqx.Module):
     residuals are those of ranks of targets at ten levels (`jaxcal.ckce.probability`).
 
     Attributes:
-        key: Random key. Key and row number determine the points drawn near a row's prediction.
+        key: Random key. Key and row number determine the random draws of a row.
         units: Units from the targets of the first sample.
         scalings: For each model, standardizations of the centres and log scales of predictions.
         event: Shape of one target.
@@ -250,7 +250,7 @@ class RankRows(eqx.Module):
 
     @property
     def things(self) -> str:
-        """Return what is predicted, in words."""
+        """Return a text on what is predicted, such as "targets of shape (2,)"."""
         return f"targets of shape {self.event}"
 
     def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
@@ -285,8 +285,8 @@ class RankRows(eqx.Module):
         )
 
     def told(self, moments: Float[Array, "M 2 d"], skill: Float[Array, "M 2"]) -> Contents:
-        """Return the fields "covered" and "skill" of a `Comparison`, from means over all rows.
-        ``moments``: of `Rows.moments`. ``skill``: of |d|^2, then of the `Rows.scores`."""
+        """Return the fields "covered" and "skill" of a `Comparison`. ``moments``: means of
+        `Rows.moments` over all rows. ``skill``: means of |d|^2 and of the `Rows.scores`."""
         log = skill[:, -1]
         some = bool(jnp.any(~jnp.isnan(log)))
         inside, below = jnp.clip(moments, 0, 1).swapaxes(0, 1)
@@ -306,8 +306,8 @@ def _numbers(first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 def _told(
     key: Key, units: Units, predictions: PyTree, ys: Array, numbers: tuple[Array, Array]
 ) -> tuple[tuple[Points, Points], Float[Array, "n p"], Float[Array, "2 n d"], Bool[Array, " n"]]:
-    """Return centres and log scales of predictions, residuals of ranks [n, p], whether targets are
-    in the central interval and in the lower half [2, n, d], and a mask of finite rows [n]."""
+    """Return (centres, log scales) of predictions; residuals of ranks [n, p]; whether targets are
+    in the central interval, and whether in the lower half, [2, n, d]; a mask of finite rows."""
     raw = ys.reshape(len(ys), -1)
     standardized = Standardized(predictions, units, ys.shape[1:])
     near = seen(row_keys(key, numbers), standardized, units.points(raw), ys)

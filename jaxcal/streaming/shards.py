@@ -56,8 +56,8 @@ class Shards:
     Raises:
         BadFile: There is no shard, there are several kinds, or a shard cannot be read. During a
             pass: a row is unusable (shard and row are named, rows counted from 0), two shards have
-            the same content, or a shard changed while it was read. After a pass: probabilities of
-            one class are given, no target is this class, and targets have two or more other labels.
+            the same content, or a shard changed while it was read. After a pass: a single
+            column has probabilities, no label is its class, and two or more other labels occur.
 
     Example:
         >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet
@@ -109,11 +109,11 @@ class Shards:
 
     @property
     def names(self) -> list[str]:
-        """Names of all shards, also of those outside of ``share``."""
+        """Names of all shards, including those outside ``share``."""
         return [self._name(path) for path in self.paths]
 
     def first_row(self) -> int:
-        """Return the row number of the first row of this share: the number of rows before it."""
+        """Return the number of rows before this share: the row number of its first row."""
         return sum(self._count(path) for path in self.paths[: self._before])
 
     def __iter__(self) -> Iterator[Batch]:
@@ -140,7 +140,7 @@ class Shards:
             )
 
     def sample(self, rows: int, seed: int = 0) -> Arrays:
-        """Return arrays by name, of about ``rows`` rows drawn from at most 63 of all shards."""
+        """Return arrays by name, of about ``rows`` random rows from at most 63 shards."""
         step = max(len(self.paths) // SAMPLED, 1)
         chosen, random, parts = self.paths[::step], np.random.default_rng(seed), []
         counts = (self.left_out, self.fault)
@@ -263,7 +263,7 @@ class Shards:
         return data
 
     def _ragged(self, path: str, row: Any) -> str:
-        """Count and skip a line of a CSV file with more or fewer entries than there are columns."""
+        """Count a line of a CSV file with a wrong number of entries, and return "skip"."""
         self.left_out += 1
         said = f"{path}: line '{row.text[:60]}' has {row.actual_columns} entries"
         self.fault = self.fault or said

@@ -102,13 +102,13 @@ MOST_SPANS = 1000  # most separate spans of row numbers in a state
 class StreamState:
     """Sums over the observations processed so far, in float64 on the host.
 
-    States of different observations can be merged in any order, with equal sums up to rounding.
+    States of different observations can be merged in any order; the order matters only by rounding.
 
     Attributes:
         fingerprint: Identifies the fitted test; states of different tests do not add up.
         n: Number of observations in the sums, which a resumed pass skips.
-        shards: Name, size and checksum of each shard of the observations, in order; empty if they
-            did not come from files, and in the result of `over_processes`.
+        shards: Name, size and checksum of each shard that was read, in order; empty for
+            observations that are not from files, and after `over_processes`.
         rows: Spans [start, stop) of the row numbers of the observations. Empty if no draws depend
             on row numbers and ``first`` was not passed.
         sums: Sums by name.
@@ -135,7 +135,7 @@ class StreamState:
     left_out: int = 0
 
     def merge(self, other: "StreamState") -> "StreamState":
-        """Return the state of all observations of both.
+        """Return the state of the observations of this state and of another one.
 
         Args:
             other: A state of the same test, from other observations.
@@ -186,10 +186,10 @@ class StreamState:
     def over_processes(self) -> "StreamState":
         """Return the sum of the states of all processes of `jax.distributed`, the same in each.
 
-        Every process calls this method on the state of its share of the observations, at any time:
-        `StreamedTest` connected the processes when it was fitted. Every 30 seconds a line on stderr
-        names the missing processes. If one has ended, the others raise an error at once, so that no
-        sum lacks a share. After this error, leave the program by ``os._exit``, as
+        Every process calls this method on the state of its share of the observations, at any time
+        after the fit of `StreamedTest`, which connects the processes. Every 30 seconds a line on
+        stderr names the missing processes. If a process has ended, all others raise an error at
+        once and return no sum. After this error, leave the program by ``os._exit``, as
         `experiments/processes` does: a normal exit waits for all processes and prints long errors.
 
         Returns:

@@ -36,11 +36,11 @@ class StreamedTest(eqx.Module):
 
     Units, bandwidths, nodes and frequencies are fitted to the first sample, which may be part of
     the stream. The statistic is that of the linear-time test with random features on all rows. The
-    order and sizes of batches matter only by rounding and, if predictions are averaged over draws,
-    by the draws of a batch, which depend on the number of its first new row. P-values are from the
-    limit distribution, as with `nulls.Eigenvalues`; targets are never redrawn. Each rare class or
-    count should therefore have an expected number of ten or more in the stream. Memory: one batch
-    of n rows and p features, and p^2 numbers.
+    order and sizes of batches change the result only by rounding. If predictions are averaged over
+    draws, the draws of a batch also depend on the number of its first new row. P-values are from
+    the limit distribution, as with `nulls.Eigenvalues`; targets are never redrawn. Each class or
+    count should therefore be expected ten times or more in the stream. Memory: one batch of n rows
+    and p features, and p^2 numbers.
 
     `jaxcal.calibration_test` needs no random features, because its statistic consists of sums. The
     number of a row determines its random signs and points. Rows are numbered from 0. If several
@@ -91,7 +91,7 @@ class StreamedTest(eqx.Module):
         Args:
             key: Random key: typed, legacy or an integer seed.
             predictions: Log densities of the first sample, as in `jaxcal.calibration_test`. For
-                numpyro distributions, draws depend on the batch instead of the row numbers.
+                numpyro distributions, draws depend on the batch, not on row numbers.
             targets: Targets of the first sample.
             inputs: Inputs of the first sample, or None. If given, batches are triples with inputs.
             names: Names of the d coordinates of a target; by default 0, 1, ...
@@ -189,8 +189,8 @@ class StreamedTest(eqx.Module):
     def coverage(cls, n_draws: int) -> "StreamedTest":
         """Return `jaxcal.coverage.coverage` with ``n_draws`` draws per prediction as a streamed
         test, which needs no first sample. Batches are triples of predictions, targets and draws;
-        the result is a `Coverage`. If draws may have exactly the density of the target, pass
-        ``first`` in every worker: the row number determines the rank among equal densities.
+        the result is a `Coverage`. If a draw and the target may have equal densities, pass
+        ``first`` in every worker, because row numbers determine how such ties are broken.
         """
         n_draws = checks.integer(n_draws, "n_draws")
         return cls.of_sums(RankCounts(n_draws), 0, f"coverage, {n_draws} draws")
@@ -334,7 +334,7 @@ class StreamedTest(eqx.Module):
 
     @full_precision
     def result(self, state: StreamState, *, level: float = 0.05, rows: int | None = None) -> Result:
-        """Return the result from the sums: p-value and verdict, or a coverage or table.
+        """Return the result of a streamed test from a state.
 
         Args:
             state: The state after some or all batches.
@@ -343,9 +343,9 @@ class StreamedTest(eqx.Module):
                 missing, such as those of a lost worker.
 
         Returns:
-            `jaxcal.streaming.linear.StreamedCalibration` by `calibration`, a `Comparison` by
-            `comparison`, a `Coverage` by `coverage`, a `jaxcal.dce.Table` by `table`, and else
-            `jaxcal.streaming.linear.StreamResult`, which has an estimate.
+            For a test from `calibration`: `jaxcal.streaming.linear.StreamedCalibration`. From
+            `comparison`: `Comparison`. From `coverage`: `Coverage`. From `table`:
+            `jaxcal.dce.Table`. For all others: `jaxcal.streaming.linear.StreamResult`.
 
         Raises:
             ValueError: There are fewer than 2 observations, rows are missing (they are named), or

@@ -39,8 +39,8 @@ class Whitening(NamedTuple):
         return jnp.einsum("nij,ni->nj", self.scale, scores)
 
     def along_coordinates(self) -> Float[Array, "n d d"]:
-        r"""Return :math:`D M^{-\top}`, D the deviations of the predictions. It maps whitened
-        scores :math:`M^\top s` to :math:`D s`. The identity for diagonal scales."""
+        r"""Return the matrices :math:`D M^{-\top}` that map whitened scores :math:`M^\top s` to
+        :math:`D s`, with the deviations D of the predictions. Diagonal M give the identity."""
         deviations = jnp.linalg.norm(self.scale, axis=2, keepdims=True)
         return deviations * jnp.swapaxes(jnp.linalg.inv(self.scale), 1, 2)
 
@@ -79,7 +79,7 @@ def checked(value: object, name: str) -> Whitener:
 
 
 def at_base_points(at_nodes: NodeScores | None, who: str) -> tuple[Nodes, Float[Array, "n m d"]]:
-    """Return nodes [m, d], and scores at nodes; ValueError that names ``who`` if one is missing."""
+    """Return nodes [m, d] and scores at nodes; ValueError about ``who`` if either is missing."""
     if at_nodes is None or at_nodes.nodes is None:
         raise ValueError(
             f"whiten: {who} needs scores at base points and those points: give Scores.at_nodes and "
@@ -94,7 +94,7 @@ def in_units_of(
     clamped: Int[Array, ""],
     n_not_converged: Int[Array, ""] | None = None,
 ) -> Whitening:
-    """Return the whitening with M = D R^1/2 for covariances D R D; NaN if these are not finite."""
+    """Return the whitening M = D R^1/2 for deviations D, correlations R; NaN if not finite."""
     finite = jnp.all(jnp.isfinite(covariances), axis=(1, 2))[:, None, None]
     safe = jnp.where(finite, covariances, eyes(covariances))
     deviations = jnp.sqrt(jnp.diagonal(safe, axis1=1, axis2=2))

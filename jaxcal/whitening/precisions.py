@@ -36,10 +36,10 @@ def precision_root(
     r"""Return :math:`M_p = \Lambda_p^{-1/2}` from the scores [n, m, d] at m nodes [m, d].
 
     ``form``: "isotropic" (one number per prediction), "diagonal" or "full" (symmetric; m > d).
-    Precisions :math:`\Lambda_p` (if "full", eigenvalues) that are not positive are replaced by the
-    median of the positive ones; those over 1e4 times larger or smaller are clamped. ``clamped``
-    counts the predictions changed. M depends on no target, so the Stein identity holds for any M;
-    the level requires that none is far too large. M has the unit of y. O(n m d^2 + n d^3).
+    Precisions :math:`\Lambda_p` (if "full", eigenvalues) that are not positive become the median of
+    the positive ones. All others are clamped to 1e-4 to 1e4 times this median. ``clamped`` counts
+    the predictions changed. The Stein identity holds for any M that does not depend on targets, but
+    M that is far too large invalidates the level. M has the unit of y. O(n m d^2 + n d^3).
     """
     z, s = _centred(nodes, scores, form, "precondition")
     d = nodes.shape[1]
@@ -122,9 +122,9 @@ def bounded_spectrum(
 ) -> tuple[Float[Array, "n d d"], Bool[Array, " n"]]:
     """Return symmetric matrices with ``bound`` applied to eigenvalues, and which ones changed.
 
-    Derivatives exist even where eigenvalues coincide. Let C be a small change of a matrix, in the
-    basis of its eigenvectors. Eigenvalues change by the diagonal of C; ``bound`` multiplies other
-    entries of C by its divided differences. Exact to all orders if it changes no eigenvalue.
+    Derivatives exist even where eigenvalues coincide. In the basis of eigenvectors, the diagonal of
+    a small change C is added to the eigenvalues, and any other entry (i, j) is multiplied by the
+    divided difference of ``bound`` at eigenvalues i and j. This is exact if no eigenvalue changes.
     """
     fixed = jax.lax.stop_gradient(matrices)
     values, vectors = jnp.linalg.eigh(fixed)
@@ -171,10 +171,10 @@ def bounded_matrices(
     """Return positive definite covariances or precisions, and how many matrices were changed.
 
     A diagonal entry that is not positive becomes the median of its coordinate over predictions. A
-    deviation over `WIDTHS` times the median is reduced to this bound. If a diagonal entry changes,
-    all other entries in its row and column become 0. Matrices are then scaled to diagonal 1, and
-    eigenvalues that are not positive become 1; those of precisions are raised to `LEAST` if
-    smaller. Matrices that are not finite become NaN and are not counted.
+    deviation is at most `WIDTHS` times the median deviation. If a diagonal entry changes, all other
+    entries in its row and column become 0. The next step uses matrices scaled to diagonal 1, and
+    undoes the scaling. Eigenvalues that are not positive become 1; positive eigenvalues of
+    precisions are raised to at least `LEAST`. Matrices that are not finite become NaN, uncounted.
     """
     finite = jnp.all(jnp.isfinite(matrices), axis=(1, 2))
     diagonal = jnp.diagonal(matrices, axis1=1, axis2=2)
