@@ -292,7 +292,7 @@ def by_label(data: Ordered) -> Ordered:
     y = jnp.tile(jnp.arange(2, dtype=v.dtype), data.v.size)
     share = jnp.stack([1 - data.y, data.y], axis=1)
     w, labels = ((x[:, None] * share).reshape(-1) for x in (data.w, data.labels))
-    return Ordered(v, y, w, order, labels)
+    return Ordered(v, y, w, order, jnp.round(labels))  # 1.9999999 would be drawn as 1
 
 
 def ordered(data: Binary) -> Ordered:

@@ -108,7 +108,7 @@ def null_draws(
             ones = jax.random.binomial(key, labels, v, dtype=v.dtype)
             return statistic(v, single * (ones - labels * v))
         # sums of signs of labels 1 (residual 1 - v) and of labels 0 (residual -v)
-        sizes = jnp.stack([labels * y, labels * (1 - y)])
+        sizes = jnp.round(jnp.stack([labels * y, labels * (1 - y)]))  # 1.9999999 is drawn as 1
         signs = 2 * jax.random.binomial(key, sizes, 0.5, dtype=v.dtype) - sizes
         return statistic(v, single * ((1 - v) * signs[0] - v * signs[1]))
 

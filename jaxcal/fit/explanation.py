@@ -109,7 +109,7 @@ def _residual(spec: Specification) -> str:
 
 
 def _named(choice: Any) -> str:
-    """Return, as text, the class of an option and the first formula in its docstring."""
+    """Return, as text, the class of an option and the formula in its docstring."""
     match choice:
         case Sum(left=left, right=right):
             return f"{_named(left)} + {_named(right)}"
@@ -118,7 +118,8 @@ def _named(choice: Any) -> str:
         case Scaled(kernel=kernel):
             return f"a multiple of {_named(kernel)}"
     name, doc = type(choice).__name__, inspect.getdoc(type(choice)) or ""
-    formula = re.search(r"\.\. math:: (.+)|:math:`([^`]+)`|``([^`]*[\^(=][^`]*)``", doc)
+    displayed, inline = r"\.\. math:: (.+)", r":math:`([^`]+)`|``([^`]*[\^(=][^`]*)``"
+    formula = re.search(displayed, doc) or re.search(inline, doc)
     if formula is None:
         return name
     (text,) = filter(None, formula.groups())

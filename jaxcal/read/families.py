@@ -175,12 +175,12 @@ def offered_moments(predictions: Any) -> Normals | None:
     """Return means [n, d] and covariances [n, d, d] of n predictions, or None if unknown.
 
     They come from closed forms. For scalar distributions and ``Independent`` products of them they
-    may come from numpyro's ``mean`` and ``variance``. None for scalar angles (``VonMises``).
+    may come from numpyro's ``mean`` and ``variance``. None for angles (``VonMises``).
     """
     if isinstance(predictions, Standardized):
         moments = offered_moments(predictions.predictions)
         return None if moments is None else _in_units(moments, predictions.units)
-    if type(getattr(predictions, "support", None)).__name__.strip("_").lower() == "circular":
+    if type(getattr(bare(predictions), "support", None)).__name__.strip("_").lower() == "circular":
         return None  # their means are directions
     closed_form = mean_and_covariance(distribution_of(predictions))
     if closed_form is not None or getattr(bare(predictions), "event_shape", None) != ():

@@ -166,7 +166,8 @@ def skce_interval(result: TestResult | BlockEstimates, *, level: float = 0.05) -
         >>> bool(0 < interval.low < result.estimate < interval.high)
         True
     """
-    if not (hasattr(result, "estimate") and hasattr(result, "standard_error")):
+    has_error = hasattr(result, "estimate") and hasattr(result, "standard_error")
+    if not has_error or getattr(result, "parts", None) is not None:  # parts: calibration_test
         raise TypeError(
             f"result: wanted one of skce_test or block_estimates, got {checks.say(result)}"
         )

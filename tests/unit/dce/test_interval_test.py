@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 
 from jaxcal import dce
+from jaxcal.dce.predictions import binary, by_label, ordered
 
 interval_test = partial(dce.distance_from_calibration, test="interval")
 TESTS = {"distance": dce.distance_from_calibration, "interval": interval_test}
@@ -100,8 +101,34 @@ def test_groups_of_labels_are_their_labels_one_by_one(name):
     each = test(0, np.repeat(v, counts), labels, weights=np.repeat(weights, counts), n_draws=39)
     assert float(weighted.statistic) == pytest.approx(float(each.statistic), rel=1e-12)
     assert weighted.n == grouped.n == 51
+    with pytest.raises(ValueError, match="weights: wanted one above 0 for a group that has labels"):
+        test(0, v, [0, 1, 3], counts=[0, 1, 4], weights=[1, 0, 0])
     for wrong in ([4, 0, 41], [4, 2, 30], [-1, 0, 30], [0.5, 0, 30]):
         with pytest.raises(ValueError, match="targets: with counts wanted"):
             test(0, v, wrong, counts=counts)
     with pytest.raises(ValueError, match="counts: numbers of labels are looked at"):
         jax.jit(lambda k: test(0, v, k, counts=counts))(jnp.asarray(ones))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_labels_of_groups_are_whole_numbers(dtype):
+    """6 - 6 (4 / 6) is 1.9999999 in floats, and generators of random numbers take its floor."""
+    ones, counts = np.asarray([(i, n) for n in range(1, 40) for i in range(n + 1)]).T
+    parts = ordered(binary(np.linspace(0.1, 0.9, len(ones), dtype=dtype), ones, counts=counts))
+    assert np.any((parts.labels * (1 - parts.y)) % 1)  # the case exists
+    labels = by_label(parts).labels
+    np.testing.assert_array_equal(labels.reshape(-1, 2)[:, 1], ones)
+    np.testing.assert_array_equal(labels.reshape(-1, 2)[:, 0], counts - ones)
+
+
+@pytest.mark.parametrize("null", ["redraw", "signs"])
+def test_small_groups_have_the_null_draws_of_their_labels(null):
+    ones, counts = np.asarray([(i, n) for n in range(1, 60) for i in range(n)]).T
+    few = (counts * (1 - ones / counts)) % 1 > 0.5  # labels 0, less by rounding than a whole number
+    ones, counts = ones[few][:60], counts[few][:60]
+    v = np.linspace(0.1, 0.9, 60)
+    labels = [np.repeat([1.0, 0.0], [k, n - k]) for k, n in zip(ones, counts, strict=True)]
+    options = {"null": null, "n_draws": 999}
+    grouped = dce.distance_from_calibration(0, v, ones, counts=counts, **options)
+    each = dce.distance_from_calibration(1, np.repeat(v, counts), np.concatenate(labels), **options)
+    assert scipy.stats.ks_2samp(grouped.null_samples, each.null_samples)[1] > 1e-4

@@ -28,6 +28,7 @@ close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-12)
 def test_directions_have_no_means():
     """numpyro gives the circular mean of a von Mises distribution as its mean."""
     assert offered_moments(dist.VonMises(jnp.linspace(-1, 3, N), 1.0)) is None
+    assert offered_moments(dist.VonMises(jnp.zeros((N, D)), 1.0).to_event(1)) is None
     assert offered_moments(dist.Gamma(jnp.linspace(1, 3, N), 1.0)) is not None
 
 

@@ -598,6 +598,7 @@ def test_bad_data_is_named(predictions, targets, message):
 
 def test_bad_choices_are_named():
     p, ys = np.full((4, 3), 1 / 3), np.array([0, 1, 2, 0])
+    moments = jaxcal.calibration_test(KEY, *SIX)  # its standard error is 0
     for error, message, call in [
         (TypeError, "integer classes", lambda: skce_test(KEY, p, ys * 0.5)),
         (TypeError, "Gram matrix", lambda: skce_test(KEY, p, ys, target_kernel=Gaussian(1.0))),
@@ -612,6 +613,7 @@ def test_bad_choices_are_named():
         (ValueError, "two blocks", lambda: skce_test(KEY, *SIX, null=BlockNormal(4))),
         (ValueError, "one block of 7", lambda: skce_test(KEY, *SIX, null=BlockSquares(7))),
         (ValueError, "level", lambda: skce_interval(block_estimates(KEY, *SIX), level=9.5)),
+        (TypeError, "result: wanted", lambda: skce_interval(moments)),
         (ValueError, "0 < power <= 2", lambda: PowerExponential(1.0, power=2.5)),
         (ValueError, "lengths", lambda: skce_test(KEY, *SIX, target_kernel=Gaussian([1.0, 2.0]))),
     ]:
