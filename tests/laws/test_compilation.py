@@ -24,6 +24,7 @@ def programs(caplog, call):
     return [text for text in caplog.messages if "Finished XLA compilation" in text]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("programs_stay")
 @pytest.mark.parametrize("name", MOST)
 def test_a_first_call_compiles_few_programs(name, caplog):
@@ -35,6 +36,7 @@ def test_a_first_call_compiles_few_programs(name, caplog):
     assert 1 < count <= MOST[name]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("programs_stay")
 def test_equal_predictions_share_one_program(caplog):
     def call(n):

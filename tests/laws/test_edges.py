@@ -79,6 +79,7 @@ def test_a_uniform_density_that_is_too_wide_is_found(key):
     assert wide.verdict == "rejected"
 
 
+@pytest.mark.slow
 def test_stein_tests_give_no_verdict_beside_an_abrupt_edge(key):
     rate = jnp.exp(0.5 * jax.random.normal(key, (N,)))
     targets = half_line(rate, jax.random.key(1))

@@ -227,6 +227,7 @@ def test_a_null():
     assert jaxcal.skce_test(KEY, NORMALS, YS + 1, null=Coins()).p_value < 0.02
 
 
+@pytest.mark.slow
 def test_a_posterior():
     thetas = jnp.asarray(RNG.normal(size=(N, 2)))
     xs = thetas + jnp.asarray(RNG.normal(size=(N, 2)))

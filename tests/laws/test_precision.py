@@ -57,12 +57,14 @@ def rounded(monkeypatch):
     return shapes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_products_of_a_test_are_in_full_precision(rounded, name):
     getattr(jaxcal, name)(**fuzz_calls.recipes()[""][name])
     assert rounded == []
 
 
+@pytest.mark.slow
 def test_products_of_a_stream_are_in_full_precision(rounded):
     batch = fuzz_calls.DENSITIES, fuzz_calls.YS
     for test in (

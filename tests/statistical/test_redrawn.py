@@ -196,6 +196,7 @@ def test_scores_of_distributions_may_be_redrawn_too(key):
     assert result.verdict == "rejected"
 
 
+@pytest.mark.slow
 def test_programs_batches_and_devices_agree(key):
     p = jax.nn.softmax(jax.random.normal(key, (40, 3)))
     ys = jnp.arange(40) % 3

@@ -85,6 +85,7 @@ def model(params):
     return jaxcal.Unnormalized(gaussian_density, jax.tree.map(jnp.asarray, tuple(params)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "d"),
     quick_first(
@@ -127,6 +128,7 @@ def test_reported_bandwidths_are_median_distances(key):
     )
 
 
+@pytest.mark.slow
 def test_every_kind_of_prediction_gives_the_same_result(key):
     params, ys, nodes = data()
     mean, deviation = map(jnp.asarray, params)
@@ -172,6 +174,7 @@ def test_scalar_and_structured_targets_are_flattened(key):
     close(one.estimate, oracles.u_statistic(dense_h(params, ys, nodes).sum(0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [None, "diagonal"])
 def test_coordinates_split_the_statistic(form, key):
     params, ys, nodes = data()
@@ -190,6 +193,7 @@ def test_coordinates_split_the_statistic(form, key):
     close(whole.p_value, result.p_value)
 
 
+@pytest.mark.slow
 def test_one_coordinate_is_the_whole(key):
     params, ys, nodes = data(d=1)
     result = kccsd_test(key, model(params), ys, base_measure=nodes, coordinates=True, null=QUICK)
@@ -310,6 +314,7 @@ class Counting:
         return gaussian_density(params, y)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("programs_stay")
 def test_one_compilation_a_shape(key):
     density = Counting()
@@ -483,6 +488,7 @@ class TestPreconditioner:
         number = precision[:, :1, :1] * np.eye(d)
         close(fitted_root(number, "isotropic"), precision[:, 0, 0] ** -0.5)
 
+    @pytest.mark.slow
     def test_it_knows_nothing_of_the_targets(self, key):
         params, ys, nodes = data()
         moved = ys + np.random.default_rng(0).normal(size=ys.shape)
@@ -546,6 +552,7 @@ def test_user_embedding_as_distance(key):
     close(result.estimate, oracles.u_statistic(k * h))
 
 
+@pytest.mark.slow
 def test_a_kernel_of_the_user_on_targets(key):
     params, ys, _ = data()
     phi = jnp.asarray(np.random.default_rng(3).normal(size=(14, 3)))

@@ -37,6 +37,7 @@ def own_draws(m=M, seed=7):
     return CENTERS[:, None] + jnp.asarray(np.random.default_rng(seed).normal(size=(N, m, 2)))
 
 
+@pytest.mark.slow
 def test_ranks_count_the_mass_of_higher_density():
     """P(f(Z) > f(y)) of a normal in two dimensions is a chi-squared probability."""
     ys, m = targets_with(1.0), 2000
@@ -48,6 +49,7 @@ def test_ranks_count_the_mass_of_higher_density():
     np.testing.assert_allclose(shares_of.observed, empirical, atol=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [1, 4, 19])
 def test_shares_are_unbiased_for_any_number_of_draws(m):
     rng = np.random.default_rng(8)
@@ -60,6 +62,7 @@ def test_shares_are_unbiased_for_any_number_of_draws(m):
     np.testing.assert_allclose(shares_of.levels, np.arange(1, m + 1) / (m + 1))
 
 
+@pytest.mark.slow
 def test_shares_are_counts_by_hand():
     ys = np.array([0.5, 1.5, 3.0])
     z = np.array([[0.1, 0.6, 2.0], [0.1, 0.6, 2.0], [0.1, 0.6, 2.0]])
@@ -85,6 +88,7 @@ def test_equal_densities_are_split_as_calibration_implies(kind):
     assert scipy.stats.chisquare(counts).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_only_an_underconfident_model_is_conservative():
     calibrated, narrow, wide = (
         coverage(MODEL, targets_with(s), own_draws()) for s in (1, 1.4, 0.7)
@@ -97,6 +101,7 @@ def test_only_an_underconfident_model_is_conservative():
     assert np.all(np.asarray(wide.observed) >= np.asarray(wide.levels))
 
 
+@pytest.mark.slow
 def test_p_values_keep_their_level():
     rng = np.random.default_rng(9)
     n, sets = 60, 2000
@@ -114,6 +119,7 @@ def test_p_values_keep_their_level():
         assert 0.005 * sets < rejected <= scipy.stats.binom.ppf(0.9999, sets, 0.05)
 
 
+@pytest.mark.slow
 def test_massart_bounds_the_kolmogorov_distance():
     exact = scipy.stats.kstwo(200).sf(0.1)
     bound = float(massart(jnp.asarray(0.1), 200, sides=2))
@@ -122,6 +128,7 @@ def test_massart_bounds_the_kolmogorov_distance():
     assert np.isnan(massart(jnp.asarray(jnp.nan), 50, sides=1))
 
 
+@pytest.mark.slow
 def test_constants_of_the_densities_do_not_matter():
     ys, z = targets_with(1.0), own_draws()
     one, two = coverage(MODEL, ys, z), coverage(Unnormalized(shifted, CENTERS), ys, z)
@@ -140,6 +147,7 @@ def test_mcmc_draws_and_exact_draws_give_the_same_shares(key):
     assert float(shares_of.p_uniform) > 0.01
 
 
+@pytest.mark.slow
 def test_results_print_and_become_dictionaries():
     shares_of = coverage(MODEL, targets_with(1.0), own_draws())
     text = repr(shares_of)

@@ -51,6 +51,7 @@ def dense(values, *, standardize=True, k=1.0, length=None):
     return k * oracles.stein_matrix(oracles.gaussian, length, ts, values * scale).sum(0)
 
 
+@pytest.mark.slow
 def test_ksd_is_the_equation(key):
     result = ksd_test(key, density, YS, null=QUICK)
     h = dense(scores(YS))
@@ -74,6 +75,7 @@ def test_ksd_ignores_the_constant_of_the_density(key):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_density_a_distribution_and_scores_are_the_same_model(key):
     def normal(y):
         return -jnp.sum(y**2) / 2
@@ -84,6 +86,7 @@ def test_a_density_a_distribution_and_scores_are_the_same_model(key):
         close(ksd(key, model, YS).unbiased, wanted)
 
 
+@pytest.mark.slow
 def test_kcsd_is_the_equation(key):
     model = jaxcal.Unnormalized(conditional, jnp.asarray(MEANS))
     result = kcsd_test(key, model, YS, INPUTS, null=QUICK)
@@ -106,6 +109,7 @@ def test_kcsd_of_raw_inputs(key):
     close(got.unbiased, oracles.u_statistic(dense(MEANS - YS, standardize=False, k=k, length=1.2)))
 
 
+@pytest.mark.slow
 def test_kcsd_ignores_the_constants_of_the_densities(key):
     one, other = (
         kcsd_test(key, jaxcal.Unnormalized(f, jnp.asarray(MEANS)), YS, INPUTS, null=QUICK)
@@ -115,6 +119,7 @@ def test_kcsd_ignores_the_constants_of_the_densities(key):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_kcsd_without_inputs_to_tell_apart_is_ksd(key):
     model = jaxcal.Unnormalized(conditional, jnp.asarray(MEANS))
     got = kcsd_test(key, model, YS, np.ones((N, 1)), null=QUICK)
@@ -139,6 +144,7 @@ def test_order_of_observations_does_not_matter(key):
     close(other.p_value, one.p_value)
 
 
+@pytest.mark.slow
 def test_under_jit_vmap_and_grad(key):
     many = jnp.stack([YS, YS + 1.0])
     got = jax.jit(jax.vmap(lambda ys: ksd_test(key, density, ys, null=QUICK)))(many)
@@ -156,6 +162,7 @@ def test_under_jit_vmap_and_grad(key):
     np.testing.assert_allclose(slope @ step, difference, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("programs_stay")
 def test_a_named_density_compiles_once(key):
     traces = []
@@ -173,6 +180,7 @@ def test_a_named_density_compiles_once(key):
     assert calls[0] > calls[1] == calls[2]
 
 
+@pytest.mark.slow
 def test_power_and_level_in_one_look(key):
     normal = np.random.default_rng(5).normal(size=(200, D))
 

@@ -45,6 +45,7 @@ def features_by_hand(mu, sd, y, at_mu, at_sd, at_y):
     return z
 
 
+@pytest.mark.slow
 def test_the_fixture_and_the_equation(key):
     estimate = ucme(key, dist.Normal(MU, SD), Y, locations=AT, **KERNEL)
     np.testing.assert_allclose(estimate.biased, 2.316035878e-4, rtol=1e-9)
@@ -62,6 +63,7 @@ def test_the_fixture_and_the_equation(key):
         np.testing.assert_allclose(result.biased, estimate.biased, rtol=1e-12)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**31))
 def test_p_values_are_those_of_scipy(seed):
     rng = np.random.default_rng(seed)
@@ -101,6 +103,7 @@ def test_rescaling_the_kernel_and_moving_locations_about(key):
     np.testing.assert_allclose(again.statistic, plain.statistic, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_left_out_observations_are_the_locations(key):
     means, deviation, ys = gaussian_forecasts(key, 40, d=2, calibrated=False)
     predictions = dist.Normal(means, deviation).to_event(1)
@@ -128,6 +131,7 @@ def classes(key, n):
     return p, jax.random.categorical(draw_key, jnp.log(p))
 
 
+@pytest.mark.slow
 def test_features_of_classes_are_the_equation(key):
     p, ys = classes(key, 30)
     at, at_y = p[:4], jnp.asarray([0, 1, 2, 0])
@@ -192,6 +196,7 @@ def p_values(key, calibrated, at, n, d):
     return {"left out": left_out.p_value, "given": result.p_value}
 
 
+@pytest.mark.slow
 def test_the_level_is_kept_and_a_shift_is_seen(key):
     sets = 400
     keys = jax.random.split(key, sets)
@@ -204,6 +209,7 @@ def test_the_level_is_kept_and_a_shift_is_seen(key):
         assert int(jnp.sum(shifted[name] <= 0.05)) > 0.95 * sets
 
 
+@pytest.mark.slow
 def test_signs_are_those_of_observations(key):
     """By hand, and all 2^n patterns against the draws; a pattern and its opposite are alike."""
     z = np.random.default_rng(3).gamma(1.0, size=(5, 2)) - 0.7
@@ -236,6 +242,7 @@ def p_of_few(key, n):
     return {name: result.p_value for name, result in tests.items()}
 
 
+@pytest.mark.slow
 def test_signs_keep_their_level_where_f_does_not(key):
     sets = 1000
     p = p_of_few(jax.random.split(key, sets), 32)
@@ -245,6 +252,7 @@ def test_signs_keep_their_level_where_f_does_not(key):
     assert rejected["shifted"] > 0.3 * sets
 
 
+@pytest.mark.slow
 def test_few_observations_and_collinear_features_are_told(key):
     means, deviation, ys = gaussian_forecasts(key, 24, calibrated=True)
     predictions = dist.Normal(means, deviation).to_event(1)
@@ -271,12 +279,14 @@ def test_few_observations_and_collinear_features_are_told(key):
     assert ucme_test(key, predictions, ys, locations=nowhere, **KERNEL).verdict == "cannot tell"
 
 
+@pytest.mark.slow
 def test_a_target_far_out_is_told(key):
     loc, noise = jax.random.normal(key, (2, 60))
     result = ucme_test(key, dist.Normal(loc, 1.0), (loc + noise).at[3].set(1e6), n_locations=5)
     assert any("a few targets set the scale" in text for text in result.warnings())
 
 
+@pytest.mark.slow
 def test_a_calm_result_has_no_warnings(key):
     means, deviation, ys = gaussian_forecasts(key, 300, d=10, calibrated=True)
     result = ucme_test(key, dist.Normal(means, deviation).to_event(1), ys, n_locations=3)
@@ -315,6 +325,7 @@ def test_refusals(key):
         ucme_test(key, p, ys, locations=(jnp.ones((2, 3)), jnp.asarray([0, 1])))
 
 
+@pytest.mark.slow
 def test_one_location_two_observations_gradients_and_nan(key):
     one = (dist.Normal(jnp.zeros(1), 1.0), jnp.zeros(1))
     result = ucme_test(key, dist.Normal(MU[:2], SD[:2]), Y[:2], locations=one, **KERNEL)

@@ -165,6 +165,7 @@ def results():
     }
 
 
+@pytest.mark.slow
 def test_p_values_keep_their_level_and_every_fault_is_named(results):
     low, high = scipy.stats.binom.interval(0.9999, SETS, 0.05)
     calibrated = results["none"]
@@ -225,6 +226,7 @@ def test_what_is_no_density_or_no_proposal_is_named(key):
         Chains(smallest=2.0, largest=1.0)
 
 
+@pytest.mark.slow
 def test_rows_that_repeat_and_rows_in_order_are_said(key):
     """Each pair five times: right models are rejected in 34 of 60 data sets."""
     centers, noise = jnp.repeat(jax.random.normal(key, (2, 20, 1)), 5, axis=1)

@@ -70,6 +70,7 @@ def test_what_the_predictions_are_decides(name):
     assert chosen.why
 
 
+@pytest.mark.slow
 def test_a_check_ends_with_the_gain_or_the_call_of_a_repair():
     sure = P**2 / np.sum(P**2, 1, keepdims=True)
     report: Any = jaxcal.check(0, sure, LABELS)
@@ -89,6 +90,7 @@ def test_a_check_ends_with_the_gain_or_the_call_of_a_repair():
     assert not series.repair_in_words()
 
 
+@pytest.mark.slow
 def test_inputs_are_for_the_test_that_takes_them():
     predictions, targets, _ = CASES["densities"]
     report: Any = jaxcal.check(0, predictions, targets, inputs=CENTERS[:, 0])

@@ -152,6 +152,7 @@ def test_the_command_prints_and_writes_the_report(write, tmp_path, capsys):
     assert "one name for two files" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_float64_draws_leave_standard_error_alone(write, tmp_path):
     path, page = write("d.npz", {"targets": YS, "draws": DRAWS}), tmp_path / "out.html"
     with jax.enable_x64(False), warnings.catch_warnings():

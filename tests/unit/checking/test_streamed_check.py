@@ -32,6 +32,7 @@ def batches(size, predictions, targets):
         yield predictions(slice(start, start + size)), targets[start : start + size]
 
 
+@pytest.mark.slow
 def test_distributions_have_both_tests_under_one_level():
     check = streamed_check(0, normals(slice(0, 90)), YS[:90], features=FEATURES)
     report = check.result(check.run(batches(80, normals, YS)), level=0.01)
@@ -48,6 +49,7 @@ def test_distributions_have_both_tests_under_one_level():
     assert (report.n, report.level, report.tests[0].level) == (N, 0.01, 0.01)
 
 
+@pytest.mark.slow
 def test_classes_are_tested_and_top_classes_are_counted():
     check = streamed_check(0, P[:90], LABELS[:90], features=FEATURES)
     report = check.result(check.run(array_batches(70, P, LABELS)))
@@ -63,6 +65,7 @@ def test_classes_are_tested_and_top_classes_are_counted():
     assert "reliability" in str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
     [

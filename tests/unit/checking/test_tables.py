@@ -186,6 +186,7 @@ def test_columns_can_be_named(write, form):
     np.testing.assert_allclose(p[np.arange(N), labels], BOTH[np.arange(N), B], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_mapping_is_said_and_the_option_reaches_the_reader(write, capsys):
     path = write("a.csv", table("id|label|p|fold", ORDER, B, Q, np.arange(N) % 5))
     assert main(["check", str(path)]) == 2

@@ -62,6 +62,7 @@ def test_distributions_have_the_values_of_skce():
         np.testing.assert_allclose(result.estimate[i], alone.biased, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_almost_equal_predictions_look_better_and_are_reported():
     logits = np.random.default_rng(0).normal(size=(2000, 3))
     labels = jax.random.categorical(jax.random.key(1), jnp.asarray(logits))
@@ -75,6 +76,7 @@ def test_almost_equal_predictions_look_better_and_are_reported():
     assert "so it looks better" in str(by_skce)
 
 
+@pytest.mark.slow
 def test_both_ways_to_the_expansion_are_the_equation():
     q, r = MODELS["over"], problems.one_hot(Y) - MODELS["over"]
     products = gram(q, 0.5) * (r @ r.T)

@@ -78,6 +78,7 @@ def of_products(gram, left, *, ridge, draws=3):
     return by_products(keys, gram, left @ left.T, ridge, draws)
 
 
+@pytest.mark.slow
 def test_both_ways_to_the_expansion_are_the_equation():
     q, y, gamma, ridge = MODELS["over"][:60], Y[:60], 0.4, 0.3
     first, second, _ = numpy_expansion(q, y, gamma, ridge)
@@ -131,6 +132,7 @@ def test_the_first_influence_is_the_derivative_in_the_weights():
     np.testing.assert_allclose(plain * n, slopes - np.mean(slopes), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_blocks_of_observations_add_up(monkeypatch):
     q, y = MODELS["over"], Y
     kernel, ridge = kernels.simplex_kernel(0.4), jnp.asarray(0.3)
@@ -184,6 +186,7 @@ def test_the_interval_holds_what_the_draws_do_not_contradict():
         np.testing.assert_allclose([low, high], [inside[0], inside[-1]], atol=0.02 + 0.02 * high)
 
 
+@pytest.mark.slow
 def test_long_work_shows_a_bar_and_changes_nothing(monkeypatch, capsys, compared):
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(class_comparison, "LONG", 0)
@@ -200,6 +203,7 @@ def test_long_work_shows_a_bar_and_changes_nothing(monkeypatch, capsys, compared
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_the_report_ranks_and_warns(compared):
     assert set(compared.ranking()[:2]) == {"true", "again"}
     text = repr(compared)
@@ -273,6 +277,7 @@ def test_a_valid_model_has_its_own_value_beside_the_base_rate(dtype):
     assert np.all(np.isfinite(both.corrected))
 
 
+@pytest.mark.slow
 def test_a_model_without_a_value_is_never_best_and_says_why():
     stack = jnp.stack([TRUTH, MODELS["over"], MODELS["under"]])
 
@@ -318,6 +323,7 @@ def mirrored(key):
     return jnp.stack([synthetic.binary(a), synthetic.binary(b)]), y
 
 
+@pytest.mark.slow
 def test_a_group_has_the_value_it_has_alone():
     groups = np.arange(N) % 3 // 2
     options = {"n_draws": 99, "rank": 100, "bandwidth": 0.4}
@@ -345,6 +351,7 @@ def test_a_group_has_the_value_it_has_alone():
         compare(KEY, TRUTH, Y, groups=np.linspace(0, 1, N))
 
 
+@pytest.mark.slow
 def test_the_level_between_two_equally_wrong_models():
     trials = 200
 
@@ -367,6 +374,7 @@ def test_the_level_between_two_equally_wrong_models():
     assert float(values.mean()) > 0.005
 
 
+@pytest.mark.slow
 def test_the_power_against_a_calibrated_model():
     def one(key):
         q_key, y_key, test_key = jax.random.split(key, 3)
@@ -394,6 +402,7 @@ def test_inside_jit_and_by_vmap():
     np.testing.assert_allclose(both[0, 0, 1], both[1, 1, 0], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match="at least 2 models"):
         compare(KEY, {"one": TRUTH}, Y)

@@ -32,6 +32,7 @@ def log_density(parameters, y):
     return -jnp.sum((y - mean) ** 2) / (2 * deviation**2)
 
 
+@pytest.mark.slow
 def test_distributions_are_compared_by_kernel_means():
     result = compared(FORECASTS)
     alone = ckce.ckce(FORECASTS["biased"], Y, key=0, bandwidth=float(result.bandwidths[0]))
@@ -114,6 +115,7 @@ def rank_error(shift, spread):
     return float(np.sqrt(np.mean((true - levels) ** 2)))
 
 
+@pytest.mark.slow
 def test_kinds_have_one_error_in_units_of_probability():
     n, rng = 2000, np.random.default_rng(1)
     x = rng.normal(size=n)
@@ -173,6 +175,7 @@ def test_errors_along_a_coordinate_are_those_of_the_mean_square():
     np.testing.assert_allclose(jnp.sum(mean**2) / 2, np.mean(gaps**2), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_has_no_ranks_is_named_and_bad_rows_are_counted():
     with pytest.raises(TypeError, match=r"models\[model 1\]: scores alone give no ranks"):
         compared([FORECASTS["right"], jaxcal.Scores(-Y)], measure="probability")

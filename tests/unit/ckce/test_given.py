@@ -59,6 +59,7 @@ def test_kernels_are_multiplied_as_in_ckce():
         np.testing.assert_allclose(value, ckce(q, Y, **options).estimate, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["probability", "ckce", "skce"])
 def test_what_depends_on_x_is_found_given_x_at_the_level(measure):
     sets = 200

@@ -178,6 +178,7 @@ def test_rankings_of_the_paper_at_100_observations():
     assert np.asarray(trials.wins("JKCE"))[1, 2] < 0.9
 
 
+@pytest.mark.slow
 def test_subsets_without_replacement():
     stack, labels = jnp.stack([Q, Q]), Y
     trials = subsample_trials(

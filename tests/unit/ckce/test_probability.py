@@ -173,6 +173,7 @@ def test_blocks_of_observations_add_up(monkeypatch):
     assert 0.6 < float(jnp.std(blocks.null) / jnp.std(alone.null)) < 1.6
 
 
+@pytest.mark.slow
 def test_rows_without_weight_do_not_count():
     q, y = jnp.asarray(MODELS["over"]), jnp.asarray(Y, jnp.int32)
     weights = jnp.where(jnp.arange(N) < 120, 1.0, 0.0)
@@ -250,6 +251,7 @@ def test_no_label_noise_and_no_spread_leave_bounded_intervals():
     assert result.best() == ["sure"]
 
 
+@pytest.mark.slow
 def test_level_and_power():
     sets, n = 150, 150
 
@@ -302,6 +304,7 @@ def test_classes_in_another_order_are_put_in_order_by_name(compared):
         compare(0, {"a": first, "b": turned.rename(columns={"eel": "fox"})}, Y)
 
 
+@pytest.mark.slow
 def test_the_slope_holds_where_noise_has_many_directions(key):
     """The squared mean of x in 30 dimensions, with variance 4 mu'S mu / n of its first sum.
 

@@ -62,6 +62,7 @@ def test_pivots_are_those_of_the_textbook():
         left = left - np.outer(left[:, value], left[value]) / left[value, value]
 
 
+@pytest.mark.slow
 def test_a_singular_gram_matrix_stops_early():
     same = Q[jnp.arange(N) % 5]
     estimate = ckce(same, Y, solver=LowRank(40))

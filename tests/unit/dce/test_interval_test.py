@@ -15,6 +15,7 @@ interval_test = partial(dce.distance_from_calibration, test="interval")
 TESTS = {"distance": dce.distance_from_calibration, "interval": interval_test}
 
 
+@pytest.mark.slow
 def test_the_statistic_is_the_measure_and_so_are_its_draws():
     rng = np.random.default_rng(0)
     v = rng.integers(1, 8, 60) / 8
@@ -28,6 +29,7 @@ def test_the_statistic_is_the_measure_and_so_are_its_draws():
     assert (result.n, result.null, result.null_samples.shape) == (60, "redraw", (199,))
 
 
+@pytest.mark.slow
 def test_a_test_by_a_distance_keeps_its_level_and_has_power():
     """Rare labels too: half of the data sets hold one label 1 or none."""
 
@@ -48,6 +50,7 @@ def test_a_test_by_a_distance_keeps_its_level_and_has_power():
         assert least <= int(jnp.sum(p_values(keys, v, y) <= 0.05)) <= most
 
 
+@pytest.mark.slow
 def test_means_get_random_signs_and_nan_gives_nan():
     v = jnp.linspace(0.1, 0.9, 40)
     means = interval_test(0, v, v**3)
@@ -65,6 +68,7 @@ def test_means_get_random_signs_and_nan_gives_nan():
     assert "too-few-draws" in few.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TESTS)
 def test_too_few_labels_to_reject_give_no_verdict(name):
     """Labels 1 at p = .5: all and none of n share the largest statistic, of probability 2 / 2^n."""
@@ -77,6 +81,7 @@ def test_too_few_labels_to_reject_give_no_verdict(name):
     assert rare.verdict == "not rejected"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TESTS)
 def test_means_under_jit_have_no_p_value_without_signs(name):
     test = TESTS[name]
@@ -87,6 +92,7 @@ def test_means_under_jit_have_no_p_value_without_signs(name):
     assert labels.verdict == "rejected"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TESTS)
 def test_groups_of_labels_are_their_labels_one_by_one(name):
     test = TESTS[name]

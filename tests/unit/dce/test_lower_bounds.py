@@ -42,6 +42,7 @@ def test_the_interior_point_program_is_the_linear_program(kind):
     assert np.max((1 - u) * a + u * b) <= 1e-12
 
 
+@pytest.mark.slow
 def test_the_ends_of_fixed_shape_hold_the_exact_lower_distance(measured):
     for (v, y, w), wanted in zip(LAWS, measured, strict=True):
         ends = BOUNDS(v, y, weights=w)
@@ -59,6 +60,7 @@ def test_a_finer_grid_gives_the_lower_distance_itself(measured):
         assert float(ends.high - ends.low) <= 3e-6
 
 
+@pytest.mark.slow
 def test_the_ends_meet_for_predictions_about_a_few_centres():
     """They were .06 apart where the masses of the coupling were not those of the data."""
     rng = np.random.default_rng(0)

@@ -192,6 +192,7 @@ def test_widths_far_below_the_spacing_of_numbers_lose_nothing(dtype, n):
     assert float(sketches.random_interval_ce(v, y, width=1e-8)) == pytest.approx(error, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [12, 100, 300])
 def test_the_population_value_has_no_room_below_the_least_gap(n):
     """All predictions .175 too high, on five atoms: every interval measure is at least the bias."""
@@ -447,6 +448,7 @@ def test_many_predictions_get_a_bound_on_the_upper_distance():
         assert np.sum((w * (y - distance.g))[inside]) == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_a_million_observations_lose_no_digits():
     """Groups of half a million: their sums in float32, one by one, were wrong by .7 %."""
     rng = np.random.default_rng(0)

@@ -39,6 +39,7 @@ def result(data):
     return dce.distance_from_calibration(jax.random.key(1), *data, **FEW)
 
 
+@pytest.mark.slow
 def test_the_report_says_how_far_and_why(result):
     text = str(result)
     for words in ("these data", "population", "p-value", "low end: ", "drawn again", "smooth"):
@@ -66,6 +67,7 @@ def bracket_of(v, y, **options):
     return result.bracket
 
 
+@pytest.mark.slow
 def test_the_bracket_holds_the_distance_of_every_domain():
     for make in (
         constructions.quadratic_barrier,
@@ -137,6 +139,7 @@ def test_the_bound_of_a_mean_is_a_random_weight_quantile():
 UPPER = jax.jit(upper_mean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "distance"),
     [(lambda v: 10 * v, 0.009), (lambda v: 0.03 + 0 * v, 0.029)],
@@ -176,6 +179,7 @@ def test_joint_draws_of_labels_are_distributed_as_single_ones(key):
         assert abs(float(jnp.mean(test.null_samples)) - wanted) < 4.5 * error
 
 
+@pytest.mark.slow
 def test_cells_without_labels_are_not_drawn():
     """What is drawn of a table of three cells does not grow with the number of empty ones."""
     rng = np.random.default_rng(0)
@@ -271,6 +275,7 @@ def test_the_verdict_is_at_the_level_and_says_why_there_is_none(result, data):
     assert "at level 0.05: rejected in 1, not rejected in 1, cannot tell in 1" in str(batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2])
 def test_one_observation_and_equal_predictions(n, key):
     v, y = np.full(n, 0.3), np.ones(n)
@@ -348,6 +353,7 @@ def test_float32_stays_float32_and_close():
         assert float(single.value) == pytest.approx(float(double.value), abs=2e-6)
 
 
+@pytest.mark.slow
 def test_classes_reduce_to_one_against_the_rest():
     ps = np.array([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]])
     distance = partial(dce.distance_from_calibration, 0, ps, **FEW)
@@ -385,6 +391,7 @@ def test_the_distance_of_classes_comes_from_scalar_problems(data, key):
         dce.distance_from_calibration(key, ps, labels, notion="class-wise", counts=labels, **FEW)
 
 
+@pytest.mark.slow
 def test_verdicts_of_classes_keep_the_familywise_level(key):
     """Of eight classes one has its probability taken from another: p-values are adjusted."""
     ps = jax.random.dirichlet(key, jnp.full(8, 2.0), (200,))
@@ -405,6 +412,7 @@ def test_the_witness_of_a_result_attains_the_smooth_error(result, data):
     assert float(jnp.mean((y - v) * result.witness)) == pytest.approx(float(attains.value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", quick_first([12, 100, 300], [12, 300]))
 def test_predictions_too_high_have_a_one_sided_witness(n, key):
     """The model says 1.8 times the rate; the figure shows the band below the middle only."""
@@ -437,6 +445,7 @@ def test_the_figure_of_bounds_labels_every_bound_once(result):
     assert "2 s + 4 sqrt(s), s the smooth error" in names
 
 
+@pytest.mark.slow
 def test_bounds_that_contradict_each_other_make_no_bracket(result, data):
     """A fault on purpose: a lower bound above the upper ones."""
     v, y = data
@@ -479,6 +488,7 @@ def test_a_batch_lists_its_members_with_adjusted_p_values(result):
     assert first < second
 
 
+@pytest.mark.slow
 def test_recalibration_maps_predictions_and_repairs_new_ones():
     """Predictions 1.8 times the rate: labels are means, so groups know the rate."""
     rate = np.linspace(0.05, 0.5, 200)

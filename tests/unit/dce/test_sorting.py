@@ -74,6 +74,7 @@ def test_large_samples_have_the_same_measures_compiled_or_not():
     assert np.isnan(float(jax.jit(dce.kernel_ce)(jnp.asarray(v), y).value))
 
 
+@pytest.mark.slow
 def test_transport_between_points_costs_the_wasserstein_distance():
     rng = np.random.default_rng(2)
     u = np.linspace(0, 1, 9)

@@ -35,6 +35,7 @@ def data(request):
     return p, y, Table.of(p, y, cells=CELLS[request.param])
 
 
+@pytest.mark.slow
 def test_measures_of_a_table_match_data_within_its_bounds(data):
     p, y, table = data
     cells = table.counts.size
@@ -86,6 +87,7 @@ def test_tests_of_a_table_are_those_of_the_observations():
     assert not part.warnings()
 
 
+@pytest.mark.slow
 def test_the_interval_of_groups_matches_labels_over_random_folds(key):
     p, y = forecasts("smooth", 2000)
     p = np.round(p, 2)
@@ -105,6 +107,7 @@ def test_the_interval_of_groups_matches_labels_over_random_folds(key):
     assert 0.6 < float(jnp.std(of_low) / jnp.std(low)) < 1.7
 
 
+@pytest.mark.slow
 def test_signs_of_groups_are_signs_of_their_labels(key):
     """The draws of both are of one distribution: mean and variance by their standard errors."""
     p, y = np.round(forecasts("smooth", 400)[0], 1), forecasts("smooth", 400)[1]

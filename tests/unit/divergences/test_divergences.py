@@ -338,6 +338,7 @@ def test_base_measure_is_in_the_units_of_the_targets(key):
             np.testing.assert_allclose(squares, wanted, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_unset_ground_bandwidths_use_the_second_order_heuristic(key, monkeypatch):
     for module, name, value in [
         (gaussians, "spread_of_gaussians", 1.5),
@@ -371,6 +372,7 @@ def test_unset_ground_bandwidths_use_the_second_order_heuristic(key, monkeypatch
         assert jnp.min(wanted) > 1e-6
 
 
+@pytest.mark.slow
 def test_mmd_of_any_predictions_is_the_distance_of_kernel_means(key):
     """Of mixtures in closed form, of others by points; as a test fits it, and by itself."""
     centers = jnp.asarray([[0.0, 1.0], [0.5, 2.0], [3.0, -1.0]])
@@ -449,6 +451,7 @@ OPEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick_first(DIVERGENCES, ["fisher", "mmd"]))
 def test_the_calibration_test_keeps_its_level_and_sees_a_shift(name, key):
     divergence = (DIVERGENCES | OPEN)[name]
@@ -482,6 +485,7 @@ def test_a_common_offset_of_vectors_costs_no_digits(n):
     np.testing.assert_allclose(points.squared_distances(rows, cols), wanted, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_a_narrow_prediction_costs_the_others_no_digits():
     """The scores of the first are a million times those of others, and move their mean."""
     rng = np.random.default_rng(0)

@@ -41,6 +41,7 @@ def closed(one):
     return lambda t: engine.LightJit(lambda y: t * y**2)(one)
 
 
+@pytest.mark.slow
 def test_a_program_may_be_the_first_to_import_the_library():
     code = """
 import jax, jax.numpy as jnp

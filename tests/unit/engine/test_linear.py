@@ -116,6 +116,7 @@ def test_orthogonal_normals_are_orthogonal_and_of_normal_length():
     assert abs(np.mean(normals**2) - 1) < 4.5 * (2 / 9000) ** 0.5
 
 
+@pytest.mark.slow
 def test_waves_over_predictions_are_characteristic_functions():
     rng = np.random.default_rng(0)
     ws = jnp.asarray(rng.normal(size=(3, 2)))
@@ -197,6 +198,7 @@ STEIN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick_first(STEIN, ["full"]))
 def test_features_have_the_stein_kernel_as_their_mean(name):
     predictions, ys = _scored(9, 2)
@@ -284,6 +286,7 @@ def test_every_null_serves_features_as_it_serves_pairs(null):
     close(linear.contributions, pairs.contributions)
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_block():
     predictions, ys = _scored(50, 2)
     spec = with_random_features(stein_specification(ys), RandomFeatures(0, 10))
@@ -299,6 +302,7 @@ def test_results_do_not_depend_on_the_block():
     close(one.row_sums, many.row_sums)
 
 
+@pytest.mark.slow
 def test_a_bad_value_is_no_verdict():
     predictions, ys = _scored(20, 1)
     ys = ys.at[3].set(jnp.nan)
@@ -346,6 +350,7 @@ def test_what_has_no_random_features_is_named(call, error, said):
         call()
 
 
+@pytest.mark.slow
 def test_the_report_says_what_was_done():
     ys = jnp.linspace(-2, 2, 30)
     result = ksd_test(0, dist.Normal(), ys, features=RandomFeatures(0, 10), null=Eigenvalues())

@@ -74,6 +74,7 @@ def test_repeated_observations_do_not_repeat_the_forms(cluster, key):
     assert abs(forms.mean() - 384) < 5 * np.sqrt(2 * 384 * 12 / 512)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "b"), [(5, 7), (100, 64), (411, 500)])
 def test_sums_are_those_of_the_columns(n, b, key):
     signs = HadamardSigns.draw(key, n, b, float)

@@ -69,6 +69,7 @@ def near(key, predictions, ys):
     return landed(key, Standardized(predictions, units, ys.shape[1:]), units.points(ys), ys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("off", [0.0, 2.0])
 def test_ranks_are_uniform_wherever_the_points_lie(off, key):
     """Two modes, far apart or one: landed on one of them, and the weights make up for it."""
@@ -88,6 +89,7 @@ def test_ranks_are_uniform_wherever_the_points_lie(off, key):
         assert scipy.stats.kstest(np.asarray(u), "uniform").pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_a_right_coordinate_has_right_ranks_beside_a_wrong_one(key):
     """Coordinate 0 is claimed to lie above x, so that half of the targets have no weight: their
     ranks in coordinate 1, which is right, are 0 or 1 too often, as if it were too narrow."""
@@ -104,6 +106,7 @@ def test_a_right_coordinate_has_right_ranks_beside_a_wrong_one(key):
     assert scipy.stats.kstest(np.asarray(ranks.resolved[:, 1]), "uniform").pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_no_prediction_is_landed_on_with_a_look_at_its_target(key):
     """Targets in another order have the same units, and all but the targets stays as it is."""
     predictions, ys = forecasts(key, 50)
@@ -113,6 +116,7 @@ def test_no_prediction_is_landed_on_with_a_look_at_its_target(key):
         np.testing.assert_allclose(claim, other, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_blocks_of_observations_give_the_shapes_and_law_of_one(key, monkeypatch):
     """Of 103 observations the last block of 10 overlaps; shared parameters are not cut."""
     monkeypatch.setattr(standing, "BLOCK", 10)
@@ -136,6 +140,7 @@ def gap(center, y):
     return -((y - center) ** 2) / 2
 
 
+@pytest.mark.slow
 def test_one_coordinate_has_no_pairs_in_blocks_either(key, monkeypatch):
     monkeypatch.setattr(standing, "BLOCK", 10)
     centers, noise = jax.random.normal(key, (2, 23))
@@ -235,6 +240,7 @@ def test_an_ignored_statistic_is_found_among_many_inputs():
     assert int(jnp.sum(ignores <= 0.05)) >= 0.5 * b
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "least"), [(30, 0.6), (100, 0.9)])
 def test_ranks_of_a_statistic_are_uniform_and_say_what_it_asks(n, least):
     """The prior is calibrated; the rank of the log likelihood of x says that it ignores x."""
@@ -268,6 +274,7 @@ def test_ranks_of_a_statistic_are_uniform_and_say_what_it_asks(n, least):
     assert scipy.stats.kstest(np.asarray(ranks[:, :, 1]).ravel(), "uniform").pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_statistics_are_in_target_units_and_nan_sorts_first(as_users_run_it):
     n = 60
     ys = 1000 + 5 * jax.random.normal(jax.random.key(0), (n, 2))
@@ -309,6 +316,7 @@ def results():
     return {name: run(*forecasts(jax.random.key(5), **fault)) for name, fault in FAULTS.items()}
 
 
+@pytest.mark.slow
 def test_the_strongest_alternative_names_the_fault(results):
     for name, result in results.items():
         assert np.isfinite(result.p_value)
@@ -438,6 +446,7 @@ def test_correlations_and_tails_whatever_shift_and_spread_are(key):
     assert said.startswith("tails of a: claimed too light: mean |error| / deviation is 0.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_spreads_of_distributions_are_those_of_many_draws(factor, key):
     """Among 96 draws twice the claimed width looks like 1.67 times it; trends likewise."""
@@ -453,6 +462,7 @@ def test_spreads_of_distributions_are_those_of_many_draws(factor, key):
         assert float(of.low[1, 1]) < -0.1 < float(of.high[1, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [20, 200])
 def test_draws_tell_what_is_off(m, key):
     """Too narrow by a third, b too high by half a deviation, and .6 correlated where 0 is drawn."""
@@ -473,6 +483,7 @@ def test_draws_tell_what_is_off(m, key):
     assert of["shift of a"][1] < 0 < of["shift of a"][2]
 
 
+@pytest.mark.slow
 def test_a_target_deep_among_draws_is_no_news_to_ellipsoids(key):
     """The rank of the depth is uniform for any law, and small for targets that lie too far out."""
     keys = jax.random.split(key, 2)
@@ -503,6 +514,7 @@ def test_level_among_few_draws(m, d, key):
     assert low <= np.sum(p <= 0.05) <= high
 
 
+@pytest.mark.slow
 def test_draws_that_cannot_be_ranked_are_said(key):
     ys, draws = jnp.zeros(40) + jax.random.normal(key, (40,)), jax.random.normal(key, (40, 30))
     with pytest.raises(ValueError, match="at least 4 draws"):
@@ -603,6 +615,7 @@ def test_errors_along_an_input_need_it(key):
     assert "for each deviation of input 0" in result.table.sentences()[0]
 
 
+@pytest.mark.slow
 def test_a_distribution_is_sampled_and_counts_have_ties(key):
     rate = jnp.exp(0.5 * jax.random.normal(key, (N,))) + 1
     ys = jax.random.poisson(jax.random.key(1), rate).astype(float)
@@ -626,6 +639,7 @@ HEAVY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEAVY)
 def test_infinite_moments_are_estimated_and_finite_ones_known(name, key):
     family, df = HEAVY[name]
@@ -647,6 +661,7 @@ def test_infinite_moments_are_estimated_and_finite_ones_known(name, key):
     assert correlation > 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wide", [False, True])
 def test_right_counts_are_not_called_impossible(wide, key):
     """A count is no whole number any more after a change of units and back, with density 0."""
@@ -661,6 +676,7 @@ def test_right_counts_are_not_called_impossible(wide, key):
             assert int(impossible.notes["impossible-targets"]) == 1
 
 
+@pytest.mark.slow
 def test_densities_that_say_nothing_get_no_verdict(key):
     """Flat ones, a value so far out that others lose their digits, and logs without digits."""
     forecast, ys = jax.tree.map(lambda x: x.astype(jnp.float32), forecasts(key, 60))
@@ -689,6 +705,7 @@ def test_densities_that_say_nothing_get_no_verdict(key):
     assert not any("coarse-logs" in text or "slowly" in text for text in right.warnings())
 
 
+@pytest.mark.slow
 def test_targets_that_are_coarse_beside_their_claims_are_said(key):
     """Numbers of float32 near 4.6 million, as coordinates of a map have, are .5 apart."""
     east, noise = jax.random.normal(key, (2, 200))
@@ -711,6 +728,7 @@ def test_targets_that_are_coarse_beside_their_claims_are_said(key):
     assert said(5.0) == said(0.3, at=0.0) == said(5.0, at=0.0, outlier=1e9) == [False] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("log_density", "finite"),
     [
@@ -727,6 +745,7 @@ def test_densities_without_a_finite_integral_are_found(log_density, finite, key)
     assert not np.any(endless) if finite else np.mean(endless) >= 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("away", [12.0, 1e5])
 def test_one_target_far_in_the_tail_rejects_by_itself(away, key):
     predictions, ys = forecasts(key, 60)
@@ -788,6 +807,7 @@ def test_an_interaction_outside_the_listed_features_is_learned(key):
     assert rejected <= 2
 
 
+@pytest.mark.slow
 def test_nothing_is_learned_from_observations_that_are_left_out(key):
     """Ranks of density 0 or NaN belong to them; what they are must not matter to others."""
     predictions, ys = forecasts(key, 60)
@@ -809,6 +829,7 @@ def test_nothing_is_learned_from_observations_that_are_left_out(key):
     assert np.sum(np.asarray(entry) != 0) > 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["everywhere", "at one target", "beyond"])
 def test_a_density_that_is_nan_at_a_target_gives_no_verdict(key, where):
     """As of a failed network; NaN away from the targets is a density of 0."""
@@ -826,6 +847,7 @@ def test_a_density_that_is_nan_at_a_target_gives_no_verdict(key, where):
     assert int(result.notes["impossible-targets"]) == 0
 
 
+@pytest.mark.slow
 def test_nothing_is_learned_from_neighbours_in_time(key):
     predictions, ys = forecasts(key, 100)
     result = calibration_test(0, predictions, ys, null=nulls.DependentWild(199))
@@ -833,6 +855,7 @@ def test_nothing_is_learned_from_neighbours_in_time(key):
     assert "varying" not in result.parts.names
 
 
+@pytest.mark.slow
 def test_contributions_are_changes_of_the_statistic(key):
     """Signs of one observation turned by a little, by finite differences of the evidence."""
     predictions, ys = forecasts(key, 50, shift=(0.3, 0.0))
@@ -891,6 +914,7 @@ def test_level_in_small_data_sets(key):
     assert low <= np.sum(p <= 0.05) <= high
 
 
+@pytest.mark.slow
 def test_batches_of_models_give_the_numbers_of_each(key):
     predictions, ys = forecasts(key, 40)
     keys = jax.random.split(key, 3)
@@ -904,6 +928,7 @@ def test_batches_of_models_give_the_numbers_of_each(key):
     np.testing.assert_array_equal(together, each)
 
 
+@pytest.mark.slow
 def test_many_columns_become_their_leading_components(key):
     """Of 300 columns two carry nearly all: 200 random combinations keep what they span."""
     leading = jax.random.normal(key, (100, 2))
@@ -916,6 +941,7 @@ def test_many_columns_become_their_leading_components(key):
         assert float(jnp.var(left) / jnp.var(leading)) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("programs_stay")
 def test_a_data_frame_names_the_inputs_of_table_and_repair(key):
     predictions, ys = forecasts(key, 60)
@@ -940,6 +966,7 @@ def test_a_data_frame_names_the_inputs_of_table_and_repair(key):
         stream.run([(predictions, ys, turned)])
 
 
+@pytest.mark.slow
 def test_bad_input_is_said(key):
     predictions, ys = forecasts(key, 40)
     no_densities: Any = np.ones(40)

@@ -22,6 +22,7 @@ def explained(capsys, result):
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_stein_test(capsys):
     kernel = kernels.IMQ() + kernels.Constant()
     options = {"n_nodes": 7, "prediction_kernel": kernel, "whiten": whitening.Landing()}
@@ -44,6 +45,7 @@ def test_the_steps_of_a_stein_test(capsys):
     assert f"p = {float(result.p_value):.4g}" in lines[7]
 
 
+@pytest.mark.slow
 def test_inputs_are_what_a_goodness_of_fit_test_compares(capsys):
     lines = explained(capsys, jaxcal.kcsd_test(1, PREDICTIONS, YS, np.asarray(CENTERS[:, :2])))
     assert "Vectors" in lines[4]
@@ -52,6 +54,7 @@ def test_inputs_are_what_a_goodness_of_fit_test_compares(capsys):
     assert "not compared" in lines[4]
 
 
+@pytest.mark.slow
 def test_classes_means_moments_and_locations(capsys):
     p = jax.random.dirichlet(jax.random.key(2), np.ones(3), (N,))
     lines = explained(capsys, jaxcal.skce_test(1, p, np.arange(N) % 3))
@@ -69,6 +72,7 @@ def test_classes_means_moments_and_locations(capsys):
     assert "at J locations" in explained(capsys, jaxcal.ucme_test(1, PREDICTIONS, YS))[6]
 
 
+@pytest.mark.slow
 def test_the_steps_of_a_calibration_test(capsys):
     result: Any = jaxcal.calibration_test(1, PREDICTIONS, YS, inputs=CENTERS[:, :2])
     head, *lines = explained(capsys, result)
@@ -79,6 +83,7 @@ def test_the_steps_of_a_calibration_test(capsys):
     assert f"p = {float(result.p_value):.4g}" in lines[7]
 
 
+@pytest.mark.slow
 def test_results_without_these_steps_are_refused():
     one = jaxcal.skce_test(1, PREDICTIONS, YS)
     both = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), one)

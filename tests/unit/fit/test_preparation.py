@@ -38,6 +38,7 @@ def normals(key, n=N):
     return mean, deviation, ys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DIVERGENCES)
 def test_a_part_of_the_data_has_its_part_of_the_features(name, key):
     """The statistic between two halves is that block of the whole: nothing is fitted again."""
@@ -86,6 +87,7 @@ LAWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS)
 def test_kernel_means_of_a_part_are_a_part_of_the_kernel_means(law, key):
     mean, deviation, ys = normals(key)
@@ -148,6 +150,7 @@ def test_scores_without_nodes_for_a_distance_of_scores(key):
         stein_specification(ys).fit(jax.random.split(key), Scores(-ys), ys)
 
 
+@pytest.mark.slow
 def test_a_common_offset_of_scores_costs_no_digits(key):
     """Scores of predictions far from all base points differ little from each other."""
     mean, deviation, ys = normals(key)

@@ -99,6 +99,7 @@ def test_units_common_to_all_and_of_each():
     np.testing.assert_allclose(each.own(each.features), plain.own(plain.features), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_as_many_counts_as_the_tails_need():
     assert [lattice_size(dist.Poisson(jnp.array([0.1, r]))) for r in (1, 40)] == [64, 128]
     assert lattice_size(dist.Poisson(jnp.array([jnp.nan, 1.0]), validate_args=False)) == 64
@@ -115,6 +116,7 @@ def test_as_many_counts_as_the_tails_need():
             kernel_means(kernel, drawn)
 
 
+@pytest.mark.slow
 def test_thousands_of_counts_are_taken_at_random(key):
     rate = 1e4 + 300 * jax.random.normal(key, (40,))
     k = np.arange(8000, 12000)
@@ -152,6 +154,7 @@ def test_traced_counts_are_sampled_unless_their_number_is_static(key):
     assert route.size == len("64 random quantiles of each prediction")
 
 
+@pytest.mark.slow
 def test_tests_of_counts_sum_and_keep_their_verdicts(key):
     rate = jnp.exp(jax.random.normal(key, (40,)))
     ys = jax.random.poisson(jax.random.key(1), rate)

@@ -97,6 +97,7 @@ def test_the_printed_branch_and_continuity_across_all_others():
             assert abs(first(z, 1 + eps, 1.0) - np.exp(-z) * (1 + z) / 2) < 2 * eps
 
 
+@pytest.mark.slow
 def test_gradients_are_right_for_equal_scales_and_locations():
     ys = jnp.array([[0.4], [1.3]])
 

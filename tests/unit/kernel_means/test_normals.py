@@ -149,6 +149,7 @@ def test_the_published_multivariate_numbers():
     np.testing.assert_allclose(first[0, 0], 0.3402487918, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_point_masses_are_kernels_at_their_points():
     mean = jnp.array([0.3, -1.0])
     ys = jnp.array([[0.5], [2.0]])
@@ -206,6 +207,7 @@ def test_gradients_match_differences_also_for_equal_predictions():
     jax.test_util.check_grads(total, at, order=1, modes=["rev"], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_normals_of_low_rank_agree_with_draws_from_their_factors():
     """Oracle: loc + W e + D^1/2 e' by NumPy, 200,000 draws, within 4.5 standard errors."""
     rng = np.random.default_rng(0)

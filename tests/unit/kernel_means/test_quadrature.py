@@ -148,6 +148,7 @@ def test_scale_mixtures_match_kernels_up_to_1e7_bandwidths(beta):
         assert np.max(abs(np.exp(-beta * t**2 / (2 * s)) @ weights - exact[:, 0])) < 1e-7
 
 
+@pytest.mark.slow
 def test_point_masses_and_gradients_where_predictions_coincide():
     ys = jnp.array([[0.4], [1.3]])
     kernel = Matern52(0.7) * IMQ(1.0)
@@ -173,6 +174,7 @@ def test_point_masses_and_gradients_where_predictions_coincide():
         assert jnp.all(jnp.isnan(means.first(means.features, ys)[1]))
 
 
+@pytest.mark.slow
 def test_the_result_says_which_way_its_averages_were_taken():
     key, n = jax.random.key(0), 12
     ys = jax.random.normal(key, (n,))

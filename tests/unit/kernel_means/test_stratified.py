@@ -75,6 +75,7 @@ def error_of(means):
     return float(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_averages_are_integrals_of_the_density(name, key):
     predictions, density = FAMILIES[name]
@@ -96,6 +97,7 @@ def test_averages_are_integrals_of_the_density(name, key):
         np.testing.assert_allclose(value, wanted, rtol=0, atol=times * (4 * error + 0.002))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Cauchy", "Gamma"])  # by quantiles, and by neighbours
 def test_averages_are_unbiased_and_the_stated_error_is_theirs(name):
     predictions, density = FAMILIES[name]
@@ -128,6 +130,7 @@ def test_units_change_nothing(key):
     np.testing.assert_allclose(error_of(seen), error_of(plain), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [Laplace(1.0), Wave()])
 def test_any_kernel_is_averaged_and_a_key_is_needed(kernel, key):
     means = kernel_means(kernel, dist.Gumbel(A, B), key=key)
@@ -141,6 +144,7 @@ def test_any_kernel_is_averaged_and_a_key_is_needed(kernel, key):
         kernel_means(kernel, dist.Gumbel(A, B))
 
 
+@pytest.mark.slow
 def test_every_way_states_its_error(key):
     assert kernel_means(Gaussian(1.0), dist.Normal(A, B)).error == 0
     assert kernel_means(IMQ(1.0), dist.Normal(A, B)).error == 1e-7
@@ -149,6 +153,7 @@ def test_every_way_states_its_error(key):
     assert kernel_means(IMQ(1.0), dist.Gumbel(A, B), key=key, n_draws=9).error is None
 
 
+@pytest.mark.slow
 def test_points_have_the_type_of_the_predictions_and_are_finite(key):
     for make, count in ((dist.Cauchy, 2), (dist.Weibull, 2), (dist.Poisson, 1)):
         parameters = (jnp.ones(1000, jnp.float32),) * count

@@ -43,6 +43,7 @@ def test_median_of_isotropic_gaussians_solves_its_equation(d):
     np.testing.assert_allclose(median, wanted, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_median_of_isotropic_gaussians_has_five_float32_digits():
     shift, v, w = (jnp.asarray([0.0, 1.0, 5.0, 9.0], jnp.float32) + c for c in (0, 1, 0.5))
     median = isotropic_median(shift, v, w, d=3)

@@ -108,6 +108,7 @@ def bell_sum():
     return Duck() + Bell()  # a kernel without algebra of its own, on the left
 
 
+@pytest.mark.slow
 def test_in_mmd_and_at_locations(data, key):
     predictions, ys, _ = data
     ours, wanted = (

@@ -180,6 +180,7 @@ def test_1000_predictions_compile_once_for_all_keys_and_steps():
     assert shape_checks <= 2
 
 
+@pytest.mark.slow
 def test_untuned_chains_are_flagged_and_tuned_ones_are_not(key):
     far = Unnormalized(normal, (CENTERS + 8, jnp.ones((N, 2))))
     settings = {"n_draws": 2, "n_chains": 2, "n_warmup": 39, "thin": 1, "event_shape": 2}
@@ -265,6 +266,7 @@ def test_chains_of_equal_means_but_unequal_spread_are_flagged():
     assert float(split_rhat(jnp.asarray(walk[:, 1:]))[0]) < 1.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", quick_first([12, 100], [100]))
 def test_skce_takes_mcmc_draws_and_names_unconverged_chains(key, n):
     """Numbers as targets too; R-hat stays with the draws."""
@@ -285,6 +287,7 @@ def test_skce_takes_mcmc_draws_and_names_unconverged_chains(key, n):
         skce_test(key, Draws(stuck.draws.samples, jnp.ones(n - 1)), centers)
 
 
+@pytest.mark.slow
 def test_results_print_batched_traced_and_as_a_dictionary(key):
     result = drawn(0)
     assert "40 draws of 2 coordinates from each of 64 predictions by MALA" in repr(result)

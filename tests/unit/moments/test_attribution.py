@@ -179,6 +179,7 @@ def test_one_coordinate_has_no_pair():
     np.testing.assert_allclose(result.spread.estimate, of_reference.spread.estimate)
 
 
+@pytest.mark.slow
 def test_a_posterior_has_influence_by_pair_and_by_parameter(key):
     """Correlation .8 claimed, 0 actual; parameter b too narrow."""
     rng = np.random.default_rng(0)

@@ -30,6 +30,7 @@ def shifted_first(key, n, shift):
     return x + shift * jnp.asarray([[1.0, 0.0]]), ys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", quick_first([64, 300], [64]))
 def test_a_right_coordinate_correlated_with_a_wrong_one_passes(n):
     """1,000 data sets; coordinate 0 is off by four standard errors, up or down."""
@@ -78,6 +79,7 @@ def skewed_data(key, n, shift):
     return centers + shift * jnp.asarray([[1.0, 0.0]]), ys
 
 
+@pytest.mark.slow
 def test_no_coordinate_is_named_where_scores_are_not_linear(key):
     """The mean of the innocent one's moment is far from 0 in nearly every data set like this."""
     centers, ys = skewed_data(key, 200, 0.5)
@@ -123,6 +125,7 @@ def test_whether_claims_are_gaussian_is_found_from_the_scores(key, dtype, name, 
     assert bool(told.exact) == bool(told.gaussian) == linear
 
 
+@pytest.mark.slow
 def test_known_means_tell_a_shift_for_every_shape(key):
     """Student's t of (claimed mean - target) / claimed deviation, whatever the score."""
     rng = np.random.default_rng(2)

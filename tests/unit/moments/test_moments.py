@@ -345,6 +345,7 @@ def test_a_sum_on_the_short_side_of_skewed_values_is_said(key, spread, said):
     assert "[skewed-moment]" not in "".join(shifted.warnings())
 
 
+@pytest.mark.slow
 def test_an_absent_event_of_a_custom_moment_is_no_evidence(key):
     """Of probability .02, at 20 targets: signs alone reject at the least p-value there is."""
 

@@ -93,6 +93,7 @@ def test_the_scale_of_the_weights_cancels_in_loops_too():
     )
 
 
+@pytest.mark.slow
 def test_what_is_nearly_certain_has_a_p_value():
     weights = jnp.maximum(0.3 ** jnp.arange(64.0), 1e-4).astype(jnp.float32)
     p = jax.jit(lambda xs: jax.lax.map(lambda x: tail(x, weights).p, xs))

@@ -60,6 +60,7 @@ def test_contributions_average_to_the_estimate_in_any_order(result):
     assert ax.get_xlabel() == "temperature (°C)"
 
 
+@pytest.mark.slow
 def test_no_line_is_labelled_estimate_unless_it_is_the_average():
     x = np.random.default_rng(0).normal(size=N)
     predictions = dist.Normal(jnp.asarray(x), 1.0)

@@ -24,6 +24,7 @@ def tested():
     return result, np.asarray(x)
 
 
+@pytest.mark.slow
 def test_ranks_are_where_targets_stand(tested):
     ranks = np.asarray(tested[0].ranks)
     assert ranks.shape == (N, 2)

@@ -91,6 +91,7 @@ def test_every_test_names_what_stands_twice(test, key):
     assert not any("repeat" in text for text in once.warnings())
 
 
+@pytest.mark.slow
 def test_targets_that_several_predictions_share_are_counted(key):
     """Of five simulations of each parameter, right posteriors are rejected in 57 of 80 data sets by
     calibration_test and in 78 by check_draws. Values that draws share by chance are no repeats."""
@@ -132,6 +133,7 @@ def test_probabilities_of_classes_repeat_as_they_like(key):
     assert partial(jaxcal.skce_test, 0, null=NULL)(p, ys).notes["repeated-rows"] == 0
 
 
+@pytest.mark.slow
 def test_copies_of_classes_are_named_and_chance_repeats_are_not():
     """Of each row five times, skce_test rejects right models in 45 of 60 data sets."""
     rng = np.random.default_rng(0)
@@ -170,6 +172,7 @@ ONE_MODEL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_MODEL)
 def test_measures_of_one_model_name_copies_only(name, key):
     logits_key, label_key = jax.random.split(key)

@@ -49,6 +49,7 @@ def test_counts_among_draws_are_exchangeable():
     assert result.verdict == "not rejected"
 
 
+@pytest.mark.slow
 def test_densities_of_whole_numbers_are_said():
     """The logit of a yes is the slope of its log density, which then has no maximum."""
 
@@ -73,6 +74,7 @@ def test_densities_of_whole_numbers_are_said():
     assert "whole-targets" not in counted.notes  # its points are whole numbers, too
 
 
+@pytest.mark.slow
 def test_ordered_categories_are_classes():
     ordered = dist.OrderedLogistic(X, jnp.array([-1.0, 0.0, 1.0]))
     ys = ordered.sample(jax.random.key(1))

@@ -89,6 +89,7 @@ def test_moves_go_there_and_back_and_no_move_stays(key):
     np.testing.assert_allclose(no_move(move).back(ys), ys, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_map_of_gaussians_matches_moments_of_their_errors(key):
     n = 4000
     center, noise = jax.random.normal(key, (2, n))
@@ -116,6 +117,7 @@ def test_the_map_of_gaussians_matches_moments_of_their_errors(key):
     assert said[1] == f"shift of 0: higher by {middle:.2g} sd"
 
 
+@pytest.mark.slow
 def test_a_correlation_that_was_left_out_is_put_back(key):
     n, rho = 2000, 0.7
     z = jax.random.normal(key, (n, 2))
@@ -287,6 +289,7 @@ def test_predictions_in_five_dimensions_are_met_by_points(key):
     assert float(jnp.mean(frame.reliable)) > 0.92
 
 
+@pytest.mark.slow
 def test_one_distribution_for_all_targets_is_repaired(key):
     targets = 2 * jax.random.normal(key, (200,)) + 1
     repaired = jaxcal.repair(key, dist.Normal(0.0, 1.0), targets)
@@ -295,6 +298,7 @@ def test_one_distribution_for_all_targets_is_repaired(key):
     np.testing.assert_allclose(after.log_prob(jnp.array([1.5])), [wanted], atol=0.05)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_repaired_is_said(key):
     predictions, targets = quartic_pairs(key, 20)
     with pytest.raises(TypeError, match="draws or probabilities, which Scores"):
@@ -331,6 +335,7 @@ def test_energy_scores_of_draws_match_the_normal_distribution(key):
     np.testing.assert_allclose(energy_scores(jaxcal.Draws(samples), ys), wanted, atol=0.06)
 
 
+@pytest.mark.slow
 def test_draws_are_moved_by_the_moments_of_their_errors(key):
     """Of draws that are half as wide and .3 too low; the gain within 4 standard errors of that of
     the right distributions."""
@@ -363,6 +368,7 @@ def autoregressive(key, n, m, lag):
     return jax.lax.scan(step, start, jax.random.normal(noise_key, (m, n)))[1].T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "lag"), [(100, 0.9), (5, 0.0)])
 def test_right_draws_of_a_chain_or_few_stay_as_wide(m, lag, key):
     """Their mean has errors and their covariance is small: by the normal distributions with these
@@ -382,6 +388,7 @@ def test_right_draws_of_a_chain_or_few_stay_as_wide(m, lag, key):
         jaxcal.repair(keys[2], jaxcal.Draws(autoregressive(keys[1], 300, 30, 0.9)), noise)
 
 
+@pytest.mark.slow
 def test_class_probabilities_are_tempered_and_can_be_compared(key):
     keys = jax.random.split(key, 3)
     right = jax.nn.softmax(2 * jax.random.normal(keys[0], (400, 3)))
@@ -427,6 +434,7 @@ def test_a_model_and_its_repaired_self_are_compared(kind, key):
     assert compared.estimate[1] < compared.estimate[0]
 
 
+@pytest.mark.slow
 def test_probabilities_of_a_label_get_the_mean_labels_of_groups(key):
     right = jnp.linspace(0.05, 0.95, 400)
     labels = jax.random.bernoulli(key, right).astype(right.dtype)
@@ -440,6 +448,7 @@ def test_probabilities_of_a_label_get_the_mean_labels_of_groups(key):
     assert jnp.mean((after - right) ** 2) < 0.3 * most
 
 
+@pytest.mark.slow
 def test_targets_at_the_claimed_centres_do_not_make_the_scale_0(key):
     center = jax.random.normal(key, (60,))
     repaired = jaxcal.repair(key, dist.Normal(center, 1.0), center)
@@ -448,6 +457,7 @@ def test_targets_at_the_claimed_centres_do_not_make_the_scale_0(key):
     assert bool(jnp.all(jnp.isfinite(after.log_prob(center))))
 
 
+@pytest.mark.slow
 def test_a_repair_in_float32_is_that_of_float64(key):
     center, noise = jax.random.normal(key, (2, 100), jnp.float64)
     targets = center + 0.3 + 1.5 * noise
@@ -467,6 +477,7 @@ def box(params, y):
     return jnp.where(inside, -jnp.sum((y - center) ** 2) / 2, -jnp.inf)
 
 
+@pytest.mark.slow
 def test_targets_of_density_0_or_nan_are_excluded_and_reported(key):
     center, noise = jax.random.normal(key, (2, 100, 1))
     targets = (center + 0.5 * noise).at[0].add(50.0).at[1].set(jnp.nan)
@@ -500,6 +511,7 @@ def test_whole_and_copied_targets_of_a_density_are_said(key):
     assert not any("[narrow-map]" in text for text in other.warnings())
 
 
+@pytest.mark.slow
 def test_dependent_rows_and_a_gain_by_one_pair_are_said(key):
     center = jax.random.normal(key, (60,))
     error = autoregressive(key, 1, 60, 0.9)[0]
@@ -557,6 +569,7 @@ def test_right_predictions_of_dependent_rows_gain_nothing(key):
     assert int(jnp.sum(blocks > 0)) <= most < int(jnp.sum(random > 0))
 
 
+@pytest.mark.slow
 def test_separable_classes_and_few_pairs_are_said(key):
     """Classes that are always the most probable one ask for temperature 0; the search ends where
     the likelihood has no slope in floating point."""
@@ -602,6 +615,7 @@ def test_a_map_is_likelier_than_none_on_the_pairs_of_its_fit(fastest, monkeypatc
     jax.clear_caches()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["densities", "draws", "classes", "labels"])
 def test_no_gain_is_certified_by_copies_of_rows(key, kind):
     """Each pair is there five times; without care a right model gains in 23 of 25 data sets."""

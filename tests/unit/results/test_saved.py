@@ -306,6 +306,7 @@ def test_a_header_that_is_not_ours_is_refused(name, tmp_path):
     assert "result.npz" in str(refusal.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "new", "old"),
     [

@@ -62,6 +62,7 @@ def checked(density, pairs, **options):
     return sbi.check_posterior(1, density, *pairs, **options)
 
 
+@pytest.mark.slow
 def test_a_right_posterior_passes_and_shows_discrete_parameters(pairs):
     report = checked(log_prob, pairs)
     assert report.conclusion == "no evidence against the posterior (which is not proof of it)"
@@ -76,6 +77,7 @@ def test_a_right_posterior_passes_and_shows_discrete_parameters(pairs):
     assert float(report.p_values()["discrete"]) == pytest.approx(float(k.p_value))
 
 
+@pytest.mark.slow
 def test_only_wrong_probabilities_are_rejected_and_named(pairs):
     by_weight = checked(Claims(weights=(0.2, 0.3, 0.5)), pairs)
     assert "probabilities of discrete parameters are wrong" in by_weight.conclusion
@@ -122,6 +124,7 @@ def _p_values(key, n):
     return jnp.stack([p_along, p_excluded, jnp.min(p_errors)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [20, 200])
 def test_each_p_value_of_right_probabilities_has_its_level(n):
     keys = jax.random.split(jax.random.key(3), 1000)
@@ -133,6 +136,7 @@ def test_each_p_value_of_right_probabilities_has_its_level(n):
     assert ((p <= 0.05).sum(axis=0)[[0, 2]] >= least).all()
 
 
+@pytest.mark.slow
 def test_one_value_excluded_by_its_posterior_is_rejected():
     probabilities = jnp.tile(jnp.array([0.5, 0.5 - 1e-7, 1e-7]), (100, 1))
     place = jnp.zeros(100, int).at[::2].set(1).at[7].set(2)

@@ -71,6 +71,7 @@ def right(pairs):
     return sbi.check_posterior(KEY, log_prob, *pairs, prior=PRIOR, names=["a", "b"])
 
 
+@pytest.mark.slow
 def test_the_exact_posterior_passes_both_questions(right):
     assert right.conclusion.startswith("no evidence")
     assert not right.calibration.findings()
@@ -94,6 +95,7 @@ def test_the_prior_is_calibrated_and_not_the_posterior(pairs):
     assert any("errors change with x[" in text for text in examined.conditional.findings())
 
 
+@pytest.mark.slow
 def test_the_test_is_that_of_the_library_on_the_same_scores(pairs):
     thetas, xs = pairs
     nodes = jax.random.normal(jax.random.key(1), (10, D))
@@ -224,6 +226,7 @@ def test_one_parameter_far_in_a_tail_is_said_to_decide(pairs):
     assert report.conclusion.startswith("not calibrated")
 
 
+@pytest.mark.slow
 def test_ranks_name_parameters_of_any_shape(pairs):
     """Log gamma posteriors, of which "b" is too high by .6 deviations: from densities alone."""
     xs, _ = pairs
@@ -263,6 +266,7 @@ def test_coverage_reaches_the_verdict(right):
     )
 
 
+@pytest.mark.slow
 def test_what_is_asked_follows_from_what_the_posterior_offers(right, pairs):
     """Log densities alone: moments, and chains; scores: neither; draws: these instead of chains."""
     thetas, xs = pairs
@@ -304,6 +308,7 @@ def right_nodes(pairs):
     return sbi.score_pairs(jax.random.fold_in(KEY, 0), log_prob, *pairs, prior=PRIOR).scores.nodes
 
 
+@pytest.mark.slow
 def test_ranks_among_draws_are_those_of_the_normal_score(pairs):
     """Of 2,000 Gaussian posteriors too high by .3 sd and narrower by .7, from 199 draws each."""
     n, m = 2000, 199
@@ -378,6 +383,7 @@ def in_a_box():
     return gaussian_linear_uniform(2).pairs(jax.random.key(8), 400)
 
 
+@pytest.mark.slow
 def test_a_bounded_prior_is_transformed_and_said(in_a_box):
     prior = dist.Uniform(-jnp.ones(2), 1.0).to_event(1)
     pairs = sbi.score_pairs(KEY, uniform_posterior, *in_a_box, prior=prior)
@@ -404,6 +410,7 @@ def test_base_points_are_draws_of_the_prior(pairs, kind):
     np.testing.assert_allclose(scores.at_nodes, wanted, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_pairs_given_up_take_their_observations_along(pairs):
     """Without a prior: some pairs become base points, the others keep their place and their x."""
     thetas, xs = pairs
@@ -417,6 +424,7 @@ def test_pairs_given_up_take_their_observations_along(pairs):
     np.testing.assert_allclose(scored_pairs.scores.at_targets, xs - 2 * thetas, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_pairs_with_bounds_are_those_of_the_freed_density(in_a_box):
     """At the parameters and at the base points: theta = tanh(u / 2)."""
     thetas, xs = (part[:20] for part in in_a_box)
@@ -463,6 +471,7 @@ def test_amounts_are_positive_whichever_way_something_is_off(right):
     assert "too low by 0.2 sd (limits -0.1 to 0.5)" in text
 
 
+@pytest.mark.slow
 def test_trends_along_tied_features_ignore_the_order_of_rows():
     """Right where x[1] is 0, shifted by 1 where it is 1; x[0] is constant, rows are sorted."""
     ys = jnp.sort(jax.random.normal(jax.random.key(0), (N, 1)), axis=0)
@@ -564,6 +573,7 @@ def test_a_density_that_ends_inside_the_prior_gives_no_verdict(pairs, density):
     assert any("300 posteriors have NaN or infinite scores, or a density" in t for t in at_nodes)
 
 
+@pytest.mark.slow
 def test_nan_inside_the_prior_gives_no_verdict_density_0_rejects(pairs):
     lost = sbi.check_posterior(KEY, said_to_be_nan, *pairs, prior=PRIOR)
     assert np.isnan(lost.calibration.p_value)
@@ -717,6 +727,7 @@ def pairs_of_two_noises(key, *shape):
     return thetas, thetas + noise * jnp.broadcast_to(jnp.asarray([0.5, 0.8]), noise.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("density", "named"),
     [(exchanged_parameters, True), (two_noises, False), (too_narrow, False)],
@@ -786,6 +797,7 @@ def one_of_two_modes(theta, x):
     return inside - jnp.sum(jnp.where(theta < 0, 40.0, 0.0))
 
 
+@pytest.mark.slow
 def test_a_missing_mode_is_named():
     thetas, noise = jax.random.normal(jax.random.key(23), (2, 100, 2))
     xs = jnp.abs(thetas) + 0.3 * noise

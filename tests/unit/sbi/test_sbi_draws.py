@@ -64,6 +64,7 @@ def test_log_densities_of_other_shapes_are_named(here, there, message):
         coverage(LogDensities(np.ones(N), np.ones((N, M))), np.ones(N))
 
 
+@pytest.mark.slow
 def test_predictions_are_over_the_parameters_as_they_are(drawn):
     thetas, xs, _ = drawn
     assert isinstance(sbi.predictions(log_prob, xs), Unnormalized)
@@ -98,6 +99,7 @@ def test_draws_of_bayesflow_and_arrays_are_one_array(drawn):
         as_draws(sampled, names=["c"])
 
 
+@pytest.mark.slow
 def test_lists_of_dicts_and_frames_of_columns_are_one_array(drawn):
     import pandas as pd
 
@@ -119,6 +121,7 @@ def test_lists_of_dicts_and_frames_of_columns_are_one_array(drawn):
             as_draws(junk)
 
 
+@pytest.mark.slow
 def test_draws_of_bayesflow_are_ranked_by_variable():
     """Its samples and targets are dicts of [n, m, k] and [n, k]."""
     keys = jax.random.split(KEY, 3)
@@ -178,6 +181,7 @@ def test_chains_of_arviz_are_thinned_to_independent_draws():
         sbi.check_draws(0, data[0], {"a": np.zeros(6), "b": np.zeros(6)})
 
 
+@pytest.mark.slow
 def test_draws_alone_are_ranked(drawn):
     """Exact draws pass, shifted ones are found in their parameter; other shapes are named."""
     keys = jax.random.split(KEY, 2)
@@ -226,6 +230,7 @@ def test_effects_by_ranks_look_smaller_as_simulated(m, factor):
     assert abs(np.corrcoef(targets, plain)[0, 1] - wanted) < 0.005
 
 
+@pytest.mark.slow
 def test_a_shift_by_ranks_among_few_draws_is_corrected():
     m, random = 6, np.random.default_rng(0)
     below = random.binomial(m, scipy.stats.norm.cdf(random.normal(size=4000) + 0.5))
@@ -252,6 +257,7 @@ def limits_of_spreads(keys, factor, n, m):
     return jax.lax.map(one, keys, batch_size=20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "m"), [(200, 20), (50, 100)])
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_limits_of_a_spread_hold_it_also_among_few_draws(factor, n, m, key):
@@ -262,6 +268,7 @@ def test_limits_of_a_spread_hold_it_also_among_few_draws(factor, n, m, key):
     assert int(jnp.sum(covered)) >= scipy.stats.binom.ppf(0.001, sets, 0.95)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [50, 200])
 def test_a_right_parameter_is_not_named_beside_a_wrong_one(n, key):
     """Posteriors of correlation .8; the draws of "a" are half as wide as they should be."""
@@ -282,6 +289,7 @@ def test_a_right_parameter_is_not_named_beside_a_wrong_one(n, key):
     assert int(jnp.sum(named[:, 1])) <= scipy.stats.binom.ppf(0.999, sets, 0.1)
 
 
+@pytest.mark.slow
 def test_ranks_of_draws_say_what_is_off():
     random = np.random.default_rng(1)
     x = random.normal(size=(300, 2))
@@ -294,6 +302,7 @@ def test_ranks_of_draws_say_what_is_off():
     assert not any(line.startswith("  - ") for line in str(right).splitlines())
 
 
+@pytest.mark.slow
 def test_ranks_of_mixed_parameters_keep_their_level():
     """Of k in 0, 1, 2 and t ~ N(0, 1) with x ~ N(k + t, 1) exact draws; then with k left alone."""
     n, m, repeats = 60, 19, 300
@@ -320,6 +329,7 @@ def test_ranks_of_mixed_parameters_keep_their_level():
     assert sbi.check_draws(0, wrong[0][..., None], k[0]).statistics == ("distance", "theta_1")
 
 
+@pytest.mark.slow
 def test_draws_and_parameters_are_aligned_by_name():
     """The deviation of "wide" is 10, that of "narrow" 1: judged against the other both fail."""
     keys = jax.random.split(jax.random.key(3), 2)
@@ -363,6 +373,7 @@ def test_draws_and_parameters_are_aligned_by_name():
         sbi.check_posterior(0, posterior, thetas, thetas, draws=swapped, **options)
 
 
+@pytest.mark.slow
 def test_errors_along_x_are_printed_and_counted():
     """A network that learned nothing: draws of the prior have uniform ranks, not given x."""
     thetas, noise = jax.random.normal(jax.random.key(0), (2, 200, 1))
@@ -403,6 +414,7 @@ def test_trends_along_x_keep_their_level(n, d, q):
     assert np.all(p > 0)
 
 
+@pytest.mark.slow
 def test_the_order_of_draws_changes_no_verdict():
     """Sorted draws: half of them is not a sample, nor are all but the last."""
     random = np.random.default_rng(3)
@@ -436,6 +448,7 @@ def test_sorted_rows_of_a_right_posterior_are_not_rejected():
     assert np.median(jax.vmap(uniformity)(distances)) > 0.05
 
 
+@pytest.mark.slow
 def test_chains_that_are_not_thinned_are_said(key):
     n, m, memory = 100, 60, 0.8
     steps = jax.random.normal(key, (m, n, 2))

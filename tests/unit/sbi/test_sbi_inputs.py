@@ -28,6 +28,7 @@ def notes(*pair, prior=PRIOR, posterior=log_prob, **options):
     return sbi.score_pairs(KEY, posterior, *pair, prior=prior, **options).notes
 
 
+@pytest.mark.slow
 def test_pairs_that_fit_leave_nothing_to_say(pairs):
     assert notes(*pairs) == ()
 
@@ -43,6 +44,7 @@ def test_parameters_that_are_no_draws_of_the_prior_are_named(pairs):
     assert "xs do: are thetas and xs swapped? If not, were they standardized" in note
 
 
+@pytest.mark.slow
 def test_the_look_at_the_prior_keeps_quiet_on_its_own_draws():
     """200 sets of 40 and of 400 draws, none named: the bound of the test is 1e-6 a parameter."""
     from jaxcal.sbi.suspicions import PRIOR_DRAWS, about_prior
@@ -81,6 +83,7 @@ def test_a_prior_that_contradicts_the_posteriors_own_is_named(pairs):
     assert "prior= contradicts the posterior's own prior" in note
 
 
+@pytest.mark.slow
 def test_rows_of_failed_simulations_are_named_or_omitted(pairs):
     thetas, xs = pairs
     failed = xs.at[jnp.asarray([3, 7]), 1].set(jnp.nan).at[9, 0].set(jnp.inf)
@@ -122,6 +125,7 @@ def _padded(scores, kept):
     return Scores(at, at_nodes, scores.nodes)
 
 
+@pytest.mark.slow
 def test_few_pairs_and_repeated_simulations_are_named(pairs):
     thetas, xs = pairs
     assert any("only 20 pairs" in note for note in notes(thetas[:20], xs[:20]))
@@ -150,6 +154,7 @@ def test_exclude_invalid_x_is_a_flag(pairs):
         notes(*pairs, exclude_invalid_x="yes")
 
 
+@pytest.mark.slow
 def test_observations_that_the_conversion_rounds_are_named():
     rng = np.random.default_rng(0)
     thetas, flag = rng.normal(size=(N, D)), rng.integers(0, 2, (N, 1)) + 0.1

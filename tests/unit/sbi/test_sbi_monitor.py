@@ -50,6 +50,7 @@ def test_a_bet_is_the_ratio_of_two_densities_of_all_scores():
     np.testing.assert_allclose(means, ridge.T, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_bet_on_the_spread_is_a_mean_of_ratios_of_densities():
     rng = np.random.default_rng(1)
     scores, widths = jnp.asarray(rng.normal(size=(2, 9, 2)))
@@ -74,6 +75,7 @@ def test_the_fitted_spread_is_that_of_the_scores(level, slope):
     assert float(monitor._spreads(ones, noise, 0 * widths)[0, 1]) == 0
 
 
+@pytest.mark.slow
 def test_errors_of_the_spread_along_its_own_claim_are_found():
     """Too narrow where the posterior is sharp, which is not linear in x: bets on widths count."""
 
@@ -89,6 +91,7 @@ def test_errors_of_the_spread_along_its_own_claim_are_found():
     assert "fitted spread: theta_" in repr(result)
 
 
+@pytest.mark.slow
 def test_a_shift_is_no_spread_and_has_its_direction():
     """Posteriors are .99 deviations too high, and as wide as they should be."""
     thetas, xs = pairs(7, 200)
@@ -103,6 +106,7 @@ def test_a_shift_is_no_spread_and_has_its_direction():
     assert "anytime p = nan" in lost
 
 
+@pytest.mark.slow
 def test_the_evidence_has_mean_1():
     # E of 3 pairs, by the mean over 20,000 data sets: its error is below .02
     scores = jax.random.normal(jax.random.key(0), (20_000, 3, 2))
@@ -143,6 +147,7 @@ def evidence():
     return so_far
 
 
+@pytest.mark.slow
 def test_a_narrow_posterior_is_rejected_and_an_exact_one_is_not(evidence):
     assert evidence.verdict == "rejected"
     assert evidence.rejected_at <= 160
@@ -163,6 +168,7 @@ def test_batches_do_not_change_what_came_before(evidence, tmp_path):
     np.testing.assert_allclose(evidence.log_evidence[:80], again.log_evidence, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_draws_serve_where_they_are_cheap():
     def posterior(xs):
         return dist.Normal(xs / 2 + 1, 0.5**0.5).to_event(1)
@@ -175,6 +181,7 @@ def test_draws_serve_where_they_are_cheap():
     assert float(result.slopes[k, 0]) < -0.5  # parameters lie below what is claimed
 
 
+@pytest.mark.slow
 def test_what_cannot_be_monitored_is_said(evidence):
     with pytest.raises(ValueError, match="first call wants at least 20 pairs, got 5"):
         sbi.monitor(0, narrow, *pairs(0, 5), prior=PRIOR)
@@ -196,6 +203,7 @@ def test_the_picture_shows_the_evidence_and_the_line(evidence):
     assert evidence.figure() is not None
 
 
+@pytest.mark.slow
 def test_sorted_pairs_of_a_call_are_put_in_random_order():
     """Sorted by a parameter, one tells of the next: 100 of 100 right posteriors were rejected."""
     thetas, xs = pairs(0, 100)
@@ -209,6 +217,7 @@ def test_sorted_pairs_of_a_call_are_put_in_random_order():
     assert "[dependent-rows]" in str(evidence)
 
 
+@pytest.mark.slow
 def test_a_pair_is_evidence_once():
     thetas, xs = pairs(0, 30)
     with pytest.raises(ValueError, match="30 of 60 pairs repeat others"):

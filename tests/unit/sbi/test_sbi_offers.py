@@ -89,6 +89,7 @@ def test_a_density_alone_offers_no_draws(pairs):
         scored.sample(KEY, 3)
 
 
+@pytest.mark.slow
 def test_draws_outside_of_the_bounds_are_drawn_again():
     """A normal posterior with a third of its mass below 0 is drawn as the truncated one."""
     xs = jnp.full((20, 1), 0.4)

@@ -134,6 +134,7 @@ def test_numpyro_models_give_scores_of_unconstrained_posteriors(numpyro_posterio
     np.testing.assert_allclose(scores.at_nodes[0, 0], wanted[0], rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_constrained_latents_become_the_parameters_of_the_pairs(numpyro_posterior):
     latents = {"p": jnp.asarray([0.25]), "rate": jnp.asarray([2.0]), "w": jnp.full((1, 3), 1 / 3)}
     u = numpyro_posterior.free(latents)
@@ -141,6 +142,7 @@ def test_constrained_latents_become_the_parameters_of_the_pairs(numpyro_posterio
     np.testing.assert_allclose(u[0, 2:], 0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_numpyro_base_points_are_unconstrained_prior_draws(numpyro_posterior):
     nodes = np.asarray(numpyro_posterior.draw_nodes(jax.random.key(4), 400))
     p, rate = 1 / (1 + np.exp(-nodes[:, 0])), np.exp(nodes[:, 1])
@@ -322,6 +324,7 @@ def regression(design, noise, y=None):
     numpyro.sample("y", dist.Normal(slope * design, noise).to_event(1), obs=y)
 
 
+@pytest.mark.slow
 def test_models_with_several_arguments():
     """Shared ones by ``arguments``, each observation's own by ``inputs``; x is the one left."""
     design = jnp.asarray([0.5, 1.0, 2.0])

@@ -30,6 +30,7 @@ def pairs(n):
     return thetas, thetas + noise
 
 
+@pytest.mark.slow
 def test_models_are_ordered_by_error_and_tested_separately():
     thetas, xs = pairs(200)
     slopes = jnp.asarray([0.9, 0.5, 0.7, 0.1])
@@ -49,6 +50,7 @@ def test_models_are_ordered_by_error_and_tested_separately():
     assert "not rejected" in text
 
 
+@pytest.mark.slow
 def test_the_report_has_the_warnings_of_the_models_shown():
     """Counts are those of one model, not sums over models; a warning of some names them."""
     thetas, xs = (jnp.tile(rows, (4, 1)) for rows in pairs(20))

@@ -40,6 +40,7 @@ def repaired():
     return sbi.repair_posterior(2, log_prob, thetas, x, bounds=(0.0, HIGH), names=["rate"])
 
 
+@pytest.mark.slow
 def test_a_repaired_bounded_density_integrates_to_1_and_gains(repaired):
     """By the trapezoid rule on 4,000 points, whose error is below 1e-3 as the density is bounded;
     one that lacks a Jacobian is off by a tenth and more."""
@@ -54,6 +55,7 @@ def test_a_repaired_bounded_density_integrates_to_1_and_gains(repaired):
     np.testing.assert_array_equal(repaired.log_prob(beyond, jnp.array([1.0])), -np.inf)
 
 
+@pytest.mark.slow
 def test_mapped_draws_have_the_repaired_density(repaired):
     """Kolmogorov-Smirnov against the integral of the density."""
     x = jnp.array([0.7])
@@ -72,6 +74,7 @@ def test_mapped_draws_have_the_repaired_density(repaired):
     np.testing.assert_allclose(edges, [[0.0], [HIGH]], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_repaired_posterior_is_compiled_tested_and_pickled(repaired):
     x, thetas = jnp.array([[0.4], [1.1]]), jnp.array([[1.0], [2.0]])
     of_pairs = repaired.log_prob(thetas, x)

@@ -19,6 +19,7 @@ def thetas():
     return BOX.bound(u)
 
 
+@pytest.mark.slow
 def test_free_and_bound_undo_each_other_and_increase(thetas):
     us = BOX.free(thetas)
     np.testing.assert_allclose(BOX.bound(us), thetas, rtol=1e-12)
@@ -26,6 +27,7 @@ def test_free_and_bound_undo_each_other_and_increase(thetas):
         assert np.all(np.diff(us[jnp.argsort(thetas[:, k]), k]) > 0)
 
 
+@pytest.mark.slow
 def test_values_beside_a_bound_keep_their_digits():
     """Far from 0 a share of the width has no digits left; -1e-10 came back as 0 in float32."""
     low, high = jnp.asarray([-1.0, 0, -1e5], jnp.float32), jnp.asarray([0, 1, 0], jnp.float32)
@@ -53,6 +55,7 @@ def test_scores_are_gradients_of_densities_with_their_jacobian(thetas):
     np.testing.assert_allclose(ours, wanted, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_gradients_are_finite_where_an_exponential_overflows():
     """In float32 exp(89) is infinite: a parameter of 300 beside bounded ones had NaN gradients."""
     box = jax.tree.map(lambda edge: edge.astype(jnp.float32), BOX)
@@ -66,6 +69,7 @@ def test_gradients_are_finite_where_an_exponential_overflows():
     np.testing.assert_allclose([back[0], edge[0]], [[1, 1, 1, 1]] * 2, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_identity_holds_after_the_change_and_not_before():
     """E[s(theta) theta + 1] of U(0, 1): 1 as it came, 0 on the whole line, by quadrature."""
     unit = Space(jnp.zeros(1), jnp.ones(1))

@@ -139,6 +139,7 @@ def test_predators_and_prey_solve_their_equations(key):
     assert float(simulator.log_likelihood(theta, x)) == pytest.approx(wanted, abs=0.05)
 
 
+@pytest.mark.slow
 def test_the_posterior_is_that_of_prior_and_likelihood(key):
     """Gaussian linear: N(x / 2, I / 20), whose score neither prior nor likelihood has alone."""
     simulator = simulators.gaussian_linear(3)
@@ -150,6 +151,7 @@ def test_the_posterior_is_that_of_prior_and_likelihood(key):
 EXACT = ["gaussian_linear", "gaussian_linear_uniform", "gaussian_mixture", "two_moons"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick_first(EXACT, ["two_moons"]))
 def test_exact_draws_rank_the_truth_uniformly(key, name):
     """Simulation-based calibration of the sampler itself: ranks among 19 draws, 1000 pairs."""

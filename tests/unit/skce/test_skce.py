@@ -52,6 +52,7 @@ def dense(mean, deviation, ys):
     return np.exp(-w2) * (h + average(mean[:, None] - mean, var[:, None] + var))
 
 
+@pytest.mark.slow
 def test_the_published_six_points():
     h = dense(MEAN, DEVIATION, TARGETS)
     near(h[[0, 1, 1], [1, 5, 1]], [-0.03760703, -0.28606897, 0.52270722], atol=1e-8)
@@ -69,6 +70,7 @@ def test_the_published_six_points():
     assert np.trace(h) / 6 == pytest.approx(0.2567705513, abs=5e-10)
 
 
+@pytest.mark.slow
 def test_the_published_bootstrap_sample(monkeypatch):
     """The counts (2, 0, 1, 1, 0, 2) give T' = -.0160042927, against -.0523908911 observed; there
     both are less V, so that T' does not lie about 0."""
@@ -98,6 +100,7 @@ def test_draws_of_multinomial_counts_lie_about_0():
     assert abs(samples.mean()) < 4 * error
 
 
+@pytest.mark.slow
 def test_the_published_pairs():
     two = dist.Normal(jnp.array([0.0, 1.0]), jnp.array([1.0, 0.5])), jnp.array([0.5, -0.2])
     near(skce(KEY, *two, **PAPER).unbiased, -0.0630477597)
@@ -118,6 +121,7 @@ def random_six(seed=0, n=11):
     return mean, deviation, mean + deviation * rng.normal(size=n)
 
 
+@pytest.mark.slow
 def test_estimators_are_sums_over_the_matrix_in_every_tiling():
     mean, deviation, ys = random_six()
     h, n = dense(mean, deviation, ys), 11
@@ -155,6 +159,7 @@ def test_point_masses_and_perfect_predictions():
     close(skce(KEY, sharp, jnp.asarray(ys), **options).biased, h.mean(), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_constant_prediction_kernel_or_predictor_makes_it_mmd():
     mean, deviation, ys = random_six()
     options = PAPER | {"prediction_kernel": Constant()}
@@ -175,6 +180,7 @@ def test_wide_target_kernels_compare_means():
     np.testing.assert_allclose(estimate * 1000**2, np.mean(ys - mean) ** 2, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_classes_are_residuals_in_a_matrix_valued_kernel():
     rng = np.random.default_rng(0)
     p, ys = rng.dirichlet(np.ones(4), 9), rng.integers(0, 4, 9)
@@ -209,6 +215,7 @@ def matrices(p, q):
     return jnp.diag(alone) + jnp.outer(jnp.sin(3 * p), jnp.sin(3 * q))
 
 
+@pytest.mark.slow
 def test_kernels_that_are_no_product_are_those_of_a_double_loop():
     rng = np.random.default_rng(3)
     p, ys = rng.dirichlet(np.ones(3), 8), rng.integers(0, 3, 8)
@@ -292,6 +299,7 @@ def test_the_constant_of_the_uncalibrated_model_by_quadrature(d, wanted):
     np.testing.assert_allclose(value, wanted, atol=6e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("d", "square"), quick_first([(1, 4.282e-5), (10, 1.683e-4)], [(10, 1.683e-4)])
 )
@@ -321,6 +329,7 @@ def estimates(keys, *, d, calibrated):
     return jax.lax.map(one, keys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("d", "calibrated", "value", "values"),
     quick_first(
@@ -457,6 +466,7 @@ def kinds(mean):
 KINDS = ["Normal", "Laplace", "MultivariateNormal", "mixture", "StudentT"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", quick_first(KINDS, ["mixture", "StudentT"]))
 def test_defaults_follow_the_kind_of_prediction(kind, key):
     predictions = kinds(jax.random.normal(key, (40, 2)))[kind]
@@ -504,12 +514,14 @@ def test_gradients_match_differences_and_are_finite_if_equal(family):
         np.testing.assert_allclose(g[1], (up - down) / 2e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_kce_has_a_finite_gradient_at_zero():
     perfect = jnp.array([0.2, 0.7, -1.0])
     gradient = jax.grad(lambda m: kce(KEY, dist.Normal(m, 1e-12), perfect, **PAPER))(perfect)
     assert bool(jnp.all(jnp.isfinite(gradient)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("programs_stay")
 def test_a_batch_is_one_program_with_the_results_of_its_members(key):
     keys = jax.random.split(key, 3)
@@ -545,6 +557,7 @@ def test_single_precision_keeps_the_estimate():
 # --- intervals
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_value_of_a_miscalibrated_model(key):
     @jax.jit
     def run(keys):
@@ -563,6 +576,7 @@ def test_intervals_hold_the_value_of_a_miscalibrated_model(key):
     assert between(int(jnp.sum(bound <= 0.1107737)), 0.85, 0.95)
 
 
+@pytest.mark.slow
 def test_block_estimates_say_what_they_are():
     result = block_estimates(KEY, *SIX, size=4, **PAPER)
     assert "1 blocks of 4" in repr(result)
@@ -621,6 +635,7 @@ def test_bad_choices_are_named():
             call()
 
 
+@pytest.mark.slow
 def test_degenerate_predictions_are_flagged():
     scale = jnp.array([1.0, -1.0, 1, 1, 1, 1])
     result = skce_test(KEY, dist.Normal(MEAN, scale, validate_args=False), TARGETS, null=Wild(9))
@@ -650,6 +665,7 @@ def test_other_distances_and_vectors(key):
         assert np.isfinite(skce_test(key, *data, divergence=divergence, null=Wild(19)).p_value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drawn", [False, True])
 def test_precise_predictions_are_not_judged_by_rounding(drawn, key):
     """In float32 kernels lose the digits of a width of .001; units of each prediction keep them."""
@@ -670,6 +686,7 @@ def test_precise_predictions_are_not_judged_by_rounding(drawn, key):
         assert other.verdict != "cannot tell"
 
 
+@pytest.mark.slow
 def test_forecasts_of_points_that_are_right_are_not_rejected():
     """Nothing but rounding is left of their residuals."""
     ys = jax.random.normal(jax.random.key(0), (10, 60))

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 from reference.classifiers import squared_confidence
 from reference.parametric import Parametric
 from squared_ce_oracles import problem_error
@@ -27,6 +28,7 @@ def divided(theta, inputs):
     return inputs / theta
 
 
+@pytest.mark.slow
 def test_an_end_is_said():
     report = tuned(wrong(100), KernelRidge(WEAK, power=0.75))
     assert (len(report.best.grid), report.best.edges) == (2, [["ridge"]])
@@ -34,6 +36,7 @@ def test_an_end_is_said():
     assert "[edge-of-grid]" in " ".join(report.warnings())
 
 
+@pytest.mark.slow
 def test_single_candidates_have_no_end():
     for estimator in (Bins(15), KernelDensity(0.1), KernelRidge((1e-3,), power=0.75)):
         report = tuned(wrong(100), estimator)
@@ -41,6 +44,7 @@ def test_single_candidates_have_no_end():
         assert "[edge-of-grid]" not in " ".join(report.warnings())
 
 
+@pytest.mark.slow
 def test_a_choice_among_kernels_and_starts_has_no_end():
     several = KernelRidge(WEAK, [Gaussian(s) for s in (0.3, 1.0)], power=0.75)
     best = tuned(wrong(100), several).best
@@ -51,6 +55,7 @@ def test_a_choice_among_kernels_and_starts_has_no_end():
     assert "start 1" in repr(report) or "start 2" in repr(report)
 
 
+@pytest.mark.slow
 def test_classes_have_one_grid():
     logits = jax.random.normal(jax.random.key(3), (100, 3))
     labels = jax.random.categorical(jax.random.key(4), logits)

@@ -88,6 +88,7 @@ GOLDEN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("estimator", "values", "risk", "mean"), GOLDEN, ids=lambda v: str(v)[:4])
 def test_golden_numbers(estimator, values, risk, mean):
     fitted = estimator.fit(TRAINING, [])
@@ -116,6 +117,7 @@ def plug_in(estimator, problem):
     return float(jnp.mean(diagonal(fit_one(estimator, problem), problem.inputs)))
 
 
+@pytest.mark.slow
 def test_bins_of_the_small_example():
     settings = Bins(5).fit(SCALAR, []).settings
     which = bin_numbers(SCALAR.inputs[:, 0], settings.edges[0], settings.counts[0])
@@ -126,6 +128,7 @@ def test_bins_of_the_small_example():
     assert plug_in(Bins(edges=(0, 0.2, 0.4, 0.6, 0.8, 1)), SCALAR) == pytest.approx(0.0702888889)
 
 
+@pytest.mark.slow
 def test_one_bin_is_mean_confidence_minus_accuracy():
     seen = at_data(Bins((1, 2, 5, 15)).fit(SCALAR, []), SCALAR)
     gap = CONFIDENCES.mean() - CORRECT.mean()
@@ -152,6 +155,7 @@ def test_empty_bins_follow_their_policy():
         np.testing.assert_allclose(result, [wanted, 0.2366666667], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_bins_of_equal_mass_hold_equally_many():
     for n, bins in ((1000, 10), (4, 2), (10, 5), (11, 5), (23, 7)):
         problem = squared_confidence(jax.random.key(1), n)
@@ -240,12 +244,14 @@ def test_dirichlet_kernels_and_ratios_of_the_small_example():
         )
 
 
+@pytest.mark.slow
 def test_in_sample_ratios_with_and_without_the_own_term():
     result = jnp.mean(diagonal(fit_one(KernelDensity(0.5), TRAINING), TRAINING.inputs))
     assert float(result) == pytest.approx(0.0514758296, rel=1e-8)
     assert float(leave_one_out_error(TRAINING, 0.5)) == pytest.approx(0.2974958875, rel=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_confidences_of_exactly_1_bring_no_nan(dtype):
     train = binary(np.array([1, 0.9, 0.6, 1], dtype), [1, 1, 0, 0])
@@ -262,6 +268,7 @@ def test_confidences_of_exactly_1_bring_no_nan(dtype):
     np.testing.assert_allclose(ratio[:, 0], (0.5, 0.39533362, 0.60378155), rtol=rtol)
 
 
+@pytest.mark.slow
 def test_at_the_boundary_the_ratio_is_its_limit():
     # no training point has power 0 at the vertex: naive code has 0 / 0 there
     train = binary([0.9, 0.6, 0.9, 0.2], [1, 1, 0, 0])
@@ -292,6 +299,7 @@ def test_many_observations_are_walked_in_blocks(monkeypatch):
     np.testing.assert_allclose(result, wanted, rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_likeliest_bandwidth_is_that_of_a_direct_sum():
     grid = (0.01, 0.05, 0.2, 1.0)
     sample = squared_confidence(jax.random.key(2), 40)
@@ -326,6 +334,7 @@ def test_kkr_is_the_kronecker_system_and_ukkr_the_vector_ridge(ridge):
     np.testing.assert_allclose(residual, two_step_residual(x, d, q, ridge), rtol=1e-8, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_other_kernels_and_several_at_once():
     train, queries = small(1, 8, 3, 3)
     x, d, q = (np.asarray(a) for a in (train.inputs, train.residuals, queries.inputs))
@@ -351,6 +360,7 @@ def linear(x, y):
     return x @ y
 
 
+@pytest.mark.slow
 def test_kkr_without_ridge_on_the_kernel_that_absorbs_it_is_ukkr():
     train, queries = small(2, 7, 3, 3)
     x, d, q = (np.asarray(a) for a in (train.inputs, train.residuals, queries.inputs))
@@ -363,6 +373,7 @@ def test_kkr_without_ridge_on_the_kernel_that_absorbs_it_is_ukkr():
     np.testing.assert_allclose(kronecker_ridge(x, d, q, 0.0, absorbed), h, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_ridges_at_their_limits():
     train, _ = small(3, 8, 2, 3)
     zero = at_data(Zero().fit(train, []), train)
@@ -388,6 +399,7 @@ def test_kkr_can_be_negative_unlike_residual_products():
     assert np.linalg.matrix_rank(np.asarray(residual[0] @ residual[0].T)) <= 3
 
 
+@pytest.mark.slow
 def test_repeated_predictions_are_no_trouble():
     train = top_label(np.tile([[0.9, 0.1], [1.0, 0.0]], (20, 1)), [0, 1] * 20)
     for estimator in (Kronecker(), KernelRidge(), Kronecker(rank=5)):
@@ -422,6 +434,7 @@ def test_grids_are_those_of_the_code():
 # --- low rank
 
 
+@pytest.mark.slow
 def test_a_low_rank_factor_is_exact_for_kernels_of_that_rank():
     train = squared_confidence(jax.random.key(5), 400)
     queries = squared_confidence(jax.random.key(6), 50)
@@ -435,6 +448,7 @@ def test_a_low_rank_factor_is_exact_for_kernels_of_that_rank():
         np.testing.assert_allclose(at_data(fitted, queries).diagonal, wanted, rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_low_rank_factor_is_orthogonal_with_a_reported_gap():
     train, queries = small(6, 60, 5, 4)
     result = spectral((Gaussian(0.2),), train, 12)

@@ -69,6 +69,7 @@ def test_vectors_are_tested_by_the_fit_to_all_others_too():
     assert result.squared == pytest.approx(total / n, rel=1e-5, abs=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [1.0, 0.3])
 def test_the_interval_of_vectors_keeps_its_coverage(power):
     """Of five classes, calibrated and as in the simulation of the paper."""

@@ -58,6 +58,7 @@ def report(problem):
     return problem_error(jax.random.key(2), problem, estimators=ESTIMATORS, keep=True)
 
 
+@pytest.mark.slow
 def test_the_pipeline_is_algorithm_1_by_hand(problem, report):
     tuning, tested = hold_out(jax.random.key(2), 0.2, problem.inputs, problem.outcomes)
     assert (len(tuning), len(tested)) == (80, 20)
@@ -186,6 +187,7 @@ class FittedBroken(eqx.Module):
         return Factors(values, values)
 
 
+@pytest.mark.slow
 def test_nan_is_counted_and_risks_are_compared_on_common_rows(problem):
     result = problem_error(jax.random.key(2), problem, estimators=[Broken(), Bins(5), Zero()])
     broken, zero = result.estimators["broken"], result.estimators["zero"]
@@ -206,6 +208,7 @@ def test_nan_is_counted_and_risks_are_compared_on_common_rows(problem):
     assert np.isnan(zero.test_rows[high[tested]]).all()
 
 
+@pytest.mark.slow
 def test_class_wise_adds_up_the_problems_of_the_classes():
     law = finite.FiniteDistribution(*(jnp.asarray(a) for a in (ATOMS, WEIGHTS, CONDITIONALS)))
     p, y = (np.asarray(a) for a in law.sample(jax.random.key(3), 400))
@@ -290,6 +293,7 @@ def test_the_error_of_calibrated_confidences_shrinks():
     assert np.all(many < 0.002)
 
 
+@pytest.mark.slow
 def test_single_precision_data_is_tuned_in_float64(problem):
     c = np.asarray(problem.inputs[:, 0], np.float32)
     p = np.stack([c, 1 - c], axis=1)
@@ -411,6 +415,7 @@ def test_by_default_no_estimator_is_tuned(problem, report):
     assert alone.to_dict()["estimators"] == {}
 
 
+@pytest.mark.slow
 def test_bad_data_is_named_or_flagged(problem):
     p, y = np.array([[0.7, 0.3, 0.0]] * 40), np.array([0] * 38 + [1] * 2)
     key = jax.random.key(1)
@@ -429,6 +434,7 @@ def test_bad_data_is_named_or_flagged(problem):
     assert "all predictions compared are identical" in text
 
 
+@pytest.mark.slow
 def test_folds_without_a_class_are_named():
     y = np.r_[np.zeros(60, int), np.ones(20, int)]
     p = np.tile([[0.6, 0.4]], (80, 1))
@@ -461,6 +467,7 @@ class Constant(eqx.Module):
         return FittedZero(jnp.full((1, train.inputs.shape[-1]), self.value, train.inputs.dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("notion", "largest"), [("top-label", 1), ("class-wise", 2**0.5)])
 def test_an_error_is_never_more_than_possible(notion, largest):
     key = jax.random.key(0)

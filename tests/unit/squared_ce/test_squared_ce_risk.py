@@ -122,6 +122,7 @@ def test_sizes_are_checked():
         risks.empirical_risk(Residual(jnp.zeros_like), class_wise(ATOMS, [0, 1, 2]))
 
 
+@pytest.mark.slow
 def test_the_risk_is_differentiable_and_batches():
     problem = canonical(ATOMS, [0, 1, 1])
 
@@ -260,6 +261,7 @@ def test_the_scalar_law_has_its_closed_forms(key):
 CURVE = [(0.16, 0.009347), (0.3, 0.009667), (1.0, 0.008666), (2.0, 0.009321)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("theta", "wanted"), quick_first(CURVE, [CURVE[0], CURVE[3]]))
 def test_the_simulation_of_the_paper_has_its_exact_curve(theta, wanted):
     problem, _, _ = simulated()
@@ -294,6 +296,7 @@ def test_the_simulation_of_the_paper_has_its_known_errors():
 # --- functions
 
 
+@pytest.mark.slow
 def test_an_ensemble_averages_functions_not_residuals():
     first, second = (Residual(partial(temperature_residual, t)) for t in (0.5, 2.0))
     both = Mean([first, second])
@@ -304,6 +307,7 @@ def test_an_ensemble_averages_functions_not_residuals():
     np.testing.assert_allclose(diagonal(both, xs), jnp.diag(gram(both, xs, xs)), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_two_classes_as_canonical_count_twice():
     p = np.array([[0.7, 0.3], [0.2, 0.8], [0.6, 0.4], [0.9, 0.1]])
     labels = [0, 0, 1, 0]

@@ -52,6 +52,7 @@ def normals():
     return pairwise, WeightedFeatures(described, observed)
 
 
+@pytest.mark.slow
 def test_normals_are_those_of_the_definition_by_quadrature(normals):
     pairwise, features = normals
     wanted = np.array([[by_definition(i, j) for j in range(3)] for i in range(3)])
@@ -69,6 +70,7 @@ def test_blocks_and_their_transposes_are_parts_of_the_matrix(normals):
     np.testing.assert_allclose(whole, whole.T, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_given_a_prediction_its_own_targets_average_to_zero(normals):
     pairwise, features = normals
     z, weights = np.polynomial.hermite_e.hermegauss(60)
@@ -116,6 +118,7 @@ def test_without_a_prediction_kernel_the_sum_is_a_squared_norm(normals):
     assert float(jnp.sum(h)) >= 0
 
 
+@pytest.mark.slow
 def test_looped_coordinates_match_vectorized_ones():
     rng = np.random.default_rng(0)
     means, scales, ys = rng.normal(size=(5, 20)), rng.uniform(0.5, 2, (5, 20)), rng.normal(size=20)

@@ -189,6 +189,7 @@ def test_rectangular_blocks():
     np.testing.assert_allclose(got[0], by_hand(derivatives, features).sum(0)[:2, 2:], rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     quick_first(
@@ -227,6 +228,7 @@ def test_matrix_is_symmetric_and_positive_semidefinite(name, kind):
     assert np.linalg.eigvalsh(h).min() > -1e-10 * np.abs(h).max()
 
 
+@pytest.mark.slow
 def test_sign_of_the_cross_term_in_numbers():
     # Gaussian, d = 1, l = 1, x = 1, y = 0, s = 2, t = 3:
     # e^{-1/2} {6 + (s - t)(x - y) + 1 - 1} = 5 e^{-1/2}

@@ -48,6 +48,7 @@ def shards(tmp_path):
     return written
 
 
+@pytest.mark.slow
 def test_every_kind_of_shard_is_one_test(shards, tmp_path, capsys):
     classes = {"targets": LABELS, "probabilities": P}
     wanted = None
@@ -299,6 +300,7 @@ def test_files_as_they_are_are_one_test(tmp_path):
         np.testing.assert_allclose(numbers["p_value"], wanted["p_value"], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_yes_and_no_have_one_column(tmp_path):
     p = P[:, 0]
     y = RANDOM.random(N) < p
@@ -362,6 +364,7 @@ def test_a_null_in_the_first_row_of_lists_is_a_fault(tmp_path):
         list(Shards(tmp_path / "nulls.parquet", skip_bad=True))
 
 
+@pytest.mark.slow
 def test_means_and_deviations_are_tested_as_normals(tmp_path, capsys):
     """Rows are numbered over all shards, so that shares and merges change nothing."""
     columns = {"y": MEANS + ERRORS, "mu": MEANS, "sigma": np.ones(N)}
@@ -402,6 +405,7 @@ def test_the_first_sample_is_of_all_shards(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_unusable_rows_are_named_or_omitted_and_counted(tmp_path, capsys):
     lines = [
         f"{label},{','.join(map(repr, row))}" for label, row in zip(LABELS, P.tolist(), strict=True)
@@ -473,6 +477,7 @@ def test_a_place_of_shards_is_a_path(as_users_run_it):
         Shards(None)
 
 
+@pytest.mark.slow
 def test_lengths_of_batches_are_few(tmp_path):
     """Each length is compiled: rests of shards are filled up with rows that do not count."""
     random = np.random.default_rng(1)

@@ -83,6 +83,7 @@ def test_a_killed_pass_goes_on_and_each_row_counts_once(folder, tmp_path, stage)
     np.testing.assert_allclose(goes_on["p_value"], whole["p_value"], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_state(folder, tmp_path, monkeypatch, capsys):
     whole, state = checked(folder, tmp_path), tmp_path / "state.npz"
     checked(folder, tmp_path, "--state", str(state))

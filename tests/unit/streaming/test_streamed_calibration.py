@@ -65,6 +65,7 @@ def same(one, other):
         np.testing.assert_allclose(total, other.sums[name], rtol=1e-10, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow
 def test_no_order_share_or_size_changes_a_draw(test, whole):
     parts = list(batches())
     backward = test.empty()
@@ -79,6 +80,7 @@ def test_no_order_share_or_size_changes_a_draw(test, whole):
     assert results[0].p_value == results[1].p_value
 
 
+@pytest.mark.slow
 def test_it_is_the_test_in_memory_with_the_same_fit(test, whole):
     fit = test.fit.fit
     near_key, sign_key = jax.random.split(fit.key)
@@ -105,6 +107,7 @@ def test_it_is_the_test_in_memory_with_the_same_fit(test, whole):
     assert "first 120 observations" in str(result)
 
 
+@pytest.mark.slow
 def test_its_table_is_that_of_all_observations(test, whole):
     """With features that the observations standardize, as they do in memory."""
     columns = ("everywhere", "centre", "scale", *(f"input {k}" for k in range(10)))
@@ -132,6 +135,7 @@ def test_its_table_is_that_of_all_observations(test, whole):
     assert "what is off" not in str(test.result(whole))
 
 
+@pytest.mark.slow
 def test_without_trends_of_the_shift_limits_are_those_in_memory():
     """Of skewed features, and scores whose spread varies with them."""
     features = np.exp(RANDOM.normal(size=(3, N, 2)) / 2)
@@ -151,6 +155,7 @@ def test_without_trends_of_the_shift_limits_are_those_in_memory():
         np.testing.assert_allclose(getattr(streamed, name), values, rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_streamed_table_says_where():
     """Deviations that grow with the centre are claimed to be constant."""
     ys = CENTERS + np.exp(0.5 * CENTERS) * (YS - CENTERS)
@@ -166,6 +171,7 @@ def test_a_streamed_table_says_where():
     assert few.table is None
 
 
+@pytest.mark.slow
 def test_signs_of_rows_are_independent():
     high, low = jnp.repeat(jnp.arange(2), 500), jnp.tile(jnp.arange(500), 2)
     keys = row_keys(jax.random.key(0), (high, low))
@@ -176,6 +182,7 @@ def test_signs_of_rows_are_independent():
         assert np.max(np.abs(products - np.eye(len(products)))) < 0.5
 
 
+@pytest.mark.slow
 def test_a_pass_goes_on_from_a_file_at_the_row(test, whole, tmp_path):
     half = test.run(list(batches())[:3])
     half.save(tmp_path / "state.npz")
@@ -216,6 +223,7 @@ def test_a_wrong_model_is_rejected(test):
     assert result.p_value == 1 / (1 + DRAWS)
 
 
+@pytest.mark.slow
 def test_rows_and_parts_that_do_not_fit_are_refused(test, whole):
     with pytest.raises(ValueError, match="rows 0 to 39 are in both states"):
         whole.merge(test.update(test.empty(), *next(batches()), first=0))
@@ -235,6 +243,7 @@ def test_rows_and_parts_that_do_not_fit_are_refused(test, whole):
         test.result(test.empty())
 
 
+@pytest.mark.slow
 def test_what_is_lost_and_what_is_impossible_is_said():
     test = StreamedTest.calibration(0, forecasts(), YS, n_draws=DRAWS)
     batch = forecasts(slice(0, SIZE)), YS[:SIZE].copy()
@@ -253,6 +262,7 @@ def test_what_is_lost_and_what_is_impossible_is_said():
     assert "densities end near their targets, and none in the first sample" in result.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("density", "codes"),
     [
@@ -280,6 +290,7 @@ def test_a_target_far_in_the_tail_or_whole_targets_are_said(test, whole):
     assert test.result(whole).warnings() == []
 
 
+@pytest.mark.slow
 def test_distributions_stream_in_batches_of_any_order():
     def batch(k):
         rows = slice(k * SIZE, (k + 1) * SIZE)

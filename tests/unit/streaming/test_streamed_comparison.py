@@ -54,6 +54,7 @@ def same(one, other):
         np.testing.assert_allclose(total, other.sums[name], rtol=1e-10, atol=1e-9, err_msg=name)
 
 
+@pytest.mark.slow
 def test_it_is_the_comparison_in_memory(test, whole):
     """Values but for leverages, which are 3 / 3,000 on average; the draws are others."""
     streamed, in_memory = test.result(whole, level=0.1), compare(1, MODELS, LABELS, level=0.1)
@@ -76,6 +77,7 @@ def test_it_is_the_comparison_in_memory(test, whole):
     assert [line.split()[:2] for line in lines[:3]] == [line.split()[:2] for line in wanted[:3]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("classes", "weight"), [(10, 1.0), (30, 0.05)])
 def test_leverages_move_values_by_under_5_percent_of_their_error(classes, weight):
     """Of these laws; of even predictions of 30 classes by a tenth (`experiments/compare`)."""
@@ -109,6 +111,7 @@ def errors(fit, sums, n, n_draws):
     return _errors(keys, of_all, jnp.asarray(float(n)), added, rank=M, n_draws=n_draws), keys
 
 
+@pytest.mark.slow
 def test_with_equal_leverages_it_is_the_expansion_in_memory():
     """Three predictions of 200 rows each: every row has the same leverage, and its own group."""
     n, key = 600, jax.random.key(5)
@@ -135,6 +138,7 @@ def test_with_equal_leverages_it_is_the_expansion_in_memory():
     close(streamed.slope, in_memory.slope, rtol=2 * share * n**-0.5)
 
 
+@pytest.mark.slow
 def test_draws_of_a_calibrated_model_spread_as_those_in_memory(test, whole):
     streamed, keys = errors(test.fit, whole.sums, N, 1999)
     for k, q in enumerate(MODELS.values()):
@@ -185,6 +189,7 @@ def test_models_are_told_by_name_and_classes_by_column(test, whole):
     same(test.update(test.empty(), frames, LABELS), whole)
 
 
+@pytest.mark.slow
 def test_yes_and_no_need_one_number():
     models = {name: q[:, 0] for name, q in MODELS.items()}
     first = {name: p[:9] for name, p in models.items()}
@@ -194,6 +199,7 @@ def test_yes_and_no_need_one_number():
     np.testing.assert_allclose(streamed.corrected, in_memory.corrected, rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_rare_labels_widen_intervals_as_in_memory():
     models, labels = {"a": np.full(N, 0.3), "b": np.full(N, 0.5)}, np.zeros(N, int)
     test = StreamedTest.comparison(0, {k: p[:9] for k, p in models.items()}, labels[:9], n_draws=99)
@@ -204,6 +210,7 @@ def test_rare_labels_widen_intervals_as_in_memory():
         assert "all labels are equal" in str(result)
 
 
+@pytest.mark.slow
 def test_many_classes_have_the_components_of_the_first_sample():
     """Exact where all predictions lie in so few dimensions."""
     classes = 40
@@ -248,6 +255,7 @@ def whole_of_any(test_of_any):
     return test_of_any.run(any_kind(slice(k, k + 1000)) for k in range(0, N, 1000))
 
 
+@pytest.mark.slow
 def test_of_any_predictions_it_is_the_comparison_in_memory(test_of_any, whole_of_any):
     """Points near predictions and ties are drawn anew: values agree within their errors."""
     streamed = test_of_any.result(whole_of_any)
@@ -280,6 +288,7 @@ def test_the_value_of_any_predictions_is_the_equation(test_of_any, whole_of_any)
     np.testing.assert_allclose(value, expected, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_of_any_predictions_no_order_or_share_changes_a_draw(test_of_any):
     """Densities have points of their own for each row; other predictions draw for a batch."""
     parts = [any_kind(slice(k, k + 750)) for k in range(0, N, 750)]
@@ -293,6 +302,7 @@ def test_of_any_predictions_no_order_or_share_changes_a_draw(test_of_any):
         np.testing.assert_allclose(total[1], of_density, rtol=1e-6, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow
 def test_a_model_that_is_not_finite_has_no_value(test_of_any):
     models, y = any_kind(slice(0, 1100))
     models["density"] = Unnormalized(log_density, jnp.asarray(C[:1100]).at[7].set(jnp.nan))

@@ -29,6 +29,7 @@ def batches(size):
         yield normals(rows), YS[rows], DRAWS[rows]
 
 
+@pytest.mark.slow
 def test_coverage_of_batches_is_that_of_all(tmp_path):
     whole = coverage(normals(slice(None)), YS, DRAWS)
     test, other = StreamedTest.coverage(M), StreamedTest.coverage(M + 1)

@@ -42,6 +42,7 @@ def test_batches_of_what_has_no_rows_are_refused_by_place():
         list(array_batches(4))
 
 
+@pytest.mark.slow
 def test_batches_in_any_order_are_one_linear_test(test):
     batches = list(array_batches(200, P, LABELS))
     forward, backward = test.run(batches), test.run(batches[::-1])
@@ -154,6 +155,7 @@ def test_states_of_the_same_shard_do_not_add_up(test, tmp_path):
         state.merge(test.run(Shards(tmp_path, 200)))
 
 
+@pytest.mark.slow
 def test_a_bad_batch_is_named_and_a_bad_value_is_no_verdict(test):
     with pytest.raises(ValueError, match="batch 1: "):
         test.run([(P[:200], LABELS[:200]), (P[:200], LABELS[:199])])
@@ -257,6 +259,7 @@ def noted(density, draw, size):
     return test.result(test.run(batches))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [100, 5])
 def test_notes_in_memory_are_those_of_a_stream(size):
     """Of all observations, in batches of any size."""

@@ -37,6 +37,7 @@ def test_full_needs_more_points_than_dimensions(key):
         precision_root(nodes, jnp.zeros((5, 3, 3)), "full")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("programs_stay")
 def test_networks_with_function_leaves_are_parameters(key):
     def energy(params, y):

@@ -243,6 +243,7 @@ def test_one_density_and_inputs_are_served_too(key):
     close(conditional.unbiased, same.unbiased)
 
 
+@pytest.mark.slow
 def test_given_scores_are_regressed_and_cannot_land(key):
     mean, covariance, ys = normals(2)
     nodes, values = gaussian_nodes(mean, covariance)
@@ -423,6 +424,7 @@ def test_the_specification_is_open_to_whiteners_of_users(key):
     assert isinstance(spec.whiten, Mine)
 
 
+@pytest.mark.slow
 def test_skce_of_whitened_normals_is_that_of_standard_normals(key):
     mean, covariance, ys = normals(2)
     us = np.stack(
@@ -487,6 +489,7 @@ def test_classes_have_no_units_and_locations_share_theirs(key):
         ucme_test(key, dist.Normal(jnp.zeros(N), 1.0), np.arange(N) / 3, whiten=Moments())
 
 
+@pytest.mark.slow
 def test_coordinates_of_full_scales_are_those_of_the_targets(key):
     """Component q by its definition: derivatives along y_q of l(M^-1 (y - c), ..), by autodiff, in
     claimed deviations; and their sum is the statistic."""
