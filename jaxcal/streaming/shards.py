@@ -114,7 +114,10 @@ class Shards:
 
     def first_row(self) -> int:
         """Return the number of rows before this share: the row number of its first row."""
-        return sum(self._count(path) for path in self.paths[: self._before])
+        counts = (self.left_out, self.fault)
+        row = sum(self._count(path) for path in self.paths[: self._before])
+        self.left_out, self.fault = counts
+        return row
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of this share."""

@@ -301,6 +301,7 @@ class StreamedTest(eqx.Module):
                 another test, or of fewer rows than ``state``; or rows of the state are missing or
                 from other shards.
         """
+        every = checks.integer(every, "every")
         state = self.empty() if state is None else state
         if checkpoint is not None and Path(checkpoint).exists():
             passed, state = state, self.empty().merge(StreamState.load(checkpoint))

@@ -496,3 +496,12 @@ def test_lengths_of_batches_are_few(tmp_path):
     assert one.n == other.n == sum(pq.read_metadata(file).num_rows for file in tmp_path.iterdir())
     for name, total in one.sums.items():
         np.testing.assert_allclose(total, other.sums[name], rtol=1e-11, atol=1e-11)
+
+
+def test_bad_lines_of_other_shares_are_not_counted(tmp_path):
+    for name, line in (("0.csv", "1,.2"), ("1.csv", "0,.5,.5")):
+        (tmp_path / name).write_text(f"label,p0,p1\n0,.5,.5\n{line}\n")
+    share = Shards(tmp_path, share=(2, 2), skip_bad=True)
+    assert sum(len(batch[1]) for batch in share) == 2
+    assert share.first_row() == 2
+    assert (share.left_out, share.fault) == (0, "")

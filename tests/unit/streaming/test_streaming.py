@@ -137,6 +137,11 @@ def test_an_interrupted_pass_goes_on_where_it_was(test, tmp_path):
         test.run(batches, checkpoint=file)
 
 
+def test_a_checkpoint_after_no_batches_is_refused(test, tmp_path):
+    with pytest.raises(ValueError, match="every: wanted a whole number of at least 1, got 0"):
+        test.run(array_batches(200, P, LABELS), checkpoint=tmp_path / "state.npz", every=0)
+
+
 def test_a_pass_goes_on_at_its_row_whatever_the_batches(test, tmp_path):
     whole = test.run(array_batches(200, P, LABELS))
     for before, size in ((200, 600), (599, 200), (600, 599)):
