@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
 from jaxcal.results.notes import LOST, REASONS
-from jaxcal.results.parts import Coordinates, Means, Parts, Table, plain, tells
+from jaxcal.results.parts import Coordinates, Means, Parts, Table, tells
 from jaxcal.typing import Contents
 
 ENDLESS = 10**6  # observations: with so many, only the number of draws limits a null
@@ -341,15 +342,22 @@ def to_frame(result: Any, rows: Sequence[str]) -> Any:
     shape = result.batch_shape
     columns = {
         name: np.ravel(np.broadcast_to(np.asarray(value), shape))
-        for name, value in _flat(plain(result.to_dict()))
-        if np.shape(value) in ((), shape) and not isinstance(value, dict)
+        for name, value in _flat(result._contents())
+        if np.shape(value) in ((), shape)
     }
     return pd.DataFrame(columns)
 
 
 def _flat(content: Contents, before: str = "") -> list[tuple[str, Any]]:
+    """Return pairs of name and value. Lists and tuples, which all results of a batch share, are
+    left out."""
     pairs = []
     for name, value in content.items():
-        inner = isinstance(value, dict)
-        pairs += _flat(value, f"{before}{name}.") if inner else [(before + name, value)]
+        value = value._asdict() if hasattr(value, "_asdict") else value
+        if isinstance(value, eqx.Module):
+            value = {inner: getattr(value, inner) for inner in value.__dataclass_fields__}
+        if isinstance(value, dict):
+            pairs += _flat(value, f"{before}{name}.")
+        elif not isinstance(value, list | tuple):
+            pairs.append((before + name, value))
     return pairs

@@ -26,6 +26,7 @@ from jaxcal import dce, measures, numerics, sbi, squared_ce
 from jaxcal.candidates import exchangeability_test
 from jaxcal.coverage import coverage
 from jaxcal.results import JudgedResult, Result, TestResult, saved
+from jaxcal.results.parts import Parts
 from jaxcal.sbi.discrete import of_probabilities
 from jaxcal.streaming import StreamedTest, array_batches
 
@@ -230,6 +231,15 @@ def test_a_batch_and_a_traced_result_are_text(tmp_path):
     assert list(frame["verdict"]) == list(batch.verdict)
     batch.save(tmp_path / "batch.npz")
     same(batch, Result.load(tmp_path / "batch.npz"))
+
+
+def test_texts_of_all_results_are_no_column_of_a_batch():
+    one = result("TestResult")
+    parts = Parts(("shift", "spread"), jnp.zeros(2), jnp.ones(2), jnp.array(0))
+    one = eqx.tree_at(lambda shown: shown.parts, one, parts, is_leaf=lambda leaf: leaf is None)
+    frame = jax.tree.map(lambda *leaves: jnp.stack(leaves), one, one).to_frame()
+    assert {"p_value", "verdict", "reason", "null"} <= set(frame)
+    assert not {"parts.names", "warnings"} & set(frame)
 
 
 def test_what_cannot_be_drawn_is_still_shown(monkeypatch):
