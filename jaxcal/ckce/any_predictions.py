@@ -193,9 +193,11 @@ def compared(
     fit_key, draws_key = jax.random.split(key)
     strength, width = ridge_at(ridge, n, dtype), jnp.ones((), dtype)
     used = strength if measure == "ckce" else None
+    unset = points.needs_bandwidth(specs[0].prediction_kernel)
     if bandwidth is not None and not isinstance(bandwidth, str):
-        width = checks.number(bandwidth, "bandwidth", above=0).astype(dtype)
-    elif points.needs_bandwidth(specs[0].prediction_kernel):
+        number = checks.number(bandwidth, "bandwidth", above=0).astype(dtype)
+        width = number if unset else width
+    elif unset:
         of_each = zip(models, specs, strict=True)
         medians = jnp.stack([_median(fit_key, model, ys, spec) for model, spec in of_each])
         width = kernels.weighted_by_itself(medians)

@@ -268,7 +268,7 @@ def _test(key: Key, problem: Problem, *, n_draws: int) -> TestResult:
             biased=biased,
             standard_error=jnp.sqrt(jnp.mean(fit.influence**2) / parts.size),
             statistic=biased,
-            p_value=p_value(biased[None], samples[None])[0],
+            p_value=p_value(biased[None], samples[None], ties=True)[0],
             null_samples=samples,
             bandwidths=bandwidths | {"ridge": problem.ridge},
             contributions=parts,

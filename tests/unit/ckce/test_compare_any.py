@@ -101,6 +101,16 @@ def test_options_and_models_that_do_not_go_together_are_named():
         compared({"right": FORECASTS["right"], "short": dist.Normal(X[1:], 0.6)})
 
 
+@pytest.mark.parametrize("measure", ["ckce", "skce"])
+def test_only_bandwidths_that_are_used_are_reported(measure):
+    """A bandwidth is that of kernels without one, as for class probabilities."""
+    kernel = jaxcal.kernels.Gaussian(0.5)
+    plain = compared(FORECASTS, measure, prediction_kernel=kernel)
+    result = compared(FORECASTS, measure, prediction_kernel=kernel, bandwidth=3.0)
+    np.testing.assert_array_equal(result.estimate, plain.estimate)
+    np.testing.assert_array_equal(result.bandwidths, 1)
+
+
 def test_what_is_no_density_is_named_at_once():
     with pytest.raises(TypeError, match=r"log_density: wanted a function .* got an array"):
         jaxcal.Unnormalized(jnp.zeros(3), lambda params, y: 0.0)

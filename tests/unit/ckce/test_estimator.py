@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import problems
 import pytest
+import scipy.stats
 from problems import N
 from reference.conditional_means import cross_validated_ridge, null_mean
 from reference.incomplete import sampled_residuals
@@ -102,6 +103,17 @@ def test_a_constant_predictor_compares_frequencies():
     assert "all predictions compared are identical" in estimate.warnings()[0]
     balanced = jnp.arange(N + 2) % 3
     assert float(ckce(jnp.full((N + 2, 3), 1 / 3), balanced).estimate) < 1e-28
+
+
+def test_redrawn_labels_that_tie_with_the_data_count(key):
+    """Equal predictions expect 1 one in 10 rows: 3 or more are as far from it as the data."""
+    q = jnp.tile(jnp.array([0.9, 0.1]), (10, 1))
+    exact = scipy.stats.binom.sf(2, 10, 0.1)
+    for order in range(4):
+        y = np.random.default_rng(order).permutation([1] * 3 + [0] * 7)
+        result = ckce_test(key, q, jnp.asarray(y), n_draws=999)
+        low, high = scipy.stats.binom.interval(0.9999, 999, exact)
+        assert (1 + low) / 1000 <= float(result.p_value) <= (1 + high) / 1000
 
 
 def test_limits_in_the_ridge():
