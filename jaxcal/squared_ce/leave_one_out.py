@@ -120,8 +120,7 @@ def compare_risks(
 
 
 def root(interval: Interval, most: float = np.inf) -> Interval:
-    """Return the interval of an error from the interval of the squared error: clip both ends to
-    [0, ``most``], then take square roots."""
+    """Return the root of the interval of a squared error, its ends clipped to [0, ``most``]."""
     low, high = (np.sqrt(np.clip(np.asarray(end), 0, most)) for end in interval[:2])
     return Interval(low, high, interval.level)  # pyright: ignore[reportArgumentType]
 
@@ -183,7 +182,8 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     n / 4 (at most 2048 / m) of: a constant, the probability q of the class, q at the temperatures
     1/4, 1/2, 2 and 4, the other probabilities, their products with q, and about
     :math:`n^{2/5} / 2` cosines of the rank of each probability. All functions together have at most
-    2^26 values at the n rows. Residuals that no combination of the functions fits are missed.
+    2^26 values at the n rows, or two per class. If that or m leaves a scalar problem fewer cosines,
+    p replaces the last. Residuals that no combination of the functions fits are missed.
     The interval consists of the errors that a test does not reject. Near zero the test is one-sided
     and rejects only large estimates; for large errors it has two equal tails. If fewer than about
     four outcomes are unexpected, such as wrong labels where p is 1, the test uses at least the
@@ -191,7 +191,7 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     were wider in 32 of 33 settings of `experiments/squared_ce_intervals`.
 
     Args:
-        problem: Predictions and outcomes from `reduce`, with 4 or more rows.
+        problem: Predictions and outcomes from `reduce`: at least 4 rows, at most 1024 classes.
         level: The interval has confidence 1 - ``level``.
 
     Returns:
@@ -215,11 +215,11 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     if problem.n < 4:
         raise ValueError(f"problem: wanted at least 4 rows, got {problem.n}")
     with jax.enable_x64(True):
-        inputs, residuals = (
-            np.asarray(part, np.float64) for part in (problem.inputs, problem.residuals)
-        )
+        inputs, residuals = np.asarray(problem.inputs, float), np.asarray(problem.residuals, float)
     if inputs.ndim == 3:  # a scalar problem per class
         inputs, residuals = inputs[..., 0].T, residuals[..., 0].T
+    if (m := inputs.shape[1]) > (limit := ALTOGETHER // 2):
+        raise ValueError(f'problem: wanted at most {limit} classes, got {m}: notion="top-label"?')
     scalar = problem.inputs.shape[-1] == 1
     if scalar:
         q = np.stack([_of_ranks(c, _functions(*inputs.shape)) for c in inputs.T], axis=1)
@@ -237,15 +237,18 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     return LeaveOneOut(squared, error, root(interval, most), q.shape[-1])
 
 
-def _functions(n: int, m: int) -> int:
-    k = min(int(n**POWER), MOST, ALTOGETHER // m, STORED // (n * m))
-    return max(k, 1)
+def _functions(n: int, m: int, most: int | None = None) -> int:
+    most = min(int(n**POWER), MOST) if most is None else most
+    return max(min(most, ALTOGETHER // m, max(STORED // (n * m), 2)), 1)  # a constant misses most
 
 
 def _of_ranks(confidences: Float[np.ndarray, " n"], k: int) -> Float[np.ndarray, "n k"]:
-    """Return k orthonormal cosines of the ranks of confidences; if these have fewer than k distinct
-    values, the remaining columns are 0."""
-    return _orthonormal(_cosines(confidences, np.arange(k)))
+    """Return k orthonormal cosines of the ranks of confidences, the last replaced by confidences if
+    limits lower k. If there are fewer than k distinct values, the remaining columns are 0."""
+    columns = _cosines(confidences, np.arange(k))
+    if 1 < k < min(int(confidences.size**POWER), MOST):
+        columns[:, -1] = confidences
+    return _orthonormal(columns)
 
 
 def _cosines(
@@ -261,10 +264,10 @@ def _of_vectors(p: Float[np.ndarray, "n m"]) -> Float[np.ndarray, "n m k"]:
     from scipy.special import softmax
 
     n, m = p.shape
-    most = max(min(n // 4, ALTOGETHER // m, STORED // (n * m)), 1)
+    most = _functions(n, m, n // 4)
     logs = np.log(np.maximum(p, 1e-300)).astype(float)
-    tempered = np.stack([softmax(power * logs, axis=1) for power in POWERS], axis=-1)
-    waves = np.arange(1, max(int(n**POWER) // 2, 2))
+    tempered = np.stack([softmax(power * logs, axis=1) for power in POWERS[:most]], axis=-1)
+    waves = np.arange(1, max(int(n**POWER) // 2, 2))[:most]
     cosines = [_cosines(c, waves) for c in p.T[: most + 1]]
     functions = []
     for j in range(m):

@@ -1,8 +1,11 @@
 """The squared error from every row: the fit without a row, the claimed noise, and the interval."""
 
+import sys
+
 import jax
 import numpy as np
 import pytest
+import scipy.special
 import scipy.stats
 
 from jaxcal import squared_ce
@@ -102,6 +105,28 @@ def test_there_are_never_too_many_functions_of_vectors(n, m):
     with jax.enable_x64(True):
         result = leave_one_out(squared_ce.reduce(p, np.arange(n) % m, "canonical"))
     assert 0 <= float(result.interval.low) <= float(result.interval.high) <= most
+
+
+@pytest.mark.parametrize("notion", ["canonical", "class-wise"])
+@pytest.mark.parametrize("limit", ["STORED", "ALTOGETHER"])
+def test_overconfidence_is_seen_where_memory_allows_few_functions(notion, limit, monkeypatch):
+    """The class means are right, so a constant shows nothing."""
+    rng = np.random.default_rng(0)
+    n, m = 400, 10
+    q = scipy.special.softmax(2 * rng.normal(size=(n, m)), axis=1)
+    p = q**3 / np.sum(q**3, axis=1, keepdims=True)
+    y = np.minimum(np.sum(q.cumsum(1) < rng.random((n, 1)), axis=1), m - 1)
+    with jax.enable_x64(True):
+        problem = squared_ce.reduce(p, y, notion)
+    module = sys.modules[_estimate.__module__]
+    monkeypatch.setattr(module, limit, n * m if limit == "STORED" else 2 * m)
+    result = leave_one_out(problem)
+    assert result.functions == 2
+    assert result.interval.low > 0.2
+    assert result.error > 0.8 * np.mean(np.sum((p - q) ** 2, axis=1)) ** 0.5
+    monkeypatch.setattr(module, "ALTOGETHER", 2 * m - 1)
+    with pytest.raises(ValueError, match='at most 9 classes, got 10: notion="top-label"'):
+        leave_one_out(problem)
 
 
 def test_class_wise_error_is_twice_the_binary_error():
