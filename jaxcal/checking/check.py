@@ -17,7 +17,7 @@ from jaxcal.nulls.contract import holm
 from jaxcal.read import checks
 from jaxcal.repairing import ProbabilityRepair, repair
 from jaxcal.repairing.certificate import NATS, gain_in_words
-from jaxcal.results import JudgedResult, Result, Sentences, in_words, recorded
+from jaxcal.results import JudgedResult, Result, Sentences, in_words, recorded, too_few_draws
 from jaxcal.results.report import image, page, shown
 from jaxcal.squared_ce.pipeline import Report
 from jaxcal.typing import ArrayLike, Contents, Figure, Key, KeyLike, PredictionsLike
@@ -81,16 +81,19 @@ class CheckReport(JudgedResult):
         return _page(self)
 
     def _no_verdict(self) -> Sentences:
-        """Return why tests have no verdict; these reasons count only if no other test rejects."""
-        told = [np.asarray(_reason(test)) == "" for test in self.tests]
+        """Return why tests have no verdict, by themselves or by Holm's correction with so few
+        draws; these reasons count only if no other test rejects."""
+        whys = [np.asarray(_reason(test)) for test in self.tests]
         adjusted = np.asarray(self.p_adjusted)
         decided = np.zeros(self.batch_shape, bool)
-        for place, clear in enumerate(told):
-            decided |= clear & (adjusted[..., place] <= self.level)
+        for place, why in enumerate(whys):
+            decided |= (why == "") & (adjusted[..., place] <= self.level)
+        few = [too_few_draws(test, len(whys)) for test in self.tests]
+        whys = [np.where(why == "", text, why) for why, text in zip(whys, few, strict=True)]
         return [
-            (f"{name}: {text}", ~decided & (np.asarray(_reason(test)) == text))
-            for name, test in zip(self.names, self.tests, strict=True)
-            for text in np.unique(_reason(test))
+            (f"{name}: {text}", ~decided & (why == text))
+            for name, why in zip(self.names, whys, strict=True)
+            for text in np.unique(why)
             if text
         ]
 

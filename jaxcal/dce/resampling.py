@@ -27,7 +27,7 @@ from jaxcal.dce.smooth import decaying_sums
 from jaxcal.nulls.contract import p_value
 from jaxcal.numerics import at_least, group_sums, largest, smallest
 from jaxcal.read import checks
-from jaxcal.results import Sentences, too_few
+from jaxcal.results import Sentences, too_few_draws
 from jaxcal.typing import Key, Scalar, Vector
 
 Null = Literal["redraw", "signs"]
@@ -165,9 +165,10 @@ def least_p_value(data: Ordered, statistic: Any, null: Null) -> Scalar:
 
 def no_verdict(result: Any) -> Sentences:
     """Return pairs (reason for no verdict, whether it applies). ``result`` must have attributes
-    p_value, statistic, null_samples, least_p_value, null and level."""
-    is_nan, draws = np.isnan(np.asarray(result.p_value)), result.null_samples.shape[-1]
-    few = too_few(result.null, lambda _: 1 / (1 + draws), 0, result.level)
+    p_value, adjusted, statistic, null_samples, least_p_value, null and level."""
+    is_nan = np.isnan(np.asarray(result.p_value))
+    tests = (np.shape(result.adjusted) or (1,))[-1]  # classes that share the level
+    few = too_few_draws(result, tests)
     least = 0 if result.least_p_value is None else np.asarray(result.least_p_value)
     return [
         (
@@ -180,7 +181,7 @@ def no_verdict(result: Any) -> Sentences:
         (
             "no labels of so few observations could be rejected: the least p-value that any could "
             "have is above the level [too-few-observations]",
-            (least > result.level) & (np.asarray(result.p_value) > result.level),
+            (tests * least > result.level) & (np.asarray(result.p_value) > result.level),
         ),
     ]
 

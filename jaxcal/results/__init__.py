@@ -13,7 +13,7 @@ from jaxcal.results.parts import (
     plain,
     tells,
 )
-from jaxcal.results.report import confidence, count_verdicts, in_words, too_few
+from jaxcal.results.report import confidence, count_verdicts, in_words, too_few, too_few_draws
 from jaxcal.results.result import JudgedResult, Result, Sentences, TestResult, load
 from jaxcal.results.saved import recorded, replacing, rows_in_one_order
 
@@ -43,5 +43,6 @@ __all__ = [
     "sentences",
     "tells",
     "too_few",
+    "too_few_draws",
 ]
 __dir__ = __all__.copy  # completion shows the public names

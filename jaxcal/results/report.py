@@ -3,6 +3,7 @@
 import base64
 import html
 import io
+import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -32,21 +33,32 @@ def confidence(level: float) -> str:
     return f"{100 * (1 - level):g} %"
 
 
-def too_few(null: str, least_p_value: Callable[[int], float], n: int, level: float) -> str:
-    """Return why no p-value for n observations can be <= ``level``; "" if one can be. ``null`` is
-    the name of the null, and ``least_p_value(n)`` its smallest p-value for n observations."""
+def too_few(
+    null: str, least_p_value: Callable[[int], float], n: int, level: float, tests: int = 1
+) -> str:
+    """Return why no p-value for n observations, times the number of ``tests`` that share the level
+    (Holm, Bonferroni), can be <= ``level``; "" if one can be. ``null`` is the name of the null, and
+    ``least_p_value(n)`` its smallest p-value for n observations."""
     least = least_p_value(n)
-    if least <= level:
+    if tests * least <= level:
         return ""
-    if least_p_value(ENDLESS) > level:
+    whose = f"{level:g}" + f" of {tests} tests together" * (tests > 1)
+    if tests * least_p_value(ENDLESS) > level:
         return (
-            f"too few draws for the level {level:g}: the null {null} gives no p-value below "
-            f"{least:.3g} with them [too-few-draws]"
+            f"too few draws for the level {whose}: the null {null} gives no p-value below "
+            f"{least:.3g} with them, {math.ceil(tests / level) - 1} would do [too-few-draws]"
         )
     return (
-        f"too few observations for the level {level:g}: with n = {n} the null {null} gives no "
+        f"too few observations for the level {whose}: with n = {n} the null {null} gives no "
         f"p-value below {least:.3g} (is the array transposed?) [too-few-observations]"
     )
+
+
+def too_few_draws(result: Any, tests: int) -> str:
+    """Return `too_few` for the null draws of a result, one of ``tests``; "" without draws."""
+    (draws,) = np.shape(getattr(result, "null_samples", ()))[-1:]
+    least = 1 / (1 + draws) if draws else 0.0
+    return too_few(getattr(result, "null", "of signs"), lambda _: least, 0, result.level, tests)
 
 
 def in_words(result: Any) -> str:

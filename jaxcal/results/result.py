@@ -308,13 +308,17 @@ class TestResult(JudgedResult):
         notes = notes | {"overflow": finite & lost & ~silent, "one-observation-decides": share}
         return cls(notes=notes, **fields)
 
-    def at_level(self, level: float, least_p_value: Callable[[int], float]) -> "TestResult":
+    def at_level(
+        self, level: float, least_p_value: Callable[[int], float], tests: int = 1
+    ) -> "TestResult":
         """Return the result with this ``level``. Its confidence limits keep the original level.
 
-        ``least_p_value`` maps n to the smallest p-value of the null for n observations.
+        ``least_p_value`` maps n to the smallest p-value of the null for n observations; ``tests``
+        is the number of tests that share the level.
         """
         n = self.contributions.shape[-1]
-        return replace(self, level=level, too_few=too_few(self.null, least_p_value, n, level))
+        few = too_few(self.null, least_p_value, n, level, tests)
+        return replace(self, level=level, too_few=few)
 
     def _no_verdict(self) -> Sentences:
         return no_verdict(self)

@@ -54,10 +54,11 @@ class PosteriorRanking(eqx.Module):
 
     @property
     def verdict(self) -> np.ndarray:
-        """ "rejected", "not rejected" or (for NaN) "cannot tell", [M], from `p_adjusted`."""
+        """ "rejected" or "not rejected", [M], from `p_adjusted`; "cannot tell" where this is NaN or
+        ``tests.reason`` says why, such as too few draws of the null for so many models."""
         p = np.asarray(self.p_adjusted)
         said = np.where(p <= self.tests.level, "rejected", "not rejected")
-        return np.where(np.isnan(p), "cannot tell", said)
+        return np.where(np.isnan(p) | (self.tests.reason != ""), "cannot tell", said)
 
     def __repr__(self) -> str:
         if isinstance(self.tests.p_value, Tracer):
@@ -181,10 +182,13 @@ def _tests(
     level: float,
 ) -> TestResult:
     arrays, rest = eqx.partition(models, eqx.is_array)
+    count = jax.tree.leaves(arrays)[0].shape[0]
 
     def test(one: PyTree) -> TestResult:
         predictions = JaxPosterior(eqx.combine(one, rest)).predictions(xs)
         at = score(predictions if space is None else over_free(predictions, space), thetas)
-        return goodness_of_fit.kcsd_test(key, Scores(at), thetas, features, null=null, level=level)
+        options = {"null": null, "level": level}
+        result = goodness_of_fit.kcsd_test(key, Scores(at), thetas, features, **options)
+        return result.at_level(level, null.least_p_value, tests=count)
 
     return jax.lax.map(test, arrays, batch_size=TOGETHER)

@@ -211,6 +211,17 @@ def test_the_verdict_is_over_all_tests(checked, ps, verdict, overall):
     assert "verdict" in str(report)
 
 
+def test_tests_that_cannot_reject_together_give_no_verdict(checked):
+    """Each of two rejects by itself with 500 draws, at levels from 1/501 to 2/501."""
+    single = replace(checked.tests[0], p_value=jnp.asarray(1 / 501), level=0.003)
+    report = replace(variant(checked, single, single), level=0.003)
+    assert (single.verdict, report.verdict) == ("rejected", "cannot tell")
+    assert "with them, 666 would do [too-few-draws]" in report.reason
+    clear = replace(single, p_value=jnp.asarray(1e-4), null_samples=jnp.zeros(0))
+    assert replace(variant(checked, single, clear), level=0.003).verdict == "rejected"
+    assert replace(variant(checked, single), level=0.003).verdict == "rejected"
+
+
 def test_a_batch_of_checks_has_a_verdict_each():
     def one(key):
         return jaxcal.check(key, jnp.asarray(P), jnp.asarray(LABELS))

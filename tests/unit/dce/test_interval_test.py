@@ -138,3 +138,17 @@ def test_small_groups_have_the_null_draws_of_their_labels(null):
     grouped = dce.distance_from_calibration(0, v, ones, counts=counts, **options)
     each = dce.distance_from_calibration(1, np.repeat(v, counts), np.concatenate(labels), **options)
     assert scipy.stats.ks_2samp(grouped.null_samples, each.null_samples)[1] > 1e-4
+
+
+def test_more_classes_than_draws_allow_give_no_verdict():
+    """m classes by Holm's method: the smallest p-value is m / (1 + draws)."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(300, 6)) * 2
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    sure = np.asarray(jax.nn.softmax(3 * logits))
+    test = partial(dce.distance_from_calibration, 0, sure, labels, notion="class-wise")
+    few, enough = test(n_draws=118), test(n_draws=119)
+    assert set(few.verdict) == {"cannot tell"}
+    assert set(enough.verdict) == {"rejected"}
+    (reason,) = set(few.reason)
+    assert "with them, 119 would do [too-few-draws]" in reason
