@@ -193,6 +193,12 @@ class JudgedResult(Result):
         verdicts = np.where(np.asarray(self.reason) == "", decided, "cannot tell")
         return verdicts if p.ndim else str(verdicts)
 
+    @property
+    def p_counted(self) -> Array:
+        """The p-value as tests that decide together count it: 1 if there is a `reason`."""
+        nothing = jnp.asarray(np.asarray(self.reason) != "")
+        return jnp.where(nothing, 1, jnp.asarray(self._decides))
+
     def _no_verdict(self) -> Sentences:
         raise NotImplementedError("a judged result says when it has no verdict")
 

@@ -51,8 +51,9 @@ class DiscreteParameter(Result):
 
     @property
     def p_value(self) -> Scalar:
-        """Combined p-value of the three tests (Bonferroni), []."""
-        each = jnp.stack([self.calibrated.p_value, self.p_along, self.p_excluded])
+        """Combined p-value of the three tests (Bonferroni), []; of ``calibrated`` 1 counts if it
+        has a reason. Outside of jit only."""
+        each = jnp.stack([self.calibrated.p_counted, self.p_along, self.p_excluded])
         return jnp.minimum(1.0, len(each) * jnp.min(each, axis=0))
 
     def findings(self, level: float) -> list[str]:

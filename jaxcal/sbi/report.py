@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxcal.coverage import Coverage
-from jaxcal.results import JudgedResult, Result, Sentences, TestResult, tells
+from jaxcal.results import JudgedResult, Result, Sentences, TestResult, tells, too_few_draws
 from jaxcal.results.notes import codes
 from jaxcal.results.report import about_coordinates
 from jaxcal.sbi.diagnosis import Diagnosis
@@ -157,18 +157,18 @@ class PosteriorReport(JudgedResult):
     def p_values(self) -> Contents:
         """Return a dict of the p-values that determine the verdict, by name of the test: "moments"
         (or "scores"), "given x", "witnesses"; and if such tests were run, "candidates", "ranks",
-        "coverage", "discrete". Values are arrays []."""
-        named = {"moments" if self._of_densities else "scores": self.calibration.p_value}
+        "coverage", "discrete". Values are arrays []; 1 for a test that has a reason."""
+        named = {"moments" if self._of_densities else "scores": self.calibration.test.p_counted}
         if self.ranks is not None:
             if self.ranks.exchangeability is not None:
-                named["candidates"] = self.ranks.exchangeability.p_value
+                named["candidates"] = self.ranks.exchangeability.p_counted
             named["ranks"] = self.ranks.uniformity
         if self.coverage is not None:
             named["coverage"] = self.coverage.p_uniform
-        witnesses, given_x = jnp.asarray(least_p_value(self.diagnosis())), self.conditional.p_value
+        witnesses = jnp.asarray(least_p_value(self.diagnosis()))
+        given_x = self.conditional.test.p_counted
         if self.ranks is not None and self.ranks.moments is not None:  # of draws, with x as inputs
-            both = jnp.stack([given_x, self.ranks.moments.p_value])
-            given_x = jnp.minimum(1.0, 2 * jnp.nanmin(both, axis=0))
+            given_x = jnp.minimum(1.0, 2 * jnp.minimum(given_x, self.ranks.moments.p_counted))
         named |= {"given x": given_x, "witnesses": witnesses}
         if self.discrete:
             p = jnp.stack([parameter.p_value for parameter in self.discrete])
@@ -323,13 +323,15 @@ class PosteriorReport(JudgedResult):
         return sum(int(notes[code]) for code in codes) if self._of_densities else 0
 
     def _reasons(self) -> list[str]:
-        """Return a reason for each test with the verdict "cannot tell"; [] if there is none."""
-        judged: list[Any] = [self.calibration.test, self.conditional.test]
-        if self.ranks is not None and self.ranks.exchangeability is not None:
-            judged.append(self.ranks.exchangeability)
-        why = {each.reason: None for each in judged if each.verdict == "cannot tell"}
+        """Return the reason of each test that gives no verdict; [] if there is none."""
+        p, asked = self.p_values(), (self.calibration.test, self.conditional.test)
+        ranked = () if self.ranks is None else (self.ranks.exchangeability, self.ranks.moments)
+        others = [one for one in ranked if one is not None]
+        others += [parameter.calibrated for parameter in self.discrete]
+        whys = [test.reason or too_few_draws(test, len(p)) for test in asked]
+        why = {text: None for text in (*whys, *(one.reason for one in others)) if text}
         for name in ("coverage", "ranks"):
-            if np.isnan(float(self.p_values().get(name, 0.0))) and not (why and name == "ranks"):
+            if np.isnan(float(p.get(name, 0.0))) and not (why and name == "ranks"):
                 why[f"the p-value of the {name} is not a number"] = None
         return list(why)
 

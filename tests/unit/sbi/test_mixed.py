@@ -77,6 +77,17 @@ def test_a_right_posterior_passes_and_shows_discrete_parameters(pairs):
     assert float(report.p_values()["discrete"]) == pytest.approx(float(k.p_value))
 
 
+def test_probabilities_without_a_verdict_reject_nothing(pairs):
+    report = checked(log_prob, pairs)
+    lost = eqx.tree_at(lambda e: e.discrete[0].calibrated.p_value, report, jnp.asarray(1e-3))
+    assert lost.verdict == "rejected"
+    note = "nonfinite-targets"
+    lost = eqx.tree_at(lambda e: e.discrete[0].calibrated.notes[note], lost, jnp.asarray(1))
+    assert lost.conclusion == f"cannot tell: {lost.discrete[0].calibrated.reason}"
+    along = eqx.tree_at(lambda e: e.discrete[0].p_along, lost, jnp.asarray(1e-4))
+    assert along.verdict == "rejected"
+
+
 @pytest.mark.slow
 def test_only_wrong_probabilities_are_rejected_and_named(pairs):
     by_weight = checked(Claims(weights=(0.2, 0.3, 0.5)), pairs)

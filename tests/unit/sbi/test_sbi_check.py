@@ -251,6 +251,22 @@ def test_a_report_says_where_to_look_without_findings(right):
     assert "nothing that can be named" in repr(right)
 
 
+def test_a_test_without_a_verdict_rejects_nothing(right):
+    """A p-value beside a reason counts as 1; another test still rejects by itself."""
+    lost = eqx.tree_at(lambda e: e.calibration.test.p_value, right, jnp.asarray(1e-3))
+    place = "nonfinite-targets"
+    lost = eqx.tree_at(lambda e: e.calibration.test.notes[place], lost, jnp.asarray(1))
+    assert lost.conclusion == f"cannot tell: {lost.calibration.test.reason}"
+    assert float(lost.p_values()["moments"]) == 1
+    assert lost.findings() == []
+    both = eqx.tree_at(lambda e: e.conditional.test.p_value, lost, jnp.asarray(1e-3))
+    assert both.verdict == "rejected"
+    assert both.conclusion.startswith("no evidence of miscalibration, but not the posterior")
+    # with five p-values, 1/501 is above each test's share of a level below 5/501
+    strict = replace(right.calibration, test=replace(right.calibration.test, level=0.009))
+    assert "of 5 tests together" in replace(right, calibration=strict).reason
+
+
 def test_coverage_reaches_the_verdict(right):
     from jaxcal.coverage import Coverage
 
