@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
