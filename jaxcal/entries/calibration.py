@@ -86,7 +86,7 @@ def calibration_test(
             trained on other observations. NaN counts as the smallest value. Functions are compared
             by identity, so every new lambda causes a new compilation.
         null: `jaxcal.nulls.HadamardWild` or `Wild`, or `DependentWild` for observations in
-            temporal order.
+            temporal order, whose dependence the table allows for, too.
         level: Probability of rejecting calibrated predictions; it determines ``result.verdict``.
 
     Returns:
@@ -326,7 +326,7 @@ def _one(
         contributions=outcome.contributions[0],
         coordinates=None,
         parts=parts,
-        table=_table(fit, frame, inputs, level, _n_draws(predictions)),
+        table=_table(fit, frame, inputs, level, _n_draws(predictions), null),
         ranks=jnp.where(fit.kept[:, None], fit.seen.ranks.shown, jnp.nan),
         steps=_steps(fit, frame, parts.names),
         test="calibration test",
@@ -375,7 +375,7 @@ def about_data(predictions: Predictions, targets: Array, inputs: Points | None) 
 
 
 def _table(
-    fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, m: int | None
+    fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, m: int | None, null: Null
 ) -> Table | None:
     """Return the table, with empty names; None below `LEAST_ROWS` observations. ``m``: number of
     draws of each prediction among which targets are ranked, None for weighted points."""
@@ -384,8 +384,8 @@ def _table(
         return None
     scores = ranks.normal, normal(ranks.resolved)
     along = frame.along(fit.seen, inputs)
-    unnamed = ("",) * scores[0].shape[1], ("",) * (1 + len(along))
-    plain = table(*scores, along, fit.kept, level, *unnamed, ranks.expected)
+    rest = ("",) * scores[0].shape[1], ("",) * (1 + len(along)), ranks.expected
+    plain = table(*scores, along, fit.kept, level, *rest, isinstance(null, DependentWild))
     return plain if m is None else sharpened(plain, ranks.even(m), m)
 
 

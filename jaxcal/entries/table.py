@@ -27,6 +27,7 @@ from jaxtyping import Array, Bool, Float
 from jaxcal.entries.landed import N_POINTS
 from jaxcal.moments.attribution import student_p_value, student_quantile
 from jaxcal.nulls.contract import holm
+from jaxcal.nulls.resampling import Dependence, dependence
 from jaxcal.numerics import at_least
 from jaxcal.results import Table
 from jaxcal.typing import Scalar
@@ -41,6 +42,7 @@ def table(
     names: tuple[str, ...],
     columns: tuple[str, ...],
     expected: Float[Array, "n 2 q"],
+    in_order: bool = False,
 ) -> Table:
     """Return the table of shifts, spreads, correlations and tails of d coordinates, with p-values.
 
@@ -50,14 +52,16 @@ def table(
 
     ``expected`` is `Ranked.expected`. Standard errors of slopes are the larger of the usual one and
     one robust to heteroscedasticity. Each p-value is the larger of those from ``normal`` and from
-    ``resolved`` scores (`Ranked`).
+    ``resolved`` scores (`Ranked`). If ``in_order``, rows are a time series, and standard errors and
+    degrees of freedom allow for its dependence as in `jaxcal.moments.attribution.means`.
     """
     scores = jnp.stack([normal, resolved])
-    of_rows = jax.vmap(lambda normal: _of_rows(normal, features, kept))
-    effects, errors, standard = of_rows(scores)
-    shapes = jax.vmap(lambda z, rho: _shapes(z, rho, kept))(standard, jnp.swapaxes(expected, 0, 1))
+    of_rows = jax.vmap(lambda normal: _of_rows(normal, features, kept, in_order))
+    *cells, standard = of_rows(scores)
+    of_pairs = jax.vmap(lambda z, rho: _shapes(z, rho, kept, in_order))
+    shapes = of_pairs(standard, jnp.swapaxes(expected, 0, 1))
     count = jnp.sum(kept).astype(normal.dtype)
-    return with_limits(effects, errors, count, level, row_names(names), columns, shapes)
+    return with_limits(*cells, count, level, row_names(names), columns, shapes)
 
 
 LEAST_RISE = 1e-3  # least slope of log spreads of scores against those of targets
@@ -66,15 +70,17 @@ SMALL = 3.0  # limits of correlations widen by the share SMALL / m; measured for
 
 class Shapes(NamedTuple):
     """Comparison of predicted and actual correlations of q pairs, then of tails of d coordinates:
-    ``effect`` [q + d], its standard ``error``, and test statistic ``ratio`` (nearly Student t)."""
+    ``effect`` [q + d], its standard ``error``, test statistic ``ratio`` (nearly Student t), and in
+    ``serial`` the `Dependence` of a time series, not in ``error``; None for independent rows."""
 
     effect: Array
     error: Array
     ratio: Array
+    serial: Dependence | None
 
 
 def _shapes(
-    z: Float[Array, "n d"], expected: Float[Array, "n q"], kept: Bool[Array, " n"]
+    z: Float[Array, "n d"], expected: Float[Array, "n q"], kept: Bool[Array, " n"], in_order: bool
 ) -> Shapes:
     """Return `Shapes` from scores ``z`` of mean 0 and variance 1. For each of q pairs (j, k) of
     coordinates, ``expected`` holds the mean of z_j z_k under the prediction."""
@@ -92,14 +98,19 @@ def _shapes(
     # error for normal scores; the fourth power has next to no skewness
     of_tails = (relative**4 - 1) / 4 / jnp.sqrt((math.pi / 2 - 1.5) / count)
     effect = jnp.concatenate([of_pairs, jnp.log(relative)])
-    return Shapes(effect, error, jnp.concatenate([of_pairs / error[: len(j)], of_tails]))
+    ratio = jnp.concatenate([of_pairs / error[: len(j)], of_tails])
+    return Shapes(effect, error, ratio, dependence(gaps) if in_order else None)
 
 
 def _of_rows(
-    normal: Float[Array, "n d"], features: Float[Array, "f n d"], kept: Bool[Array, " n"]
-) -> tuple[Float[Array, "r c"], Float[Array, "r c"], Float[Array, "n d"]]:
-    """Return the effects [2 d, 1 + f], their standard errors, and residuals [n, d]. Effects have d
-    rows of shifts, then d of spreads; column 0 holds averages, the others slopes along features.
+    normal: Float[Array, "n d"],
+    features: Float[Array, "f n d"],
+    kept: Bool[Array, " n"],
+    in_order: bool,
+) -> tuple[Float[Array, "r c"], Float[Array, "r c"], Dependence | None, Float[Array, "n d"]]:
+    """Return the effects [2 d, 1 + f], their standard errors for independent rows, the `Dependence`
+    of each effect if rows are ``in_order``, else None, and residuals [n, d]. Effects have d rows of
+    shifts, then d of spreads; column 0 holds averages, the others slopes along features.
     Residuals are scores minus their trends along features, scaled to mean 0 and variance 1."""
     weight = kept[:, None].astype(normal.dtype)
     count = jnp.sum(weight)
@@ -122,26 +133,31 @@ def _of_rows(
     its_error = jnp.stack([jnp.sqrt(jnp.sum(errors**2, axis=0) / (count - 1) / count), about])
     moments = jnp.stack([errors, relative])
 
-    def trends(f: Array) -> tuple[Array, Array]:
+    def serial(terms: Array) -> Dependence | None:
+        return jax.vmap(dependence)(terms) if in_order else None
+
+    def trends(f: Array) -> tuple[Array, Array, Dependence | None]:
         size = jnp.sum(f**2, axis=0)
         safe = jnp.where(size > 0, size, jnp.nan)[None]
         slope = jnp.sum(f[None] * moments, axis=1) / safe
         remainder = moments - f[None] * slope[:, None]
         plain = jnp.sum(remainder**2, axis=1) * safe / count
         varying = jnp.sum((f[None] * remainder) ** 2, axis=1)
-        return -slope, jnp.sqrt(at_least(varying, plain) * count / (count - 2)) / safe
+        error = jnp.sqrt(at_least(varying, plain) * count / (count - 2)) / safe
+        return -slope, error, serial(f[None] * remainder)
 
-    slopes, slope_errors = jax.lax.map(trends, features)
-    effect, error = (
-        jnp.concatenate([first[None], others]).reshape(len(features) + 1, -1).T
-        for first, others in ((everywhere, slopes), (its_error, slope_errors))
+    cells = jax.tree.map(
+        lambda first, others: jnp.concatenate([first[None], others]).reshape(1 + len(others), -1).T,
+        (everywhere, its_error, serial(moments)),
+        jax.lax.map(trends, features),
     )
-    return effect, error, explained / jnp.sqrt(square)[None]
+    return *cells, explained / jnp.sqrt(square)[None]
 
 
 def with_limits(
     effects: Float[Array, "2 r c"],
     errors: Float[Array, "2 r c"],
+    serial: Dependence | None,
     count: Scalar,
     level: Scalar | float,
     rows: tuple[str, ...],
@@ -150,17 +166,20 @@ def with_limits(
 ) -> Table:
     """Return the `Table` of effects from ``count`` observations, with limits and p-values. On the
     leading axis, index 0 is for normal scores of ranks, and index 1 for those of `Ranked.resolved`.
-    Effects and limits are those of index 0; each p-value is the larger of the two. ``shapes`` adds
-    rows with values in column 0."""
-    degrees = count - 2
-    (_, r, c), limited = effects.shape, [part.reshape(2, -1) for part in (effects, errors)]
-    tested = limited
+    Effects and limits are those of index 0; each p-value is the larger of the two. ``errors`` are
+    those of independent rows, and ``serial`` is the `Dependence` of each effect in a time series,
+    else None. ``shapes`` adds rows with values in column 0."""
+    _, r, c = effects.shape
+    limited = tested = jax.tree.map(lambda part: part.reshape(2, -1), (effects, errors, serial))
     if shapes is not None:
-        ratios = shapes.ratio, jnp.ones_like(shapes.ratio)
-        tested = [jnp.concatenate(parts, 1) for parts in zip(limited, ratios, strict=True)]
-        limited = [jnp.concatenate(parts, 1) for parts in zip(limited, shapes[:2], strict=True)]
-    p = jnp.max(student_p_value(tested[0], tested[1], degrees), axis=0)
-    effect, error = (part[0] for part in limited)
+        ratios = shapes.ratio, jnp.ones_like(shapes.ratio), shapes.serial
+        parts = shapes.effect, shapes.error, shapes.serial
+        tested, limited = (
+            jax.tree.map(lambda a, b: jnp.concatenate([a, b], 1), limited, further)
+            for further in (ratios, parts)
+        )
+    p = jnp.max(student_p_value(*_in_order(count, *tested)), axis=0)
+    effect, error, degrees = _in_order(count, *jax.tree.map(lambda part: part[0], limited))
     there = jnp.isfinite(effect) & jnp.isfinite(error)
     adjusted = jnp.where(there, holm(jnp.where(there, p, 1)), jnp.nan)
     reach = student_quantile(1 - level / 2, degrees) * error
@@ -171,6 +190,15 @@ def with_limits(
 
     of_cells = map(by_row, (effect, effect - reach, effect + reach, p, adjusted))
     return Table(rows, columns, *of_cells)
+
+
+def _in_order(
+    count: Scalar, effect: Array, error: Array, serial: Dependence | None
+) -> tuple[Array, Array, Array]:
+    """Return effects, standard errors and degrees of freedom that allow for dependence."""
+    if serial is None:
+        return effect, error, count - 2
+    return effect, error * jnp.sqrt(serial.inflation), serial.degrees(count)
 
 
 def row_names(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -284,7 +312,7 @@ def summed_table(
     each = np.stack([_of_sums(*of) for of in of_scores])  # [2 d, effects and errors, 2, 1 + f]
     both = each.reshape(2, d, 2, 2, 1 + f).transpose(2, 0, 3, 1, 4).reshape(2, 2, 2 * d, 1 + f)
     effects, errors, count = (jnp.asarray(part) for part in (*both, cubes[0, 0, 0, 0, 0]))
-    return with_limits(effects, errors, count, level, row_names(names)[: 2 * d], columns)
+    return with_limits(effects, errors, None, count, level, row_names(names)[: 2 * d], columns)
 
 
 def _of_sums(

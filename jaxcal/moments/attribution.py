@@ -101,11 +101,11 @@ def means(
     dependence raises the error rate above ``level`` (`experiments/dependence`).
     """
     n, q = values.shape
-    count = blocks = jnp.full(q, float(n), values.dtype)
+    count = jnp.full(q, float(n), values.dtype)
+    degrees = at_least(count - 1, 1.0)
     if series:
-        block, inflation = dependence(values)
-        count, blocks = n / inflation, n / at_least(2 * block, 1.0)
-    degrees = at_least(blocks - 1, 1.0)
+        found = dependence(values)
+        count, degrees = n / found.inflation, found.degrees(n)
     estimate = jnp.mean(values, axis=0)
     error = jnp.std(values, axis=0, ddof=1) / jnp.sqrt(count)
     p = student_p_value(estimate, error, degrees)

@@ -20,7 +20,7 @@ from jaxcal.engine.signs import HadamardSigns, independent_signs
 from jaxcal.nulls.contract import Needs, Outcome, Sums, p_value
 from jaxcal.numerics import at_least, at_most
 from jaxcal.read import convert
-from jaxcal.typing import Features, Key
+from jaxcal.typing import Features, Key, Scalar
 
 
 def _draws(value: object) -> int:
@@ -225,8 +225,12 @@ class Dependence(NamedTuple):
     to min(3 sqrt(n), n / 3). ``inflation`` [q] >= 1: long-run variance over variance; n
     observations carry as much information as n / inflation independent ones."""
 
-    block: Float[Array, " q"]
-    inflation: Float[Array, " q"]
+    block: Float[Array, "*q"]
+    inflation: Float[Array, "*q"]
+
+    def degrees(self, n: Scalar | int) -> Float[Array, "*q"]:
+        """Return degrees of freedom, n / (2 block) - 1 and at least 1, of a variance of n terms."""
+        return at_least(n / at_least(2 * self.block, 1.0) - 1, 1.0)
 
 
 def series_of(features: Any) -> Float[Array, "n q"]:
