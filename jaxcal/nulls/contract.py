@@ -62,6 +62,7 @@ class Outcome(NamedTuple):
         samples: Draws of the statistic under calibration, [r, b]; b = 0 for a formula.
         contributions: Contributions of the observations, [r, n]; they sum to ``estimate``.
         standard_error: Standard errors of ``estimate``, [r]; valid for clear miscalibration only.
+            Those of `Sums` are for independent observations.
         stretches: Estimated number of independent blocks of a series, []; None for other nulls.
         p_error: Error bounds of p-values that are approximations, [r]; None for other nulls.
     """
@@ -148,8 +149,8 @@ class Sums(NamedTuple):
     def standard_error(self) -> Float[Array, " r"]:
         """Standard error of `unbiased`, [r], valid only for a clearly miscalibrated model.
 
-        It is computed from the spread of block means or, for all pairs, of E[h | observation]. NaN
-        for a single block of fewer than n observations.
+        It is computed from the spread of block means or, for all pairs, of E[h | observation], for
+        independent observations. NaN for a single block of fewer than n observations.
         """
         if self.blocks > 1:
             return jnp.std(self.means, axis=1, ddof=1) / self.blocks**0.5

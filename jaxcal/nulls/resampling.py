@@ -150,7 +150,8 @@ class DependentWild(eqx.Module):
     the rejection rate is .08 to .10. ``warnings()`` reports fewer than ten independent blocks, for
     which power is low. Signs do not account for seasons: for errors that depend on the previous
     season the rejection rate is .2 to .4. If a season is detected, the verdict names it: "cannot
-    tell: season of 24".
+    tell: season of 24". The standard error of the estimate is multiplied by the square root of the
+    `Dependence.inflation` of the contributions.
 
     Args:
         n_draws: Number of draws.
@@ -191,7 +192,9 @@ class DependentWild(eqx.Module):
     def outcome(self, sums: Sums) -> Outcome:
         flips = jnp.sum(sums.weights[1:] != sums.weights[:-1]) / self.n_draws
         compared = sums.compared(sums.unbiased, sums.forms / ordered_pairs(sums.n))
-        return compared._replace(stretches=2 * flips)
+        inflation = dependence(sums.contributions.T).inflation
+        error = compared.standard_error * jnp.sqrt(inflation)
+        return compared._replace(stretches=2 * flips, standard_error=error)
 
     def least_p_value(self, n: int) -> float:
         """Return max(1 / (n_draws + 1), (1 - flip)^(n-1)), the second being the probability that no

@@ -8,6 +8,7 @@ import scipy.stats
 from jaxtyping import Float, Int
 from scipy.special import ndtri
 
+from jaxcal.nulls.resampling import dependence
 from jaxcal.plots.canvas import DARK, cells, dots, legend_above, quantile_bins, say
 from jaxcal.plots.results import _axes
 from jaxcal.read import checks
@@ -41,7 +42,7 @@ def where(
     """Draw the shift or the spread of one target coordinate along an input.
 
     Bins hold about equally many observations. Limits are simultaneous, of confidence 1 -
-    ``result.level``. Two inputs give a map, with frames around cells whose limits exclude 0.
+    ``result.level``, and allow for dependence if the null is `DependentWild`. Two inputs give a map, with frames around cells whose limits exclude 0.
     Effects are those of normal scores of ranks: for Gaussian predictions, errors in predicted
     deviations. Ranks among 97 points make large spreads look smaller. `jaxcal.results.Table`
     corrects this for draws, but this figure does not.
@@ -81,29 +82,40 @@ def where(
     if not np.any(kept):
         return say(ax, "ranks are not numbers:\nno verdict")
     z, values = z[kept], values[kept].reshape(np.sum(kept), -1)
-    groups = values.shape[1]
+    groups, in_order = values.shape[1], result.null == "DependentWild"
     if bins is None:
         bins = int(np.clip((len(z) / FEWEST) ** (1 / groups), 2, 10))
     bins = checks.integer(bins, "bins")
     if groups == 1:
-        return _along(ax, z, values[:, 0], effect, bins, str(label), result.level)
+        return _along(ax, z, values[:, 0], effect, bins, str(label), result.level, in_order)
     labels = (label, label) if isinstance(label, str) else tuple(map(str, label))
     if len(labels) != 2:
         raise ValueError(f"label: wanted a name, or one for each of two inputs, got {label!r}")
-    return _map(ax, z, values, effect, bins, labels, result.level)
+    return _map(ax, z, values, effect, bins, labels, result.level, in_order)
 
 
 def effects(
-    z: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int, effect: str, level: float
+    z: Float[np.ndarray, " n"],
+    group: Int[np.ndarray, " n"],
+    k: int,
+    effect: str,
+    level: float,
+    in_order: bool = False,
 ) -> Effects:
     """Return the `Effects` of normal scores z in k groups; NaN for fewer than `LEAST` of them.
-    Limits use Student's t (shift) or chi squared (spread) with Bonferroni's correction."""
+    Limits use Student's t (shift) or chi squared (spread) with Bonferroni's correction. If scores
+    are ``in_order``, n / inflation (`jaxcal.nulls.resampling.dependence`) replaces a number n."""
     number = np.bincount(group, minlength=k)
     enough = number >= LEAST
     count = np.where(enough, number, LEAST)
     mean = np.bincount(group, z, minlength=k) / count
     squares = np.bincount(group, (z - mean[group]) ** 2, minlength=k)
     deviation = np.sqrt(squares / (count - 1))
+    if in_order:
+        terms = z - mean[group] if effect == "shift" else (z - mean[group]) ** 2
+        terms = terms - (effect != "shift") * (squares / count)[group]
+        series = np.where(group[:, None] == np.arange(k), terms[:, None], 0)
+        count = np.maximum(count / dependence(series).inflation, 2)
     tail = level / max(1, np.sum(enough)) / 2
     if effect == "shift":
         middle = -mean
@@ -119,10 +131,17 @@ def effects(
 
 
 def _along(
-    ax: "Axes", z: np.ndarray, x: np.ndarray, effect: str, bins: int, label: str, level: float
+    ax: "Axes",
+    z: np.ndarray,
+    x: np.ndarray,
+    effect: str,
+    bins: int,
+    label: str,
+    level: float,
+    in_order: bool,
 ) -> "Axes":
     group, at, reach = quantile_bins(x, bins)
-    parts = effects(z, group, len(at), effect, level)
+    parts = effects(z, group, len(at), effect, level, in_order)
     ax.axhline(0, color=DARK, linewidth=0.8)
     label_of = f"about {len(z) // len(at)} observations, {confidence(level)} for all together"
     reaches = [parts.effect - parts.low, parts.high - parts.effect]
@@ -140,10 +159,11 @@ def _map(
     bins: int,
     labels: tuple[str, ...],
     level: float,
+    in_order: bool,
 ) -> "Axes":
     (first, *across), (second, *up) = (quantile_bins(x[:, k], bins) for k in (0, 1))
     columns, rows = len(across[0]), len(up[0])
-    parts = effects(z, second * columns + first, rows * columns, effect, level)
+    parts = effects(z, second * columns + first, rows * columns, effect, level, in_order)
     size = np.abs(parts.effect / (parts.high - parts.low)).reshape(rows, columns)
     effects_of = parts.effect.reshape(rows, columns)
     texts = np.where(np.isfinite(effects_of), np.vectorize("{:+.2f}".format)(effects_of), "")

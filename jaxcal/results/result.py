@@ -237,7 +237,7 @@ class TestResult(JudgedResult):
         estimate: Unbiased estimate of the squared discrepancy, []; may be negative.
         biased: The V-statistic, []; never negative, for positive definite kernels.
         standard_error: Standard error of the estimate for a clearly miscalibrated model, []; under
-            calibration use the p-value.
+            calibration use the p-value. `jaxcal.nulls.DependentWild` allows for dependence.
         statistic: The test statistic, [], which is compared with ``null_samples``.
         p_value: P-value, [].
         null_samples: Draws of the statistic under calibration, [b]; empty if a formula gives p.

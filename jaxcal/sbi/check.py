@@ -70,7 +70,8 @@ def check_posterior(
         n_draws: Number of draws made of each posterior, if it can be sampled without MCMC.
         chains: Proposal of candidates for a posterior that needs MCMC; None omits its ranks and
             coverage. A `jaxcal.candidates.Chains` without nodes gets draws of the prior as nodes.
-        null: Null distribution of the statistics.
+        null: Null distribution of the statistics; not `jaxcal.nulls.DependentWild`, because the
+            diagnosis, ranks and coverage assume independent pairs.
         level: Level of the verdict from all p-values; confidence limits are at 1 - level.
         coordinates: Whether `kcsd_test` gives a p-value for each parameter, at d times the cost;
             None: only for up to 2000 pairs. Ignored for posteriors with log densities.
@@ -110,6 +111,11 @@ def check_posterior(
         ['a is overconfident (too narrow) by itself', 'b is overconfident (too narrow) by itself']
     """
     key, level = checks.key(key), checks.level(level)
+    if isinstance(null, nulls.DependentWild):
+        raise ValueError(
+            "null: the diagnosis, ranks and coverage of a posterior take pairs as independent; for "
+            "pairs in temporal order, take calibration_test or, with scores, kccsd_test of the pairs"
+        )
     if coverage is not None and not isinstance(coverage, Coverage):
         raise TypeError(
             f"coverage: wanted a result of jaxcal.coverage.coverage, got {checks.say(coverage)}"

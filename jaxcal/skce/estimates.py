@@ -145,7 +145,8 @@ def skce_interval(result: TestResult | BlockEstimates, *, level: float = 0.05) -
 
     For the result of `skce_test` it is :math:`\hat{SKCE} \pm z\,2\sqrt{\hat\zeta_1 / n}`: z is
     the normal quantile of 1 - ``level`` / 2, and :math:`\zeta_1` the variance of E[h(X, X') | X],
-    with h the kernel of `skce`. For `BlockEstimates` the spread of the blocks is used instead.
+    with h the kernel of `skce`; `jaxcal.nulls.DependentWild` widens it for dependent observations.
+    For `BlockEstimates`, of independent observations, the spread of the blocks is used instead.
     Near calibration the limit is not normal: use the p-value. The lower end is not clipped at 0.
 
     Args:

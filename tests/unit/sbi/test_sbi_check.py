@@ -616,6 +616,11 @@ def test_scored_pairs_are_checked_as_they_are(pairs, options, message):
         sbi.check_posterior(KEY, scored, **options)
 
 
+def test_a_null_for_series_is_refused_since_other_parts_assume_independence(pairs):
+    with pytest.raises(ValueError, match="diagnosis, ranks and coverage .* as independent"):
+        sbi.check_posterior(KEY, log_prob, *pairs, prior=PRIOR, null=jaxcal.nulls.DependentWild())
+
+
 def test_a_clipped_density_is_suspected(pairs):
     scored = sbi.score_pairs(KEY, clipped_outside, *pairs, prior=PRIOR)
     assert any("scores are exactly 0 in every parameter" in text for text in scored.notes)
