@@ -42,10 +42,11 @@ def where(
     """Draw the shift or the spread of one target coordinate along an input.
 
     Bins hold about equally many observations. Limits are simultaneous, of confidence 1 -
-    ``result.level``, and allow for dependence if the null is `DependentWild`. Two inputs give a map, with frames around cells whose limits exclude 0.
-    Effects are those of normal scores of ranks: for Gaussian predictions, errors in predicted
-    deviations. Ranks among 97 points make large spreads look smaller. `jaxcal.results.Table`
-    corrects this for draws, but this figure does not.
+    ``result.level``, and allow for dependence after `jaxcal.nulls.DependentWild`. Two inputs give a
+    map, with frames around cells whose limits exclude 0. Effects are those of normal scores of
+    ranks: for Gaussian predictions, errors in predicted deviations. Ranks among 97 points make
+    large spreads look smaller. `jaxcal.results.Table` corrects this for draws, but this figure does
+    not.
 
     Args:
         result: Result of `jaxcal.calibration_test`.
@@ -104,27 +105,29 @@ def effects(
 ) -> Effects:
     """Return the `Effects` of normal scores z in k groups; NaN for fewer than `LEAST` of them.
     Limits use Student's t (shift) or chi squared (spread) with Bonferroni's correction. If scores
-    are ``in_order``, n / inflation (`jaxcal.nulls.resampling.dependence`) replaces a number n."""
+    are ``in_order``, errors and degrees of freedom allow for `jaxcal.nulls.resampling.dependence`."""
     number = np.bincount(group, minlength=k)
     enough = number >= LEAST
     count = np.where(enough, number, LEAST)
     mean = np.bincount(group, z, minlength=k) / count
     squares = np.bincount(group, (z - mean[group]) ** 2, minlength=k)
-    deviation = np.sqrt(squares / (count - 1))
+    degrees = count - 1
+    deviation = np.sqrt(squares / degrees)
     if in_order:
         terms = z - mean[group] if effect == "shift" else (z - mean[group]) ** 2
         terms = terms - (effect != "shift") * (squares / count)[group]
         series = np.where(group[:, None] == np.arange(k), terms[:, None], 0)
-        count = np.maximum(count / dependence(series).inflation, 2)
+        found = dependence(series)
+        degrees, count = np.asarray(found.degrees(count)), count / np.asarray(found.inflation)
     tail = level / max(1, np.sum(enough)) / 2
     if effect == "shift":
         middle = -mean
-        reach = scipy.stats.t.isf(tail, count - 1) * deviation / count**0.5
+        reach = scipy.stats.t.isf(tail, degrees) * deviation / count**0.5
         low, high = middle - reach, middle + reach
     else:
         with np.errstate(divide="ignore"):
             middle = -np.log(deviation)
-        ends = (scipy.stats.chi2.isf(q, count - 1) / (count - 1) for q in (1 - tail, tail))
+        ends = (scipy.stats.chi2.isf(q, degrees) / degrees for q in (1 - tail, tail))
         low, high = (middle + np.log(end) / 2 for end in ends)
     middle, low, high = (np.where(enough, part, np.nan) for part in (middle, low, high))
     return Effects(middle, low, high, number)

@@ -114,7 +114,7 @@ def check_posterior(
     if isinstance(null, nulls.DependentWild):
         raise ValueError(
             "null: the diagnosis, ranks and coverage of a posterior take pairs as independent; for "
-            "pairs in temporal order, take calibration_test or, with scores, kccsd_test of the pairs"
+            "pairs in temporal order, take calibration_test or, with scores, kccsd_test"
         )
     if coverage is not None and not isinstance(coverage, Coverage):
         raise TypeError(

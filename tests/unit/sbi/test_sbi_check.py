@@ -617,7 +617,7 @@ def test_scored_pairs_are_checked_as_they_are(pairs, options, message):
 
 
 def test_a_null_for_series_is_refused_since_other_parts_assume_independence(pairs):
-    with pytest.raises(ValueError, match="diagnosis, ranks and coverage .* as independent"):
+    with pytest.raises(ValueError, match=r"diagnosis, ranks and coverage .* as independent"):
         sbi.check_posterior(KEY, log_prob, *pairs, prior=PRIOR, null=jaxcal.nulls.DependentWild())
 
 
