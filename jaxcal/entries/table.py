@@ -57,11 +57,11 @@ def table(
     """
     scores = jnp.stack([normal, resolved])
     of_rows = jax.vmap(lambda normal: _of_rows(normal, features, kept, in_order))
-    *cells, standard = of_rows(scores)
+    effects, errors, serial, standard = of_rows(scores)
     of_pairs = jax.vmap(lambda z, rho: _shapes(z, rho, kept, in_order))
     shapes = of_pairs(standard, jnp.swapaxes(expected, 0, 1))
     count = jnp.sum(kept).astype(normal.dtype)
-    return with_limits(*cells, count, level, row_names(names), columns, shapes)
+    return with_limits(effects, errors, serial, count, level, row_names(names), columns, shapes)
 
 
 LEAST_RISE = 1e-3  # least slope of log spreads of scores against those of targets

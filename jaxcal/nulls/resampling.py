@@ -20,7 +20,7 @@ from jaxcal.engine.signs import HadamardSigns, independent_signs
 from jaxcal.nulls.contract import Needs, Outcome, Sums, p_value
 from jaxcal.numerics import at_least, at_most
 from jaxcal.read import convert
-from jaxcal.typing import Features, Key, Scalar
+from jaxcal.typing import Features, Key
 
 
 def _draws(value: object) -> int:
@@ -231,7 +231,7 @@ class Dependence(NamedTuple):
     block: Float[Array, "*q"]
     inflation: Float[Array, "*q"]
 
-    def degrees(self, n: Scalar | int) -> Float[Array, "*q"]:
+    def degrees(self, n: Array | int) -> Float[Array, "*q"]:
         """Return degrees of freedom, n / (2 block) - 1 and at least 1, of a variance of n terms."""
         return at_least(n / at_least(2 * self.block, 1.0) - 1, 1.0)
 

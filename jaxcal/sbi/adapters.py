@@ -219,10 +219,11 @@ def paired(
     if isinstance(thetas, Mapping):
         if variables is None:
             raise ValueError("thetas: got a dict, but the draws have no names: pass both as arrays")
-        order = _same(variables, [str(name) for name in thetas])
+        by_name = {str(name): thetas[name] for name in thetas}
+        order = _same(variables, list(by_name))
         if names is not None and sorted(names) == sorted(order):
             order, names = list(names), None
-        parts = [checks.floats(thetas[name], f"thetas[{name!r}]") for name in order]
+        parts = [checks.floats(by_name[name], f"thetas[{name!r}]") for name in order]
         for name, part in zip(order, parts, strict=True):
             if (width := _width(draws, name)) != (columns := len(_columns([name], [part]))):
                 raise ValueError(f"thetas[{name!r}]: has {columns} columns, its draws have {width}")

@@ -616,7 +616,7 @@ def test_scored_pairs_are_checked_as_they_are(pairs, options, message):
         sbi.check_posterior(KEY, scored, **options)
 
 
-def test_a_null_for_series_is_refused_since_other_parts_assume_independence(pairs):
+def test_a_null_for_series_is_refused(pairs):
     with pytest.raises(ValueError, match=r"diagnosis, ranks and coverage .* as independent"):
         sbi.check_posterior(KEY, log_prob, *pairs, prior=PRIOR, null=jaxcal.nulls.DependentWild())
 

@@ -109,7 +109,7 @@ def test_there_are_never_too_many_functions_of_vectors(n, m):
 
 @pytest.mark.parametrize("notion", ["canonical", "class-wise"])
 @pytest.mark.parametrize("limit", ["STORED", "ALTOGETHER"])
-def test_overconfidence_is_seen_where_memory_allows_few_functions(notion, limit, monkeypatch):
+def test_overconfidence_is_seen_where_functions_are_few(notion, limit, monkeypatch):
     """The class means are right, so a constant shows nothing."""
     rng = np.random.default_rng(0)
     n, m = 400, 10
