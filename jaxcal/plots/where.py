@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 import scipy.stats
 from jaxtyping import Float, Int
@@ -105,7 +106,7 @@ def effects(
 ) -> Effects:
     """Return the `Effects` of normal scores z in k groups; NaN for fewer than `LEAST` of them.
     Limits use Student's t (shift) or chi squared (spread) with Bonferroni's correction. If scores
-    are ``in_order``, errors and degrees of freedom allow for `jaxcal.nulls.resampling.dependence`."""
+    are ``in_order``, errors and degrees of freedom allow for their `Dependence`."""
     number = np.bincount(group, minlength=k)
     enough = number >= LEAST
     count = np.where(enough, number, LEAST)
@@ -117,7 +118,7 @@ def effects(
         terms = z - mean[group] if effect == "shift" else (z - mean[group]) ** 2
         terms = terms - (effect != "shift") * (squares / count)[group]
         series = np.where(group[:, None] == np.arange(k), terms[:, None], 0)
-        found = dependence(series)
+        found = dependence(jnp.asarray(series))
         degrees, count = np.asarray(found.degrees(count)), count / np.asarray(found.inflation)
     tail = level / max(1, np.sum(enough)) / 2
     if effect == "shift":
