@@ -119,7 +119,7 @@ def effects(
         terms = terms - (effect != "shift") * (squares / count)[group]
         series = np.where(group[:, None] == np.arange(k), terms[:, None], 0)
         found = dependence(jnp.asarray(series))
-        degrees = np.asarray(found.degrees(jnp.asarray(count)))
+        degrees = np.asarray(found.degrees(jnp.asarray(count, float)))
         count = count / np.asarray(found.inflation)
     tail = level / max(1, np.sum(enough)) / 2
     if effect == "shift":
