@@ -70,8 +70,8 @@ SMALL = 3.0  # limits of correlations widen by the share SMALL / m; measured for
 
 class Shapes(NamedTuple):
     """Comparison of predicted and actual correlations of q pairs, then of tails of d coordinates:
-    ``effect`` [q + d], its standard ``error``, test statistic ``ratio`` (nearly Student t), and in
-    ``serial`` the `Dependence` of a time series, not in ``error``; None for independent rows."""
+    ``effect`` [q + d], its standard ``error`` for independent rows, the test statistic ``ratio``
+    (nearly Student t), and ``serial``, the `Dependence` of a time series, else None."""
 
     effect: Array
     error: Array
@@ -164,11 +164,11 @@ def with_limits(
     columns: tuple[str, ...],
     shapes: Shapes | None = None,
 ) -> Table:
-    """Return the `Table` of effects from ``count`` observations, with limits and p-values. On the
-    leading axis, index 0 is for normal scores of ranks, and index 1 for those of `Ranked.resolved`.
-    Effects and limits are those of index 0; each p-value is the larger of the two. ``errors`` are
-    those of independent rows, and ``serial`` is the `Dependence` of each effect in a time series,
-    else None. ``shapes`` adds rows with values in column 0."""
+    """Return the `Table` of effects from ``count`` observations, with limits and p-values. Inputs
+    at index 0 come from normal scores of ranks, and at index 1 from `Ranked.resolved`. Index 0
+    gives the effects and limits; each p-value is the larger of its two values. ``errors`` are
+    standard errors for independent rows. ``serial`` is the `Dependence` of each effect in a time
+    series, else None. ``shapes`` adds rows to the table, with values in column 0 only."""
     _, r, c = effects.shape
     limited = tested = jax.tree.map(lambda part: part.reshape(2, -1), (effects, errors, serial))
     if shapes is not None:
@@ -245,8 +245,8 @@ def agreement(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]
 
 
 def rises(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
-    """Return the derivative of the mean normal score with respect to a shift of all targets, in
-    predicted deviations. Scores are of ranks among m draws, and their spreads are ``spreads``."""
+    """Return the derivative of the mean normal score with respect to a shift of all targets. The
+    shift is in predicted standard deviations; ``spreads`` and m are as in `agreement`."""
     return agreement(spreads, m) * jnp.exp(unblurred(spreads, m) - spreads)
 
 

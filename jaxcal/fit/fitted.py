@@ -54,7 +54,7 @@ class Embedding(eqx.Module):
         """Return the distance fitted to these predictions, and their features.
 
         ``standardize``: whether to rescale the vectors of a `Vectors`. ``unitless``: whether all
-        bandwidths of the kernel are unset; only then are features divided by ``size``.
+        bandwidths of the kernel are unset. If False, features are not divided by ``size``.
         """
         units = None
         if isinstance(divergence, Vectors):

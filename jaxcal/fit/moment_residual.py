@@ -121,12 +121,12 @@ def _one_sided(
     scale: Float[Array, "d d"],
     *at: Any,
 ) -> Bool[Array, ""]:
-    r"""Return whether all values have the same sign, and chance may explain this if the mean is 0.
+    r"""Return whether all values have the same sign although their expectation may be 0.
 
-    Let :math:`u_i` be the projections of the values on their sum, and -b the least possible one. If
-    E u = 0, then :math:`P(u \geq u_i) \leq b / (b + u_i)` (Markov's inequality). The result is True
-    if all :math:`u_i > 0` and the product of these bounds exceeds `CHANCE`. b is estimated at
-    targets with added normal noise of ``scale``.
+    Let :math:`u_i` be the projections of the values on their sum, and -b the smallest possible
+    projection. If E u = 0, then :math:`P(u \geq u_i) \leq b / (b + u_i)` (Markov's inequality). The
+    result is True if all :math:`u_i > 0` and the product of these bounds exceeds `CHANCE`. b is
+    estimated at targets with added normal noise of ``scale``.
     """
     along = values @ jnp.sum(values, axis=0)
 

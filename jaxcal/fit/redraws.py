@@ -141,12 +141,12 @@ def rare_targets(
     r"""Return whether the statistic depends mainly on targets that are rare under the predictions.
 
     Random signs use :math:`V = \sum_i |\xi_i|^2` as the variance of the sum of the residuals
-    :math:`\xi_i`. If rare, large :math:`\xi_i` dominate V, then V is too small in data without any
-    of them. The result is True if Var V / (E V)^2 > 1 / `RARE` under the predictions. For events of
-    small probabilities :math:`q_i` this ratio is :math:`1 / \sum_i q_i`, the inverse of the
-    expected number of events. Moments of V come from class probabilities or `LOOKS` redrawn data
-    sets. The result is None for normals, Laplaces, `Draws`, tests without kernel means, and
-    distributions without a sampler.
+    :math:`\xi_i`. If E V is mostly due to a few rare and large :math:`\xi_i`, V is too small in
+    data where none occurs. The result is True if Var V / (E V)^2 > 1 / `RARE` under the
+    predictions. For events of small probabilities :math:`q_i` this ratio is :math:`1 / \sum_i q_i`,
+    the inverse of the expected number of events. Moments of V come from class probabilities or
+    `LOOKS` redrawn data sets. The result is None for normals, Laplaces, `Draws`, tests without
+    kernel means, and distributions without a sampler.
     """
     prepared, featured = fitted
     if isinstance(predictions, Draws) or isinstance(

@@ -171,7 +171,7 @@ class Claimed(NamedTuple):
 
 class Featured(NamedTuple):
     """Features of n observations for the pairwise statistic, and notes (`jaxcal.results.notes`).
-    ``means``: kernel means of a `MeanResidual`, without their features; otherwise None."""
+    ``means``: `KernelMeans` of a `MeanResidual`, with ``features`` removed; otherwise None."""
 
     features: PyTree
     notes: dict[str, Array]

@@ -98,8 +98,8 @@ class RandomFeatures(eqx.Module):
 
         Args:
             weighted: A `jaxcal.statistics.weighted.Weighted`. Its statistic has a method
-                ``waves(draw, features)`` (`jaxcal.statistics.finite_rank.HasWaves`), or it is the
-                inner product of the columns of ``vectors(features)``, [channels, q, n].
+                ``waves(draw, features)`` (`jaxcal.statistics.finite_rank.HasWaves`), or a method
+                ``vectors(features)``, [channels, q, n], whose columns have it as inner product.
             features: Features of the observations.
             target_kernel: Kernel on targets, with its bandwidth, for a statistic with waves.
 

@@ -264,8 +264,8 @@ def first_average(z: Array, alpha: Array, gamma: Array) -> Array:
 def second_average(z: Array, alpha: Array, beta: Array, gamma: Array) -> Array:
     r"""Return ``E exp(-gamma |Z - Z'|)``, Z and Z' Laplace of rates alpha, beta and locations 0, z.
 
-    Let :math:`r_0 \le r_1 \le r_2` be the sorted rates. G[..] are divided differences in r^2, as in
-    the module docstring; f[..] are those of G in r. Then :math:`G[r_0^2, r_1^2, r_2^2]
+    Let :math:`r_0 \le r_1 \le r_2` be the sorted rates. G[..] are divided differences of
+    G in r^2 (see the module), and f[..] of the same G in r. Then :math:`G[r_0^2, r_1^2, r_2^2]
     = (f[r_0, r_1, r_2] - f[r_0, r_1] / (r_0 + r_1)) / ((r_1 + r_2)(r_0 + r_2))`.
     """
     least, most = _ordered(alpha, beta)
@@ -344,7 +344,7 @@ def l1_laplace_over_laplaces(kernel: L1Laplace, distribution: Laplaces) -> Avera
 
 @pair(Laplace, Laplaces)
 def laplace_over_laplaces(kernel: Laplace, distribution: Laplaces) -> Averages:
-    """Return the result for `L1Laplace`, the same kernel if d = 1; else raise `NoClosedForm`."""
+    """Return the result of `L1Laplace` if d = 1 (equal kernels); raise `NoClosedForm` if d > 1."""
     if distribution.loc.shape[-1] != 1:
         raise NoClosedForm(
             "the radial Laplace kernel has no closed form over Laplace predictions of several "

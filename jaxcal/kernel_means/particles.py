@@ -2,14 +2,14 @@ r"""Average kernels by finite sums over draws, random quantiles, nodes, counts o
 
 For m draws z of p and m' draws z' of q, :math:`\kappa_1(p, y) = \frac1m \sum_a k(z_a, y)` and
 :math:`\kappa_2(p, q) = \frac1{m m'} \sum_{ab} k(z_a, z'_b)`. For a prediction with itself the sum
-is over different draws or, if each half is stratified (`jaxcal.read.sampling`), over pairs from
-different halves, so that every average is unbiased. For nodes, their weights replace 1/m.
+is over pairs of different draws. Random quantiles consist of two independent halves
+(`jaxcal.read.sampling`); pairs take one point from each half. Averages over draws and quantiles
+are thus unbiased. For nodes, weights replace 1/m.
 
-All predictions share the points 0, 1, .. of counts: with their Gram matrix K and probabilities p,
-q, :math:`\kappa_1(p, y) = p^\top k(y)` and :math:`\kappa_2(p, q) = p^\top K q`. The absolute error
-in float64 for kernels bounded by 1 is `COUNTS_ERROR`: the probability beyond the last count adds at
-most 4e-9 (`jaxcal.read.sampling.OMITTED`), and numpyro's probabilities that need Beta functions
-(``BetaBinomial``, ``NegativeBinomial2``) are accurate to about 1e-7.
+Predictions of counts share the points 0, 1, .., with Gram matrix K. For probabilities p and q,
+:math:`\kappa_1(p, y) = p^\top k(y)` and :math:`\kappa_2(p, q) = p^\top K q`. For kernels bounded
+by 1, the absolute error in float64 is at most `COUNTS_ERROR`. Omitted counts add at most 4e-9
+(`jaxcal.read.sampling.OMITTED`); numpyro's probabilities with Beta functions err by about 1e-7.
 
 With the Gram matrix Lambda of classes, :math:`\kappa_1(p, y) = (\Lambda p)_y` and
 :math:`\kappa_2(p, q) = p^\top \Lambda q`. The inner product of residuals, :math:`h_Y = k(y, y') -
@@ -75,7 +75,7 @@ def _about(kernel: KernelLike, draws: Array, others: Array) -> Array:
 
 
 class FromQuantiles(eqx.Module):
-    """Kernel means as in `FromDraws`, for `Stratified` points; ``own`` compares both halves."""
+    """Kernel means as in `FromDraws`, of `Stratified` points; ``own`` pairs the two halves."""
 
     route: ClassVar[str] = "64 random quantiles of each prediction"
     kernel: KernelLike

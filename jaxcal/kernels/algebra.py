@@ -273,7 +273,7 @@ def smoothness(kernel: KernelLike) -> bool | None:
 
 
 def lengths(kernel: KernelLike) -> list[Array]:
-    """Return all bandwidths in the kernel, or in its parts, that have one length per dimension."""
+    """List the bandwidths, of this kernel or of kernels in it, with one length per dimension."""
     bandwidth = getattr(kernel, "bandwidth", None)
     inner = [length for child in _children(kernel) for length in lengths(child)]
     return inner if bandwidth is None or jnp.ndim(bandwidth) == 0 else [bandwidth]

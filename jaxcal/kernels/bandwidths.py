@@ -47,8 +47,8 @@ def pairs(n: int, *, most: int = MAX_PAIRS) -> tuple[Int[Array, " p"], Int[Array
 def by_values(features: Features) -> Int[Array, " n"]:
     """Return the row indices that sort observations by a fixed random projection of their values.
 
-    Only floating-point leaves count. Rounding can swap only rows with nearly equal projections;
-    except by coincidence, such rows are nearly equal themselves, and so are their distances.
+    Only floating-point leaves count. Rounding can change the order of two rows only if their
+    projections are nearly equal; as a rule, such rows are nearly equal themselves.
     """
     rng = np.random.default_rng(0)
 
@@ -252,8 +252,8 @@ def spread_of_gaussians(
 def _log_chi2_tail(x: Array, k: int) -> Array:
     r"""Return log P(chi^2_k > x) for a static k, accurate far into the tail.
 
-    With h = x / 2 it is :math:`\log \sum_j h^j e^{-h} / j!` over the integers 0 <= j < k/2. For odd
-    k, j are half-integers, and :math:`erfc(\sqrt h)` is one more term of the sum.
+    With h = x / 2 the tail is :math:`\sum_j h^j e^{-h} / j!` over j = 0, 1, .., k/2 - 1 for even k.
+    For odd k it is this sum over j = 1/2, 3/2, .., k/2 - 1, plus :math:`erfc(\sqrt h)`.
     """
     h = at_least(x / 2, jnp.finfo(x.dtype).tiny)[..., None]
     powers = np.expand_dims(np.arange(k // 2) + (k % 2) / 2, tuple(range(x.ndim)))

@@ -54,8 +54,8 @@ def mcmc_draws(
     that each draw follows its prediction; draws of one prediction may be dependent.
     ``result.warnings()`` reports chains that have not converged. A test of convergence takes one
     draw of each prediction as the target: ``kccsd_test(key, predictions, result.samples[:, 0])``.
-    The setting of Glaser et al. (2023), Figure 2, is ``n_draws=2, n_chains=2, thin=1,
-    n_warmup=steps - 1, sampler=MALA(0.1, adapt=False)``.
+    The setting of Glaser et al. (2023), Figure 2, with s steps per chain is ``n_draws=2,
+    n_chains=2, thin=1, n_warmup=s - 1, sampler=MALA(0.1, adapt=False)``.
 
     Chains are computed in the default float type; draws have the float type of the predictions.
 

@@ -180,9 +180,9 @@ def confidences(
 def ece(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Scalar:
     r"""Return the expected calibration error (ECE) of the most likely class.
 
-    :math:`\sum_b \frac{n_b}{n} |accuracy_b - confidence_b|` over bins b of equal width, with
-    n_b of the n observations. confidence_b is the mean of their largest probabilities, accuracy_b
-    the fraction whose most likely class is the target. Biased upwards if n_b is small.
+    :math:`\sum_b \frac{n_b}{n} |accuracy_b - confidence_b|` over bins b of equal width, which hold
+    n_b of n observations. confidence_b is the mean of max p in bin b. accuracy_b is the fraction of
+    cases in bin b whose most likely class is the target. Biased upwards if n_b is small.
 
     Args:
         predictions: Class probabilities, [n, m], or probabilities of class 1, [n].

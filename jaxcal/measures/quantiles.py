@@ -192,7 +192,7 @@ def quantile_calibration(
 
 
 def _least(n: int) -> float:
-    """Return the smallest possible p-value of n transforms: the one for a largest distance of 1."""
+    """Return the smallest possible p-value of n transforms, at max abs(share - tau) = 1."""
     return float(massart(jnp.ones(()), n, sides=2))
 
 

@@ -96,9 +96,9 @@ def means(
 
     Limits have confidence 1 - level. Tests have level ``level`` for independent normal values, and
     nearly this level for other independent values if n is some tens or more. ``series``: rows are
-    in order of time and may be dependent. Then n / inflation replaces n in standard errors, and
-    there are n / (2 block) - 1 degrees of freedom (`jaxcal.nulls.resampling.dependence`). Strong
-    dependence raises the error rate above ``level`` (`experiments/dependence`).
+    in order of time and may be dependent. Standard errors and degrees of freedom then come from
+    `jaxcal.nulls.resampling.dependence`. Strong dependence raises the error rate above ``level``
+    (`experiments/dependence`).
     """
     n, q = values.shape
     count = jnp.full(q, float(n), values.dtype)

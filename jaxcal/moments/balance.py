@@ -138,8 +138,8 @@ class Exchangeable(eqx.Module):
 
     exactly, for every m and every :math:`\nu` whose support includes that of p. The difference in
     brackets is the moment. It detects wrong weights of modes, and shifts. With many points in the
-    bulk of p, it is close to the exact residual :math:`y - E_p y`. It is 0 if no point lies there,
-    or if p is the same at all points. No gradient, constant or transform of a support is needed.
+    bulk of p, it is close to the exact residual :math:`y - E_p y`. The moment is 0 if p is 0 at all
+    draws, or has the same value at all points. It needs no gradient, constant or transform.
 
     If p is 0 at some point, let :math:`r_k = (a_k - \sum_l w_l a_l) / s`, where :math:`s^2` is the
     variance of the points under the weights. Then :math:`r / \sqrt{1 + r^2}` replaces a in the
