@@ -336,8 +336,8 @@ def _of_a_moment(
     null: Null,
     n: int,
 ) -> tuple[Outcome, Array]:
-    """Return the outcome of a moment, and whether p is NaN because it is ``excluded`` or always 0.
-    If ``impossible`` (a target has density 0), p is the least p-value that the null can give."""
+    """Return the outcome of a moment, and whether p becomes NaN: if ``excluded``, or if statistic
+    and draws are all 0. If ``impossible`` (a target has density 0), p is the least possible."""
     values = jnp.concatenate([outcome.statistic[:1], outcome.samples[0]])
     silent = (excluded | jnp.all(values == 0)) & ~impossible
     p = jnp.where(silent, jnp.nan, outcome.p_value)

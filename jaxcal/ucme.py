@@ -163,8 +163,8 @@ def ucme(
 
 
 class _Problem(NamedTuple):
-    """Validated arguments. ``rows``: row numbers of the tested observations. ``where``, ``at``:
-    predictions and targets at locations; for observations, None and their row numbers."""
+    """Validated arguments. ``rows``: tested row numbers. ``where``, ``at``: test predictions and
+    test targets; if some observations are the locations, None and their row numbers."""
 
     key: Key
     predictions: PredictionsLike

@@ -102,8 +102,8 @@ def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
 
     Args:
         h: Calibration function: a symmetric function of two predictions with a method
-            ``factors(inputs)``, such as `jaxcal.squared_ce.functions.Residual`, or one that
-            `calibration_error` stores with ``keep=True`` (call it with float64 enabled in JAX).
+            ``factors(inputs)``, such as `jaxcal.squared_ce.functions.Residual`. A function that
+            `calibration_error` stores with ``keep=True`` needs float64 enabled in JAX.
         problem: Predictions p and residuals D from `reduce`, with n >= 2; for the class-wise
             notion, one of ``problem.problems()``.
 

@@ -7,10 +7,10 @@ mean inner product of D_i with a fit to all rows except i:
 .. math:: \hat\theta = \frac1n \sum_i \Big\langle D_i, \frac{\hat r_i - h_i D_i}{1 - h_i}
           \Big\rangle, \qquad h_i = |Q_i|^2,
 
-where 1 - h_i is raised to 1 / 2 if it is smaller. If the true residual is a linear combination of
-the k functions, the expectation given the predictions is the squared error. For other residuals it
-is close to the squared error of the projection, which is smaller. The distribution is about that of
-a weighted sum of k centred chi squares near calibration, and normal far from calibration.
+with max(1 - h_i, 1 / 2) in place of 1 - h_i. If the true residual is a linear combination of the k
+functions, the expectation given the predictions is the squared error. For other residuals it is
+close to the squared error of the projection, which is smaller. The distribution is about that of a
+weighted sum of k centred chi squares near calibration, and normal far from calibration.
 
 The intervals, and the paired test of two risks, are not from Gruber and Bach (2025). Let r* be the
 true residual function, and r one that was fitted on other data. Then
@@ -120,7 +120,7 @@ def compare_risks(
 
 
 def root(interval: Interval, most: float = np.inf) -> Interval:
-    """Return the root of the interval of a squared error, its ends clipped to [0, ``most``]."""
+    """Return the square roots of an interval's ends, which are first clipped to [0, ``most``]."""
     low, high = (np.sqrt(np.clip(np.asarray(end), 0, most)) for end in interval[:2])
     return Interval(low, high, interval.level)  # pyright: ignore[reportArgumentType]
 
@@ -142,8 +142,9 @@ class Moments(NamedTuple):
     """Terms of the variance and third moment of the estimate if the squared error is t.
 
     The variance is ``noise`` w^2 + max(``slope``, ``least(t)``) t + ``rows``. The third moment is
-    ``noise3`` w^3 + max(``slope3``, 1.5 ``least(t)``^2) t. The factor w rises from 1 at t = 0 to
-    ``excess`` >= 1, the variance of outcomes divided by the variance under calibration.
+    ``noise3`` w^3 + max(``slope3``, 1.5 ``least(t)``^2) t. ``rows`` is the part due to sampled
+    predictions. ``least`` is 0 unless few outcomes are unexpected. The factor w rises from 1 at
+    t = 0 to ``excess`` >= 1, the variance of outcomes divided by the variance under calibration.
     """
 
     noise: float
@@ -178,17 +179,16 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
 
     The residual at each row is compared with a fit to all other rows: a projection on functions of
     the predictions. For scalar problems the functions are :math:`n^{2/5}` (at most 32) cosines of
-    the ranks of p. For probability vectors, each of m classes has its own functions: the first
-    n / 4 (at most 2048 / m) of: a constant, the probability q of the class, q at the temperatures
-    1/4, 1/2, 2 and 4, the other probabilities, their products with q, and about
-    :math:`n^{2/5} / 2` cosines of the rank of each probability. All functions together have at most
-    2^26 values at the n rows, or two per class. If that or m leaves a scalar problem fewer cosines,
-    p replaces the last. Residuals that no combination of the functions fits are missed.
+    the ranks of p. For probability vectors, each of m classes has its own functions, the first
+    n / 4 of this list: a constant, the probability q of the class, q at the temperatures 1/4, 1/2,
+    2 and 4, the other probabilities, their products with q, and about :math:`n^{2/5} / 2` cosines
+    of the rank of each probability. A class has at most 2048 / m functions, and at most
+    2^26 / (n m) if this exceeds 2, else 2. If these limits leave a scalar problem fewer cosines, p
+    replaces the last cosine. Residuals that no combination of the functions fits are missed.
     The interval consists of the errors that a test does not reject. Near zero the test is one-sided
     and rejects only large estimates; for large errors it has two equal tails. If fewer than about
     four outcomes are unexpected, such as wrong labels where p is 1, the test uses at least the
-    variance that the tested error implies. Intervals by draws, as in `jaxcal.compare`,
-    were wider in 32 of 33 settings of `experiments/squared_ce_intervals`.
+    variance of outcomes that have the tested error.
 
     Args:
         problem: Predictions and outcomes from `reduce`: at least 4 rows, at most 1024 classes.
@@ -243,8 +243,8 @@ def _functions(n: int, m: int, most: int | None = None) -> int:
 
 
 def _of_ranks(confidences: Float[np.ndarray, " n"], k: int) -> Float[np.ndarray, "n k"]:
-    """Return k orthonormal cosines of the ranks of confidences, the last replaced by confidences if
-    limits lower k. If there are fewer than k distinct values, the remaining columns are 0."""
+    """Return k orthonormal cosines of the ranks of confidences. If 1 < k < min(n^0.4, 32),
+    confidences replace the last. Columns beyond the number of distinct values are 0."""
     columns = _cosines(confidences, np.arange(k))
     if 1 < k < min(int(confidences.size**POWER), MOST):
         columns[:, -1] = confidences
@@ -336,10 +336,10 @@ def _variances(
 def _implied(
     p: Float[np.ndarray, "n m"], fit: Float[np.ndarray, "n m"]
 ) -> Callable[[float], float]:
-    """Return ``least`` of `Moments`, a function of t: the slope if outcomes have the rates p - r.
+    """Return the function ``least(t)`` of `Moments`: 4 / (n t) times the mean variance of <o, r>.
 
-    The residual r has mean square t, and is proportional to ``fit`` plus a small multiple of
-    p - 1 / m, because ``fit`` may be 0."""
+    The outcomes o have the rates p - r. The residual r has mean square t. It is proportional to
+    ``fit`` plus a small multiple of p - 1 / m, because ``fit`` may be 0."""
     n, m = p.shape
     toward = fit + ADDED / n * (p - 1 / max(m, 2))
     toward = toward / max(np.mean(np.sum(toward**2, axis=1)) ** 0.5, 1e-300)

@@ -272,7 +272,7 @@ def calibration_error(
         predictions: Class probabilities (after a softmax, rows of sum 1), [n, m]; or, for two
             classes, the probabilities of class 1, [n]. The rows must not be training data.
         targets: Classes 0, .., m - 1, [n].
-        notion: "canonical", "top-label", "binary" (of the probability of class 1 of two) or
+        notion: "canonical", "top-label", "binary" (two classes; uses the probability of class 1) or
             "class-wise" (the sum over classes of squared scalar errors, each tuned separately).
         estimators: List of estimators to tune and compare, by default none; or "paper" for those of
             the paper: 15 bins, tuned bins (neither for the canonical notion), kernel density, and

@@ -126,7 +126,7 @@ class Tuned(eqx.Module):
 
     @property
     def error(self) -> float:
-        """The calibration error: root of ``squared``, clipped to [0, ``largest``]."""
+        """The calibration error: root of ``squared`` after clipping to [0, ``largest``]."""
         return float(np.sqrt(np.clip(self.squared, 0, self.largest)))
 
     @property

@@ -6,7 +6,7 @@ For a kernel l on targets and scores s, the Stein kernel of two observations is
               + \mathrm{tr}\, \nabla_y \nabla_{y'} l
 
 (Glaser et al. 2023, eq. 10). Scores and gradients may be multiplied by a preconditioner: a matrix
-M that depends on the prediction only. The kernel is then the operator k M^T M' of their App. A.
+M for each prediction. The result is the Stein kernel of the matrix-valued kernel l M^T M' (App. A).
 """
 
 from collections.abc import Callable

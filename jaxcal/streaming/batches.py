@@ -24,8 +24,8 @@ class ShardBatch(tuple):
         return batch
 
     def padded(self) -> tuple[tuple[Any, ...], int]:
-        """Return the batch after copies of its first row, and the number of copies. Its length is
-        ``size``, or the least half, quarter, .. of it that suffices: few programs are compiled."""
+        """Return the batch with copies of its first row put before it, and the number of copies.
+        Its new length is the least of ``size``, ``size`` / 2, ``size`` / 4, .. that suffices."""
         n, length = len(self[1]), self.size
         while length // 2 >= n:
             length //= 2

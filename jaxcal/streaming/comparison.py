@@ -8,7 +8,7 @@ do not depend on the order of the rows or on their split among workers.
 
 Let F be the orthonormal basis, of rank r, of the regression, with leverages :math:`h_i`. Only the
 leave-one-out factors :math:`1 / (1 - h_i)` would need a second pass. They are replaced by
-:math:`1 / (1 - r / n)`, with the mean leverage r / n, so that
+:math:`1 / (1 - r / n)`, with the mean leverage r / n. The estimate of half the squared error is
 
 .. math:: U = \frac{\|\sum_i F_i d_i^\top\|^2 - \sum_i h_i \|d_i\|^2}{2 (n - r)},
 
@@ -124,7 +124,7 @@ class Sums(NamedTuple):
 
     Attributes:
         groups: For each of b groups the sum of g v^T, where g = (1, x) has length s, and
-            v = (g, d, ``drawn``, ``added``, |d|^2) has length t = s + 3 p + 1.
+            v = (g, d, ``drawn``, ``added``, |d|^2) has length t = s + 3 p + 1 if d has length p.
         sizes: Sum of |d|^2 g g^T.
         lost: Number of rows with values that are not finite.
     """

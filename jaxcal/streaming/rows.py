@@ -76,8 +76,8 @@ class Dealt(NamedTuple):
 
     Attributes:
         first: Number of the first row of the batch.
-        places: Batch index of the row that each run of `BLOCKS` rows gives to each group, [k, b].
-        real: 1 if the row in ``places`` belongs to the batch, else 0, [k, b].
+        places: Batch index of row (i, j): that of the i-th run of `BLOCKS` rows in group j, [k, b].
+        real: 1 if this row belongs to the batch, else 0 (``places`` is then meaningless), [k, b].
         uniforms: Uniform random numbers of each row, [n, u].
         new: 1 for rows to add to the sums, 0 for rows that were added before, [n].
     """
@@ -210,8 +210,8 @@ class ClassRows(eqx.Module):
 
 
 class RankRows(eqx.Module):
-    """Reader of predictions that are not class probabilities, in the units of a first sample;
-    residuals are those of ranks of targets at ten levels (`jaxcal.ckce.probability`).
+    """Reader of predictions that are not class probabilities, in the units of a first sample.
+    Residuals are scaled 1{r <= t} - t, for the rank r of a target in [0, 1] and ten levels t.
 
     Attributes:
         key: Random key. Key and row number determine the random draws of a row.

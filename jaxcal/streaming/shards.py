@@ -56,8 +56,8 @@ class Shards:
     Raises:
         BadFile: There is no shard, there are several kinds, or a shard cannot be read. During a
             pass: a row is unusable (shard and row are named, rows counted from 0), two shards have
-            the same content, or a shard changed while it was read. After a pass: a single
-            column has probabilities, no label is its class, and two or more other labels occur.
+            the same content, or a shard changed while it was read. After a pass over all shards: a
+            single column has probabilities, and its class is none of the two or more labels.
 
     Example:
         >>> import tempfile, pathlib, pyarrow as pa, pyarrow.parquet

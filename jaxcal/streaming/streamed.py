@@ -43,7 +43,7 @@ class StreamedTest(eqx.Module):
     and p features, and p^2 numbers.
 
     `jaxcal.calibration_test` needs no random features, because its statistic consists of sums. The
-    number of a row determines its random signs and points. Rows are numbered from 0. If several
+    number of a row determines its random numbers. Rows are numbered from 0. If several
     workers add to one test, each passes the number of its first row as ``first``, so that draws do
     not depend on the order of the rows or on the worker. Repeated row numbers are refused.
 

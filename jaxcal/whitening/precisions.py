@@ -122,9 +122,9 @@ def bounded_spectrum(
 ) -> tuple[Float[Array, "n d d"], Bool[Array, " n"]]:
     """Return symmetric matrices with ``bound`` applied to eigenvalues, and which ones changed.
 
-    Derivatives exist even where eigenvalues coincide. In the basis of eigenvectors, the diagonal of
-    a small change C is added to the eigenvalues, and any other entry (i, j) is multiplied by the
-    divided difference of ``bound`` at eigenvalues i and j. This is exact if no eigenvalue changes.
+    Derivatives exist even where eigenvalues coincide, because eigenvectors count as constants. In
+    their basis, the diagonal of a derivative of the matrix is the derivative of the eigenvalues v;
+    any other entry (i, j) is multiplied by (bound(v_i) - bound(v_j)) / (v_i - v_j).
     """
     fixed = jax.lax.stop_gradient(matrices)
     values, vectors = jnp.linalg.eigh(fixed)
