@@ -207,8 +207,8 @@ class Table(eqx.Module):
 
 
 def changes_correlations(effects: np.ndarray) -> np.ndarray:
-    """Return a mask [2 d, c] of the effects that are large enough to bias correlations of ranks.
-    ``effects``: rows of shifts and spreads of a `Table`. See `experiments/names/shapes.py`."""
+    """Return a mask [2 d, c] of effects so large that they bias correlations estimated from ranks.
+    ``effects``: rows of d shifts and d spreads of a `Table`. See `experiments/names/shapes.py`."""
     limits = np.full(effects.shape, 0.35)
     d = len(effects) // 2
     limits[:d, 0], limits[d:, 0] = 0.5, 0.3

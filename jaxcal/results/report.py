@@ -36,9 +36,9 @@ def confidence(level: float) -> str:
 def too_few(
     null: str, least_p_value: Callable[[int], float], n: int, level: float, tests: int = 1
 ) -> str:
-    """Return why no p-value for n observations, times the number of ``tests`` that share the level
-    (Holm, Bonferroni), can be <= ``level``; "" if one can be. ``null`` is the name of the null, and
-    ``least_p_value(n)`` its smallest p-value for n observations."""
+    """Return a sentence if a test of n observations can never reject at ``level``; "" if it can.
+    The sentence gives the reason. The level is divided by ``tests``, the number of tests that share
+    it. ``null`` is the name of the null, ``least_p_value(n)`` its smallest p-value for n."""
     least = least_p_value(n)
     if tests * least <= level:
         return ""
@@ -55,7 +55,7 @@ def too_few(
 
 
 def too_few_draws(result: Any, tests: int) -> str:
-    """Return `too_few` for the null draws of a result, one of ``tests``; "" without draws."""
+    """Return a sentence if null draws exist but are too few to reject at level / tests; else ""."""
     (draws,) = np.shape(getattr(result, "null_samples", ()))[-1:]
     least = 1 / (1 + draws) if draws else 0.0
     return too_few(getattr(result, "null", "of signs"), lambda _: least, 0, result.level, tests)
@@ -87,8 +87,8 @@ def no_verdict(result: Any) -> list[tuple[str, Any]]:
 
 
 def worth_saying(notes: Mapping[str, Any], n_reached: int, rejected: Any) -> dict[str, Any]:
-    """Return a copy of the notes of a test, in which values that need no warning are 0. The value
-    of "far-targets" needs a warning above 100 ``n_reached``, for ``n_reached`` observations.
+    """Return a copy of the notes of a test, in which values that need no warning are 0. The limit
+    for "far-targets" is 100 times ``n_reached``, the number of observations examined.
     "reversed-sign" and "skewed-moment" need a warning only if the test has ``rejected``."""
     said = dict(notes)
     # Cauchy targets exceed the limit 100 n in .3 % of data sets, for every n
@@ -115,7 +115,7 @@ def reasons_of(notes: dict[str, Any], dtype: Any) -> list[tuple[str, Any]]:
 
 
 def _undecidable(result: Any) -> Any:
-    """Return whether both p and the share of null draws tied with the largest exceed the level."""
+    """Return whether p > level, and the share of null draws equal to their maximum is > level."""
     draws, p = np.asarray(result.null_samples), np.asarray(result.p_value)
     if draws.shape[-1] == 0 or result.parts is not None:
         return False
@@ -159,7 +159,7 @@ def report(result: Any) -> list[str]:
 
 
 def _error(result: Any) -> str:
-    """Return text with the standard error of kernel means; "" if 0 or stated in the route."""
+    """Return the standard error of kernel means as text; "" if it is 0 or stated in ``route``."""
     error = float(result.notes.get("averages-error", 0))
     if "error" in result.route or not error > 0:
         return ""
@@ -361,8 +361,8 @@ def to_frame(result: Any, rows: Sequence[str]) -> Any:
 
 
 def _flat(content: Contents, before: str = "") -> list[tuple[str, Any]]:
-    """Return pairs of name and value. Lists and tuples, which all results of a batch share, are
-    left out."""
+    """Return pairs (name, value) without lists and tuples. Names of nested fields are joined by
+    dots; ``before`` is put before each name."""
     pairs = []
     for name, value in content.items():
         value = value._asdict() if hasattr(value, "_asdict") else value

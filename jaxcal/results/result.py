@@ -195,7 +195,7 @@ class JudgedResult(Result):
 
     @property
     def p_counted(self) -> Array:
-        """The p-value as tests that decide together count it: 1 if there is a `reason`."""
+        """The p-value to combine with those of other tests: 1 if `reason` is not empty."""
         nothing = jnp.asarray(np.asarray(self.reason) != "")
         return jnp.where(nothing, 1, jnp.asarray(self._decides))
 

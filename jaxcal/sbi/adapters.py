@@ -36,7 +36,7 @@ def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Poste
 
     Args:
         posterior: As in `jaxcal.sbi.score_pairs`.
-        thetas: Parameters as the user passed them. A tensor implies that a function uses torch.
+        thetas: Parameters. If a tensor, a function ``posterior`` is assumed to be of torch.
         prior: Prior for estimators of torch that have none; ignored if the prior is not of torch.
 
     Returns:

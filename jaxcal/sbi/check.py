@@ -153,8 +153,8 @@ def check_posterior(
 
 
 def _exchanged(key: Key, pairs: ScoredPairs, null: nulls.Null, level: float) -> Array | None:
-    """Return `exchange_evidence`; None without log densities. All entries are -infinity if the test
-    of calibration still rejects when the two parameters with the largest entry swap values."""
+    """Return `exchange_evidence`; None without log densities. All entries are set to -infinity if
+    p <= `STILL_WRONG` in a test of calibration after the swap with the largest entry."""
     if pairs.predictions is None:
         return None
     ratios = exchange_evidence(pairs.predictions, pairs.thetas, pairs.space)

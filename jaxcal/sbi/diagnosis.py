@@ -43,16 +43,16 @@ class Diagnosis(eqx.Module):
             (`jaxcal.results.Coordinates`). None if covariances are unknown: they need scores at
             more nodes than parameters.
         bias: Shift given the other parameters: the mean of :math:`s_k / r_k`, with score
-            :math:`s_k` and its root mean square :math:`r_k`. Holm's correction is
-            separate from that for spread, unless shift is None.
+            :math:`s_k` and its root mean square :math:`r_k`. Holm's correction is over the
+            d biases. If shift is None, it includes spread.
         spread: Spread given the other parameters: mean of :math:`1 + s_k (\theta_k - c_k)`, with
             c_k a regression of theta_k on the conditioning variables, fitted to other pairs. For
             Gaussian posteriors with independent parameters it is 1 - actual / posterior variance,
-            negative for overconfidence. Corrected together with shift (with bias if shift is None).
+            negative for overconfidence. Holm's correction includes shift (bias, if shift is None).
         shift_trend: Trend of the shift (of the bias if shift is None) along q features: the mean of
             :math:`w_k g_j`, where the mean of :math:`w_k` is the shift, and :math:`g_j` is the
-            rank of feature j, scaled to -1..1 (ties: average rank). Fields are [d, q]; corrected
-            together with ``spread_trend``. None for the test of calibration or without features.
+            rank of feature j, scaled to -1..1 (ties: average rank). Fields are [d, q]. Holm's
+            correction is over all trends. None without features or for the test of calibration.
         spread_trend: Trend of the spread along each feature, [d, q]; None if ``shift_trend`` is.
         strongest: Indices of the parameter and feature of the strongest trend, [2]; or None.
         thirds: Shift (first row) and spread (second row) of the ``strongest`` parameter in the
@@ -92,13 +92,13 @@ def diagnose(
     claimed_centers: Float[Array, "n d"] | None = None,
     exact: Bool[Array, ""] | bool = True,
 ) -> Diagnosis:
-    """Return the diagnosis from free parameters ``thetas``, and posterior ``scores`` at them.
+    """Return the `Diagnosis` of n posteriors from their scores, each at free parameters thetas[i].
 
-    ``predictors`` are the conditioning variables. Trends along ``features`` are computed only if
-    ``conditional``. ``covariances`` and means ``claimed_centers`` of the posteriors must not depend
-    on thetas. ``exact``: whether scores are linear in theta. Without claimed_centers, spreads and
-    correlations use `cross_fitted_means`, whose errors the limits ignore. p-values are by Student's
-    t, valid from about a hundred pairs on. Cost O(n k^2), k <= 401 regressors.
+    ``predictors`` are the conditioning variables. Trends along ``features`` need ``conditional``.
+    ``covariances`` and ``claimed_centers`` (means) of posteriors must not depend on ``thetas``.
+    Without claimed_centers, marginal spreads and correlations use `cross_fitted_means`, and limits
+    ignore the error of these means. ``exact``: whether scores are linear in theta. p-values are by
+    Student's t, valid for about n >= 100. Cost O(n k^2), k <= 401 regressors.
     """
     centers = cross_fitted_means(convert.key(key), predictors, thetas)
     scale = jnp.sqrt(jnp.mean(scores**2, axis=0, keepdims=True))

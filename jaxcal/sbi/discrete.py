@@ -51,8 +51,8 @@ class DiscreteParameter(Result):
 
     @property
     def p_value(self) -> Scalar:
-        """Combined p-value of the three tests (Bonferroni), []; of ``calibrated`` 1 counts if it
-        has a reason. Outside of jit only."""
+        """Combined p-value of the three tests (Bonferroni), []. The p-value of ``calibrated`` is
+        replaced by 1 if its verdict is "cannot tell". Outside of jit only."""
         each = jnp.stack([self.calibrated.p_counted, self.p_along, self.p_excluded])
         return jnp.minimum(1.0, len(each) * jnp.min(each, axis=0))
 

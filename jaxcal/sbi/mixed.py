@@ -31,8 +31,8 @@ MOST_VALUES = 1000  # of one discrete parameter
 
 @dataclass(frozen=True)
 class _Joined:
-    """Log density of all parameters, called with params = (params of ``log_density``, discrete) and
-    the continuous parameters. Parameter k of theta is entry order[k] of (continuous, discrete)."""
+    """Log density of all parameters, as joined((params, discrete), continuous), with ``params`` of
+    ``log_density``. Entry k of theta is entry order[k] of the vector (continuous, discrete)."""
 
     log_density: LogDensity
     order: tuple[int, ...]

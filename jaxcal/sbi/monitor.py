@@ -59,10 +59,10 @@ class Monitored(JudgedResult):
         slopes: Regressions of the normal scores: intercept, then the slope along each input alone,
             [r, 1 + q]; positive if the posterior is too low.
         spreads: [r, 2], log standard deviation of the normal scores, then its slope along widths.
-            The log is positive if the posterior is too narrow; values above log 2 are too small.
+            The log is > 0 if the posterior is too narrow. If above log 2, it is underestimated.
         statistics: Names of what is ranked: "density" or "distance", then each parameter.
         level: Largest probability of ever rejecting a right posterior.
-        notes: Sentences on the pairs of all calls, as those of `ScoredPairs`.
+        notes: Sentences on the pairs of all calls, as in `ScoredPairs`.
     """
 
     _long: ClassVar[tuple[str, ...]] = ("log_evidence", "normal_scores", "inputs", "widths")
@@ -231,8 +231,8 @@ def monitor(
 
 
 def _check_new(pairs: ScoredPairs, before: Array | np.ndarray, after: Array) -> None:
-    """Raise ValueError if ``pairs`` has duplicates, or if its inputs ``after`` are all among
-    those of earlier calls, ``before``. The second rule needs >= `LEAST_NEW` distinct inputs."""
+    """Raise ValueError if ``pairs`` has duplicates, or if all rows of ``after`` (new inputs) are in
+    ``before`` (earlier inputs), neither has ties, and ``after`` has at least `LEAST_NEW` rows."""
     again = int(n_repeated(pairs.thetas, pairs.features))
     old, new = ({row.tobytes() for row in np.asarray(rows)} for rows in (before, after))
     continuous = len(old) == len(before) and len(new) == len(after) >= LEAST_NEW
@@ -255,8 +255,8 @@ def _check_same(so_far: Monitored, statistics: tuple[str, ...], features: Array)
 def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, Array, tuple[str, ...]]:
     """Return normal scores [n, r] of randomized ranks, log posterior deviations [n, r], r names.
 
-    Ranks are among draws or weighted points. Under a right posterior they are uniform given the
-    deviations: those of the set {theta_i, draws}, or of the points, which do not depend on theta_i.
+    Ranks are among draws or weighted points. Deviations are of the set {theta_i, draws} or of the
+    points. Given the deviations, the ranks under a right posterior are uniform.
     """
     keys = jax.random.split(key)
     if pairs.sampler is not None:

@@ -54,8 +54,8 @@ class PosteriorRanking(eqx.Module):
 
     @property
     def verdict(self) -> np.ndarray:
-        """ "rejected" or "not rejected", [M], from `p_adjusted`; "cannot tell" where this is NaN or
-        ``tests.reason`` says why, such as too few draws of the null for so many models."""
+        """ "rejected" or "not rejected", [M], from `p_adjusted`; "cannot tell" if this is NaN or if
+        ``tests.reason`` is not empty, for example due to few draws of the null for M models."""
         p = np.asarray(self.p_adjusted)
         said = np.where(p <= self.tests.level, "rejected", "not rejected")
         return np.where(np.isnan(p) | (self.tests.reason != ""), "cannot tell", said)

@@ -364,7 +364,7 @@ def check_draws(
         `PosteriorRanks`, with p-values of the ranks, of trends along x and of moments (for at least
         4 independent draws), and their combined p-value.
 
-    Source: Talts et al. (2018) for the ranks; Lemos et al. (2023) for TARP; those of
+    Source: Talts et al. (2018) for the ranks; Lemos et al. (2023) for TARP; for the moments see
     `jaxcal.calibration_test`.
 
     Example:

@@ -128,7 +128,7 @@ class PosteriorReport(JudgedResult):
         coverage: The `jaxcal.coverage.Coverage` that was passed in, or None.
         ranks: `PosteriorRanks` among draws or exchangeable candidates, or None.
         exchanged: Change of the total log density if parameters j < k swap their values, [d, d].
-            All are -infinity if calibration is still rejected after the swap of largest change.
+            All are -infinity if `calibration_test` has p <= .01 after the swap of largest change.
             None without log densities, for 1 parameter and for more than 10.
         discrete: One `DiscreteParameter` per discrete parameter, with tests given all others. The
             other fields then concern the continuous parameters given the discrete ones.
@@ -157,7 +157,7 @@ class PosteriorReport(JudgedResult):
     def p_values(self) -> Contents:
         """Return a dict of the p-values that determine the verdict, by name of the test: "moments"
         (or "scores"), "given x", "witnesses"; and if such tests were run, "candidates", "ranks",
-        "coverage", "discrete". Values are arrays []; 1 for a test that has a reason."""
+        "coverage", "discrete". Values are arrays []; 1 for a test that "cannot tell"."""
         named = {"moments" if self._of_densities else "scores": self.calibration.test.p_counted}
         if self.ranks is not None:
             if self.ranks.exchangeability is not None:

@@ -73,7 +73,7 @@ def table(d: Diagnosis, names: tuple[str, ...], level: float) -> list[str]:
 
 
 def _by_itself(spread: Means) -> list[str]:
-    """Return texts "ratio (low to high)": claimed / actual standard deviation per parameter."""
+    """Return texts "ratio (low to high)": posterior / actual standard deviation per parameter."""
     values = np.exp(np.asarray([spread.estimate, spread.low, spread.high]))
     return [f"{ratio:.2f} ({low:.2f} to {high:.2f})" for ratio, low, high in values.T]
 
@@ -169,8 +169,8 @@ def sentences(
 
 
 def exchanges(ratios: Array | None, names: tuple[str, ...], level: float) -> list[str]:
-    """Return a list with a sentence on the largest of ``ratios`` (`exchange_evidence`); [] if it is
-    below log(d (d - 1) / (2 level)), as for right posteriors with probability >= 1 - level."""
+    """Return [sentence] on the largest of ``ratios`` (`exchange_evidence`); [] if this is below
+    log(d (d - 1) / (2 level)). A right posterior gives [] with probability >= 1 - level."""
     if ratios is None:
         return []
     logs, d = np.asarray(ratios, float), len(names)

@@ -22,7 +22,7 @@ MOST_EXCHANGED = 10  # largest number of parameters whose exchanges are computed
 
 @jax.jit
 def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
-    """Return two numbers, of repeated thetas and repeated pairs; 0 if so many may be chance."""
+    """Return the number of repeated thetas and of repeated pairs; each 0 if it may be chance."""
     n = len(thetas)
     alone = repeated_rows(thetas, fingerprints(thetas, n), jnp.zeros(n, jnp.uint32))
     return alone, jnp.sum(copies(thetas, features))
@@ -44,7 +44,7 @@ def simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
 def about_space(
     space: Space, bounds: ArrayLike | None, thetas: Array, names: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Return sentences on parameters with bounds, and on one that seems to have unknown bounds."""
+    """Return a sentence if parameters have bounds, and one if a bound seems to be missing."""
     bounded = [name for name, has_bound in zip(names, space.bounded, strict=True) if has_bound]
     notes: tuple[str, ...] = ()
     if bounded:

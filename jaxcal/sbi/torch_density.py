@@ -303,7 +303,7 @@ def _unbounded(prior: Prior) -> bool:
 
 
 def _potential_at(potential: Estimator, theta: Tensor, x: Tensor) -> Tensor:
-    """Return the potential of each pair, [b]. ``potential`` keeps the observation it had."""
+    """Return the potential of each pair, [b]; finally restore the observation of ``potential``."""
     observed = {
         name: vars(potential)[name] for name in ("_x_o", "_x_is_iid") if name in vars(potential)
     }

@@ -98,10 +98,8 @@ def mean_specification(
 def default_null(
     predictions: Any, ys: Array, otherwise: Otherwise, kernel: Any = None
 ) -> Redrawn | Otherwise:
-    """Return `Redrawn` if its cost is small, or else ``otherwise``.
-
-    ``kernel``: the kernel on targets; None for the default one.
-    """
+    """Return `Redrawn` if its cost is small, or else ``otherwise``. ``kernel`` is the kernel on
+    targets; None for the default one."""
     n = ys.shape[0]
     if isinstance(predictions, Classes):
         k = predictions.probabilities.shape[1] - 1
@@ -202,7 +200,8 @@ def skce_test(
             classes, for m classes up to n^2 (m - 1) = 10^8, and for normals, Laplace distributions
             and their mixtures up to n = 64 with a target kernel that has closed forms (Gaussian;
             for Laplace distributions `L1Laplace`). Otherwise, and with ``features`` or K(p, q),
-            `jaxcal.nulls.Wild` (no verdict if rare targets decide, and < 10 of them are expected).
+            `jaxcal.nulls.Wild`. Wild gives no verdict if the statistic depends mainly on targets so
+            rare that fewer than 10 of them are expected.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         base_measure: Nodes of divergences that need scores, as in `jaxcal.kccsd_test`.
         n_nodes: Number of these nodes to draw, as in `jaxcal.kccsd_test`.
@@ -261,8 +260,8 @@ def skce(
 ) -> Estimate:
     """Estimate the squared kernel calibration error (SKCE) without testing.
 
-    Differentiable in predictions and targets, in every mode and order. Derivatives include those
-    of units and bandwidths.
+    Differentiable in predictions and targets, in every mode and order. Derivatives include
+    the effect on standard deviations (``standardize``) and on default bandwidths.
 
     Args:
         key: Random key, used only where draws are needed.
@@ -272,7 +271,7 @@ def skce(
             ``n_nodes``, ``n_draws``, ``standardize`` and ``whiten`` of `skce_test`.
 
     Returns:
-        `Estimate` of the square: ``unbiased`` (U-statistic) and ``biased`` (V-statistic), both [].
+        `Estimate` of the SKCE: ``unbiased`` (U-statistic) and ``biased`` (V-statistic), both [].
 
     Cost: n^2 d multiplications with closed forms.
 

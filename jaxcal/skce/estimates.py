@@ -146,8 +146,8 @@ def skce_interval(result: TestResult | BlockEstimates, *, level: float = 0.05) -
     For the result of `skce_test` it is :math:`\hat{SKCE} \pm z\,2\sqrt{\hat\zeta_1 / n}`: z is
     the normal quantile of 1 - ``level`` / 2, and :math:`\zeta_1` the variance of E[h(X, X') | X],
     with h the kernel of `skce`; `jaxcal.nulls.DependentWild` widens it for dependent observations.
-    For `BlockEstimates`, of independent observations, the spread of the blocks is used instead.
-    Near calibration the limit is not normal: use the p-value. The lower end is not clipped at 0.
+    For `BlockEstimates` it is from the spread of the blocks, and observations must be independent.
+    Near calibration the estimate is not normal: use the p-value. The lower end is not clipped at 0.
 
     Args:
         result: Result of `jaxcal.skce_test` or of `jaxcal.skce.block_estimates`.

@@ -43,14 +43,13 @@ def _edges(value: object) -> tuple[float, ...] | None:
 class Bins(eqx.Module):
     """Estimate the residual (confidence minus outcome) by its mean in each bin of the confidence.
 
-    The number of bins is tuned over ``counts``; ``Bins(15)`` is the usual fixed choice.
-
     Args:
-        counts: Numbers of bins to try.
+        counts: Numbers of bins, to be tuned; ``Bins(15)`` is the usual fixed choice.
         equal_mass: Whether edges are quantiles of the training confidences, not equally spaced.
         edges: Fixed increasing edges from 0 to 1, instead of ``counts`` and ``equal_mass``.
-        debiased: Whether to subtract acc (1 - acc) / (n_b - 1) from h(p, p') = r(p) r(p') if p and
-            p' are in one bin with n_b outcomes of mean acc. h(p, p) may be < 0; it is 0 if n_b = 1.
+        debiased: Whether products of two residuals in one bin are reduced by the variance of its
+            accuracy a, a (1 - a) / (n - 1) for n outcomes. Squares may be < 0. For n = 1 products
+            are 0.
         empty: Residual of bins without training data; by default the mean over all training rows.
 
     Cost: O(n) per candidate.
