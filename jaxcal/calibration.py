@@ -85,22 +85,22 @@ def kccsd_test(
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         base_measure: Nodes at which the Fisher divergences compare scores: points [m, d]
             or a numpyro distribution, in the units of the targets. By default ``n_nodes``
-            standard normal points in the units of the test.
+            standard normal points in standardized units (see ``standardize``).
         n_nodes: Number of nodes to draw.
         precondition: "isotropic", "diagonal" or "full" increases power if predictions differ in
             width. The kernel becomes k(p, p') M_p^T M_p', where M_p is the inverse root of a
-            precision matrix of p, estimated from its scores at the nodes. A poor estimate does not
-            invalidate the test: M_p depends on p alone, so calibration implies
-            E[M_p (l s_p + grad l)] = 0, for target kernel l and score s_p. But the level suffers if
-            a few observations dominate the statistic. Not with ``whiten``.
+            precision matrix of p, estimated from its scores at the nodes. Poor estimates are
+            allowed: for every M_p that depends on p alone, calibration implies
+            E[M_p (l s_p + grad l)] = 0, with target kernel l and score s_p. But the level is
+            inaccurate if a few observations dominate the statistic. Not with ``whiten``.
         standardize: Whether to standardize targets and scores to mean 0 and standard deviation 1
             in each coordinate first, so that results do not depend on units. Bandwidths that you
             set are then in standard deviations.
         coordinates: Whether to add `TestResult.coordinates`, at d times the cost: a p-value for
             each target coordinate given the others, and estimated errors of means, spreads and
-            correlations. The errors are exact for Gaussian predictions: distributions, or
-            densities with linear scores (recognized if ``n_nodes`` > d). Errors of means are also
-            exact for Laplace distributions, mixtures, and numpyro distributions with independent
+            correlations. The errors are exact for Gaussian predictions. (A density counts as
+            Gaussian if its scores are linear and ``n_nodes`` > d.) Errors of means are also exact
+            for Laplace distributions, mixtures, and numpyro distributions with independent
             coordinates.
         whiten: `jaxcal.whitening.Regression()`, `Landing()` or `Moments()` standardizes each
             target by its prediction: u = M_p^-1 (y - c_p), with score M_p^T s_p. A wrong spread is
@@ -234,9 +234,9 @@ def moment_test(
             statistic is corrected for skewed values (`jaxcal.nulls.Sums.guarded`). If values are
             strongly skewed, small data sets are still rejected too often, and the result has a
             warning. (Example: by its score, a calibrated log gamma model of shape .3 is rejected
-            at level .05 with probability .080 if n = 20.) All values of your own function may have
-            one sign, for example if a rare event did not occur. Then the verdict is "cannot tell",
-            unless calibrated predictions give such values with probability at most .002.
+            at level .05 with probability .080 if n = 20.) If all values of your own function have
+            one sign, the verdict is usually "cannot tell", as a rare event may have been missed. A
+            verdict is given only if calibration would give one sign with probability <= .002.
         **options: Options of `jaxcal.kccsd_test`: ``divergence``, ``base_measure``, ``whiten``,
             ``standardize``, ``level``, ``features``, ``tile`` and ``mesh``. Also
             ``prediction_kernel``, by default a Gaussian kernel plus a constant, which detects

@@ -43,10 +43,10 @@ class Coverage(Result):
         counts: Number of targets of each rank 0, .., m, [m + 1]. The rank is the number of
             ``draws`` with a higher density, plus a random part of those with the same density.
             Counts of data sets with the same number of draws can be added.
-        p_uniform: P-value [] of "the share inside equals each level", which calibration implies;
-            valid for every n.
-        p_conservative: P-value [] of "the share inside is at least each level"; valid for every n.
-            A small value means that regions are too small.
+        p_uniform: P-value [] of the hypothesis that the expected share equals the level, at every
+            level. Calibration implies this. Valid for every n.
+        p_conservative: P-value [] of the hypothesis that the expected share is at least the level,
+            at every level. A small value means that regions are too small. Valid for every n.
         unknown: Number [] of targets for which the density of target or draw is NaN; p is then NaN.
         draws: Number m of draws from each prediction.
         level: Level of tests by these p-values, and of `band`.
@@ -128,10 +128,10 @@ def coverage(
     *,
     level: float = 0.05,
 ) -> Coverage:
-    """Return how many targets lie in each prediction's highest-density region of every level.
+    """Return the shares of targets inside their predictions' highest-density regions, by level.
 
     If r of m draws have a higher density than the target, the target is in the region of level
-    k / (m + 1) for r < k. Of draws with the same density, as for counts, a random number counts as
+    k / (m + 1) if r < k. Of draws with the same density, as for counts, a random number counts as
     higher (seeded by row, so repeated calls agree). Under calibration r is uniform on 0, .., m, so
     each share is unbiased for every m. Conservative regions do not imply calibration.
 

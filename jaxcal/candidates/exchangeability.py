@@ -239,8 +239,8 @@ def _test(
 
 
 class _Fit(NamedTuple):
-    """Kernel ``pairwise`` on predictions, its arguments ``features``, and ``roots``: the scale M of
-    each prediction in units of the targets. M M^T is the inverse of the curvature at a mode."""
+    """``pairwise``: kernel on predictions. ``features``: arguments of this kernel. ``roots``: scale
+    M of each prediction in units of the targets; M M^T is the inverse curvature at a mode."""
 
     pairwise: Weighted
     features: WeightedFeatures

@@ -81,8 +81,8 @@ class CheckReport(JudgedResult):
         return _page(self)
 
     def _no_verdict(self) -> Sentences:
-        """Return why tests have no verdict, by themselves or by Holm's correction with so few
-        draws; these reasons count only if no other test rejects."""
+        """Return reasons why tests have no verdict, such as too few draws for Holm's correction.
+        Each has a flag, which is False if another test rejects: the report then has a verdict."""
         whys = [np.asarray(_reason(test)) for test in self.tests]
         adjusted = np.asarray(self.p_adjusted)
         decided = np.zeros(self.batch_shape, bool)
@@ -287,8 +287,8 @@ def check(
 
     Returns:
         `CheckReport`, which prints a report; ``to_html(path)`` writes it with figures. If
-        the predictions can be repaired, the last line is a call of `jaxcal.repair`. It states the
-        gain, too, if there are three or more classes and enough observations.
+        the predictions can be repaired, the last line is a call of `jaxcal.repair`. With three or
+        more classes and enough observations, this line also states the gain.
 
     Raises:
         ValueError: Shapes or values are wrong; the message names the argument.
@@ -323,7 +323,7 @@ def carried_out(
     level: float,
     dependent: bool,
 ) -> CheckReport:
-    """Return the report on the tests of a plan and, outside of jit and vmap, its estimates."""
+    """Return the report on the tests of a plan, and outside of jit and vmap also its estimates."""
     null = DependentWild() if dependent else HadamardWild()
     traced = any(
         isinstance(leaf, Tracer) for leaf in jax.tree.leaves((key, chosen.predictions, targets))

@@ -286,7 +286,7 @@ def check_inputs(chosen: Plan) -> None:
 
 
 def by_features(chosen: Plan, features: ArrayLike) -> Plan:
-    """Return the plan for scores whose `kccsd_test` compares predictions by features [n, q]."""
+    """Return a plan with only `kccsd_test`, which compares predictions by ``features`` [n, q]."""
 
     def ask(key: Key, asked: Asked) -> Result:
         options = {"null": asked.null, "level": asked.level, "divergence": Vectors(features)}

@@ -42,7 +42,7 @@ FEATURES = 100  # random features of kernel tests
 
 
 class DistanceSums(TableSums):
-    """Sums per cell, an interval of P(label 1); the result is `distance_from_calibration`."""
+    """Sums per interval of P(label 1), from which `distance_from_calibration` is computed."""
 
     key: Key
 
@@ -55,7 +55,7 @@ class DistanceSums(TableSums):
 
 
 class ReliabilitySums(TableSums):
-    """Sums per cell, an interval of the largest class probability; the result is `reliability`."""
+    """Sums per interval of the largest class probability, from which `reliability` is computed."""
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
         """Return the reliability of all observations."""
@@ -152,8 +152,8 @@ def streamed_check(
     """Run `jaxcal.check` in one pass over batches, for data that do not fit into memory.
 
     The tests are those of `jaxcal.check` whose statistics are sums over observations. Kernel tests
-    use random features. Probabilities of one of two classes are summed in a `jaxcal.dce.Table`, for
-    `distance_from_calibration`. With more classes such a table gives the reliability of the largest
+    use random features. For probabilities of one of two classes, a `jaxcal.dce.Table` of sums gives
+    `distance_from_calibration`. For more classes, a table gives the reliability of the largest
     probability. Ranks among draws and the gain by a repair need all observations and are omitted.
 
     Args:
@@ -161,8 +161,8 @@ def streamed_check(
         predictions: Predictions of a first sample, as in `jaxcal.check`; it may be part of the
             stream.
         targets: Targets of the first sample.
-        inputs: Inputs of the first sample. `calibration_test` uses them as in `jaxcal.check`; for
-            scores, the kernel on predictions uses them. Batches are (predictions, targets, inputs).
+        inputs: Inputs of the first sample, for `calibration_test`; for scores, the kernel compares
+            inputs, not predictions. Each batch must then be (predictions, targets, inputs).
         features: Random features of kernel tests; by default 100.
 
     Returns:
@@ -257,19 +257,19 @@ def run(
     features: int,
     state: Path | None,
 ) -> Passed:
-    """Check shards in one pass, after a fit to rows that are drawn from all shards.
+    """Check shards in one pass, with units and random features from a sample of all shards.
 
     Args:
         shards: All shards, or a part of them, to be combined with other parts by `merged`.
-        seed: Random seed of the sample and the fit.
+        seed: Random seed of the sample and the features.
         level: Level of the test.
-        rows: Approximate size of the first sample.
+        rows: Approximate size of the sample.
         features: Number of random features, for tests that use them.
-        state: File to which the sums so far are written every ten batches, with the first sample.
+        state: File to which the sums so far are written every ten batches, with the sample.
             If it exists, the pass resumes from it at the next row, with batches of any size.
 
     Returns:
-        `Passed`, computed in float64 if an array of the first sample is float64, else in float32.
+        `Passed`, computed in float64 if an array of the sample is float64, else in float32.
 
     Raises:
         BadFile: A shard or the state is unusable, or the state is of other shards.

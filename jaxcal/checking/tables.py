@@ -241,8 +241,8 @@ def _must_be_numbers(columns: list[Column]) -> None:
 def _one_column(
     names: list[str], seen: list[str], chosen: list[str]
 ) -> tuple[list[int], dict[str, int]]:
-    """Return ([0], {label: 1 or 0}) for a single column of probabilities: 1 for the label whose
-    probability it is. Unreadable if this label is unclear. The arguments are as in `_classes`."""
+    """Return ([0], {label: 1 or 0}) for a single column. The label whose probability the column
+    holds gets 1; Unreadable if this label is unclear. The arguments are as in `_classes`."""
     words, truths = _tokens(names[0]), {TRUTH.get(label) for label in seen}
     if chosen:
         stated = [label for label in seen if label == chosen[0]]

@@ -218,7 +218,6 @@ def compared(
 
 @jax.jit
 def _median(key: Key, predictions: PredictionsLike, ys: Array, spec: Specification) -> Scalar:
-    """Return the median distance of a model's predictions; 0 if all are equal, or if not finite."""
     prepared, _ = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
     median = prepared.bandwidths["prediction"]
     return jnp.where(prepared.notes["identical-predictions"] | ~jnp.isfinite(median), 0, median)

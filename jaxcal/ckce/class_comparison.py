@@ -111,8 +111,8 @@ def by_probability(problem: Problem) -> Probability:
 def default_rank(n: int, m: int) -> int:
     """Return the rank of `compare` for n predictions, min(n, max(128, 2 m + 8 n^(1/4))).
 
-    Eigenvalues of the Gram matrix far below n^(3/4), n times the default ridge, are negligible. The
-    trace of the matrix is at most 2 n, so at most 8 n^(1/4) eigenvalues exceed n^(3/4) / 4. The
+    n times the default ridge is n^(3/4). Gram matrix eigenvalues far below this are negligible.
+    The trace of the matrix is at most 2 n, so at most 8 n^(1/4) eigenvalues exceed n^(3/4) / 4. The
     linear part of the kernel has rank m.
     """
     return min(n, max(128, 2 * m + int(8 * n**0.25)))

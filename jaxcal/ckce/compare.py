@@ -56,12 +56,12 @@ def compare(
     closer than the bandwidth, so SKCE understates the errors of models with such predictions. CKCE
     and SKCE have no unit; compare their values only between models with the same kernels.
 
-    Intervals of values invert a test of each value and are never negative. Intervals of differences
-    are simultaneous: in simulations at level 95 % all differences were in their intervals in at
-    least 93 % of data sets by "probability" and 92 % by "ckce" (`experiments/compare`). Adjusted
-    p-values use the largest standardized difference of all pairs; p >= 1 / (n_draws + 1). A model
-    is called worse only if a test also rejects that it is calibrated. This test draws labels from
-    class probabilities; for other predictions it draws signs of residuals. So a calibrated model is
+    An interval of an error contains the values >= 0 that a test does not reject. Intervals of
+    differences are simultaneous: in simulations at level 95 % all differences were in their
+    intervals in at least 93 % of data sets by "probability" and 92 % by "ckce" (in
+    `experiments/compare`). Adjusted p-values use the largest standardized difference of all pairs.
+    A model is called worse only if a test also rejects that it is calibrated. The test draws labels
+    from class probabilities, and signs of residuals for other predictions. So a calibrated model is
     seldom called worse, even if labels are rare or the other model was fitted to these labels.
 
     Args:
@@ -80,12 +80,12 @@ def compare(
         given: Further variables, [n] or [n, a]; errors are conditional on them and on the
             prediction. They are divided by their standard deviations. By "probability" they are
             further columns of the regression; by "ckce" and "skce" the kernel is multiplied by a
-            Gaussian kernel on them, with their median distance.
-        n_draws: Number of random draws for p-values and intervals.
+            Gaussian kernel on them, whose bandwidth is their median distance.
+        n_draws: Number of random draws for p-values and intervals; then p >= 1 / (n_draws + 1).
         level: Level of the tests of differences; intervals have confidence 1 - level.
         rank: For "ckce" and "skce" of class probabilities: largest rank of a Gram matrix, by
-            incomplete Cholesky; by default max(128, 2 m + 8 n^(1/4)). ``left_out`` of the result is
-            the share of the trace that it omits.
+            incomplete Cholesky; by default max(128, 2 m + 8 n^(1/4)). `Comparison.left_out` is the
+            omitted share of the trace.
         prediction_kernel: For "ckce" and "skce": kernel on predictions. By default Gaussian; for
             "ckce" plus `jaxcal.kernels.Linear` for class probabilities (`simplex_kernel`), or plus
             a constant for others. Unset bandwidths are set by ``bandwidth``.

@@ -13,9 +13,9 @@ b_j`; intervals invert these tests. `jaxcal.ckce.probability` and `jaxcal.ckce.e
 `Error` for each model; `judged` compares them.
 
 Rare labels may not occur among the observations. So a model is called worse only if a second test,
-by labels drawn from its predictions, rejects that it is calibrated. If all residuals are 0, the
-estimated noise must not be 0. So four residuals of uniformly drawn labels are added to the second
-sum, as in the interval of Agresti and Coull, and to the first sum if the fit leaves no residuals.
+by labels drawn from its predictions, rejects that it is calibrated. The second sum includes the
+residuals of about four uniformly drawn labels, as in the interval of Agresti and Coull, so that the
+estimated noise is never 0. If the fit leaves no residuals, the first sum includes them, too.
 """
 
 from collections.abc import Callable
@@ -68,8 +68,8 @@ def without_diagonal(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
 
 
 def added_residuals(key: Key, n: int, m: int, total: Scalar) -> Float[Array, "n m"]:
-    """Return n residuals of uniformly drawn labels, scaled so that all together weigh about as much
-    as `ADDED` labels; ``total`` [] is the sum of the weights of the observations."""
+    """Return residuals of n uniformly drawn labels, times sqrt(a / (total + a)) with a = `ADDED`.
+    ``total`` [] is the sum of the weights of the observations."""
     drawn = jax.nn.one_hot(jax.random.randint(key, (n,), 0, m), m, dtype=total.dtype) - 1 / m
     return jnp.sqrt(ADDED / (total + ADDED)) * drawn
 
@@ -220,11 +220,11 @@ def value_interval(
 ) -> tuple[Scalar, Scalar]:
     r"""Return the ends of the interval of values T >= 0 that tests at ``level`` do not reject.
 
-    Draws for a true T are :math:`T + \sqrt{s T} Z + v^\top G v`, with s = ``slope`` and Z in
-    ``normal``. Draws of the last term are in ``terms``: column 0 for the noise of the residuals,
-    column 1 for a calibrated model. The result is the union of the intervals by either column. Each
-    draw equals ``value`` at one T (0 if there is none) and exceeds it at larger T, so quantiles of
-    these T invert the tests.
+    The test of T compares ``value`` with draws of :math:`T + \sqrt{s T} Z + v^\top G v`, with
+    s = ``slope`` and Z in ``normal``. Draws of the last term are in ``terms``: column 0 with random
+    signs of residuals, column 1 for a calibrated model. For each draw the code solves "draw equals
+    ``value``" for T (0 without a solution). The quantiles of these T are the ends of an interval
+    for each column; the result is the smallest interval that contains both.
     """
     gaps = value - terms
     first = jnp.sqrt(slope) * normal[:, None]

@@ -146,8 +146,8 @@ class LowRank(eqx.Module):
 
     Args:
         rank: Largest number of pivots.
-        tolerance: Stop earlier if the error of k(q, q) is at most this share of the largest k(q, q)
-            at every candidate q; by default 1,000 eps.
+        tolerance: Pivots are added while the largest error of k(q, q) exceeds ``tolerance`` times
+            the largest k(q, q), both over the candidates q; by default 1,000 eps.
         tile: Number of rows computed at a time.
         mesh: Devices that share the rows.
 

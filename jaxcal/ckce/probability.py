@@ -10,8 +10,8 @@ of an observation with itself,
           a_i = \frac{F_i \otimes d_i}{\sqrt{n (1 - h_i)}},
 
 so that U has mean 0 for a calibrated model. With the factor :math:`1 - h_i`, U is the
-leave-one-out estimate, whose mean is T for linear residuals and equal leverages. In the expansion
-of `jaxcal.ckce.errors` the first influence function of U is, with :math:`f_i = f(q_i)`,
+leave-one-out estimate. Its mean is T if E[d | q] is linear in q and all leverages are equal. With
+:math:`f_i = f(q_i)`, the first influence function of U (see `jaxcal.ckce.errors`) is
 
 .. math:: l_i = \tfrac1n (2 \langle f_i, d_i\rangle - \|f_i\|^2 - T),
 
@@ -22,7 +22,7 @@ Predictions other than class probabilities are compared by ranks. Under calibrat
 target among draws of its prediction is uniform given the prediction, so the event "y is at most the
 t-quantile" has probability t. The residuals :math:`1\{r \le t\} - t`, at ten levels t for each
 coordinate, are regressed on the predicted centre and log scale. `jaxcal.entries` takes ranks among
-draws, or among weighted points for a log density without its constant; both are exactly uniform.
+draws or, for unnormalized densities, among weighted points. Both kinds of ranks are uniform.
 """
 
 from collections.abc import Callable
@@ -103,7 +103,7 @@ def basis(q: Float[Array, "n m"], weights: Float[Array, " n"], components: int) 
 
     Eigenvalues have errors of eps times the largest, plus the squared error e^2 of the mean. If a
     kept eigenvalue is below 100 eps times the largest, or below 10,000 e^2, the decomposition is
-    repeated about a corrected mean, with directions scaled to deviations of about 1.
+    repeated with a corrected mean, after each principal component is scaled to deviation 1.
     """
     total, eps = jnp.sum(weights), float(jnp.finfo(q.dtype).eps)
     mean = weights @ q / total
@@ -173,8 +173,8 @@ def by_regression(
 ) -> Error:
     """Return the error from the regression of residuals d on functions x of the predictions.
 
-    ``weights`` are 0 or 1. ``keys``: for blocks, drawn residuals and signs. ``variance``: of
-    the residual of a uniform label or rank, in one direction. ``rank``: columns of the `Basis`.
+    ``weights`` are 0 or 1. ``keys``: for blocks, drawn residuals and signs. ``variance``: of u . r,
+    with u a unit vector, r a residual of a uniform label or rank. ``rank``: columns of the `Basis`.
     """
     deal_key, null_key, signs_key = keys
     total = jnp.sum(weights)
@@ -223,9 +223,8 @@ def by_regression(
 
 
 def unseen(square: Scalar, coefficients: Float[Array, "r p"]) -> Scalar:
-    """Return the factor by which added residuals enter the first sum: sqrt(2) if the fit leaves no
-    residuals, as for equal labels, else 0. With sqrt(2) the sum has the variance of a frequency by
-    Agresti and Coull. ``square``: sum of squares of the residuals before the fit."""
+    """Return the factor of the added residuals in the first sum: sqrt(2) if the fit leaves no
+    residuals, as when all labels are equal, else 0. ``square``: sum of squares before the fit."""
     left = square - jnp.sum(coefficients**2)
     return jnp.where(left <= 100 * jnp.finfo(left.dtype).eps * square, 2**0.5, 0.0)
 
@@ -235,10 +234,10 @@ def slope(
 ) -> Scalar:
     r"""Return the slope s: the sum over ``first`` has variance s T if the true value is T.
 
-    Let Q and N / 4 be the sums of squares of ``first`` and ``second``. Q has mean s T + N, where
-    label noise adds N. So one estimate of s is (Q - N) / T; another, for T = 0, is N / ``alone``,
-    with ``alone`` the sum of the products of observations with themselves. The result is the mean
-    of both with weights T and :math:`\sqrt{2 N}`, two standard errors of ``value`` at T = 0.
+    Let Q and N / 4 be the sums of squares of ``first`` and ``second``. Q has mean s T + N, where N
+    is due to label noise. The result is a weighted mean of two estimates of s: (Q - N) / T, with
+    weight T = ``value``, and N / ``alone``, with weight :math:`\sqrt{2 N}` (two standard errors of
+    ``value`` if T = 0). ``alone``: sum of the products of observations with themselves.
     """
     noise, true = 4 * jnp.sum(second**2), at_least(value, 0)
     weight = jnp.sqrt(2 * noise)
@@ -390,8 +389,8 @@ def below(ranks: Float[Array, "n d"]) -> Events:
 
 
 def residuals(ranks: Float[Array, "n d"]) -> Events:
-    """Return `Events`: residuals of ranks at each of `LEVELS`, scaled so that half the squared norm
-    of their mean over observations is the mean square error over levels and coordinates."""
+    """Return `Events`: residuals 1{r <= t} - t of ranks r, times sqrt(2 / p), [n, p], and t, [p].
+    The p columns are all pairs of a coordinate and a level t of `LEVELS`."""
     levels = jnp.asarray(LEVELS, ranks.dtype)[None, None]
     gaps = (ranks[:, :, None] <= levels).astype(ranks.dtype) - levels
     n, d = ranks.shape

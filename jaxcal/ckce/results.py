@@ -28,7 +28,7 @@ class CKCE(Result):
             of two models has the standard error std(influence_1 - influence_2) / sqrt(n).
         ridge: Ridge used, [].
         bandwidths: Bandwidths set for kernels without one, by "prediction", "target", "given".
-        notes: Size [] of each possible problem, by the code of its warning.
+        notes: Numbers [] by the codes of warnings; a number that is too large gives its warning.
         rounding: Bound on the error of the estimate by rounding, an unfinished solve and an omitted
             part of the Gram matrix, [].
         approximation: How the Gram matrix was approximated; None if it was exact.

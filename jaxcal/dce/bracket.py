@@ -138,7 +138,7 @@ def _measured(
 
 
 def bracket_of(measures: Measures, n: int) -> Bracket:
-    """Return the `Bracket`. Crossing bounds become equal if within 16 n^1/2 eps, otherwise NaN."""
+    """Return the `Bracket`. Its ends are NaN if low exceeds high by more than 16 n^1/2 eps."""
     low, high, lower, upper = _bounds(measures, n**0.5)
     # outside of jit, which would sort the names: of equal bounds the first is the source
     by_name = dict(zip(LOWER, lower, strict=True)), dict(zip(UPPER, upper, strict=False))
