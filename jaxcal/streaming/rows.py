@@ -116,7 +116,7 @@ class Dealt(NamedTuple):
             "groups": self.products(g, right),
             "sizes": (g * square).T @ g,
             "moments": np.sum(of.moments * new[None, :, None], axis=1),
-            "scores": of.scores @ new,
+            "scores": np.sum(np.where(new > 0, of.scores, 0), axis=1),  # some are inf
             "lost": of.lost @ new,
         }
 

@@ -175,6 +175,17 @@ def test_a_pass_goes_on_in_the_middle_of_a_batch(test, whole, tmp_path):
     same(StreamState.load(file), whole)
 
 
+def test_an_infinite_score_stays_so_where_a_pass_is_resumed(test):
+    """inf * 0 is NaN: the row of p = 0 is among those that an earlier pass has processed."""
+    models = MODELS | {"true": TRUTH.copy()}
+    models["true"][1000] = np.where(np.arange(M) == LABELS[1000], 0, 1 / (M - 1))
+    first = {name: q[:1024] for name, q in models.items()}, LABELS[:1024]
+    state = test.run([(models, LABELS)], state=test.run([first]))
+    assert state.n == N
+    assert np.isinf(state.sums["scores"]).any()
+    assert not np.isnan(state.sums["scores"]).any()
+
+
 def test_groups_are_dealt_by_numbers(whole):
     """Each run of 1,024 rows gives every group one."""
     sizes = whole.sums["groups"][:, :, 0, 0]
