@@ -58,8 +58,8 @@ class DistanceResult(JudgedResult):
             surrogate interval error.
         null_samples: Draws of the statistic under calibration, [b].
         witness: Weights s_i in [-1, 1], [n], for which the mean of s_i (label - prediction) is the
-            smooth calibration error (`smooth_ce`). They are larger where predictions are too low
-            than where they are too high, and tell little where the mean residual is small.
+            smooth calibration error (`smooth_ce`). s_i is higher where predictions are too low
+            than where they are too high. Where the mean residual is small, s_i tells little.
         predictions: Probabilities of label 1, [n]; for "top-label" the largest of all classes.
         targets: Labels, or means of labels, [n]; for "top-label" whether that class is correct.
         weights: Weights of the observations, of sum 1, [n].

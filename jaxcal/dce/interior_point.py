@@ -10,7 +10,7 @@ to it. Block elimination has the pivots T_i + E_i, with T_1 = C_1 and
 
 .. math:: T_{i+1} = C_{i+1} + (E_i^{-1} + T_i^{-1})^{-1}
 
-All terms are positive definite, so no digits cancel. Determinants have a positive floor.
+All terms are positive definite, so no digits cancel. Determinants of blocks are kept positive.
 Source: Blasiok et al. (2023), eq. 21; Mehrotra (1992).
 """
 

@@ -3,9 +3,9 @@ r"""Compute a confidence interval of the distance from calibration in the popula
 *Low end.* The lower distance d is the maximum of E r(v, y) over dual functions r = (a, b)
 (`interior_point`), so E r is at most d for every r. The data are randomly split into five folds. In
 each of folds 2 to 5, the code evaluates the function r that is optimal for the earlier folds. Given
-these, the values of r are independent with mean at most d, so the sum of r - d is a
-supermartingale. `upper_mean` bounds its mean. (Functions that are optimal for all other folds give
-no martingale.)
+these folds, the values of r are independent with mean at most d, so the sum of r - d is a
+supermartingale. `upper_mean`, applied to -r, gives a lower confidence bound of the mean of r, and
+so of d.
 
 *High end.* Groups I_j are chosen without labels (`label_free_groups`). If :math:`\bar y_j` are
 their mean labels, the distance is at most
@@ -50,7 +50,7 @@ class Groups(NamedTuple):
     rate: Float[Array, " k"]
 
     def of(self, v: Array) -> Array:
-        """Return the index of the run of each prediction; above all edges, that of the last run."""
+        """Return the index of each prediction's run; the last run for v above all ``edges``."""
         # if edges are equal, only the first of their runs has predictions
         last = jnp.searchsorted(self.edges, self.edges[-1])
         return jnp.minimum(jnp.searchsorted(self.edges, v), last)

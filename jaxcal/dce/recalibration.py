@@ -92,9 +92,9 @@ def recalibrate(
 
     The map replaces a prediction in group j by the mean label :math:`r_j` of :math:`n_j`
     observations. In the population the group has mean label :math:`r^*_j` and mass :math:`p_j`. On
-    new predictions the ECE is :math:`\sum_j p_j |r_j - r^*_j|`. It bounds their distance from
-    calibration. Its expectation is :math:`\sum_j p_j \sqrt{2/\pi} \sqrt{r_j (1 - r_j) / n_j}`. This
-    ECE cannot be measured on the given data, whose labels define the map.
+    new predictions the ECE is :math:`\sum_j p_j |r_j - r^*_j|`. It is an upper bound of their
+    distance from calibration. The expectation of the ECE is about :math:`\sum_j p_j \sqrt{2 r_j
+    (1 - r_j) / (\pi n_j)}`. On the given data the ECE is 0, because their labels define the map.
 
     Args:
         key: Random key: typed, legacy or an integer seed.
@@ -106,7 +106,8 @@ def recalibrate(
 
     Returns:
         `Recalibration`, a callable. It warns if the test does not reject calibration
-        (nothing-to-repair), or if it rejects but the error may not decrease (uncertain-repair).
+        (nothing-to-repair). It also warns if the test rejects, but the interval of the ECE after
+        the map is not below the interval of the distance before (uncertain-repair).
 
     Cost: that of `jaxcal.distance_from_calibration`.
 
@@ -141,9 +142,8 @@ def _error_of_map(
 ) -> tuple[Scalar, Scalar, Scalar]:
     r"""Return low and high end of an interval of the ECE in `recalibrate`, and the expected ECE.
 
-    Errors of mean labels are drawn as normal. The variance of a group includes half a label 0 and
-    half a label 1 of mean weight (Jeffreys), so that no variance is 0 if all labels are equal.
-    """
+    Errors of the mean labels of groups are drawn from normal distributions. For their variances,
+    half a label 0 and half a label 1 are added to each group (Jeffreys), so that none is 0."""
     of = groups.group[groups.of(data.v)]
     weight = jnp.sum(data.w**2)  # mean weight, averaged over observations by weight
 

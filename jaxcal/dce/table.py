@@ -40,9 +40,9 @@ class Table(Result):
     change by at most: ``moved`` for the true distance, the lower distance and their intervals; R
     for the smooth calibration error; 2 R for the squared Laplace kernel calibration error; .8 R / s
     for the smECE (ECE smoothed by a Gaussian kernel of width s); 2 R / w for the surrogate interval
-    error, with w its least width (2^-8 by default). Changes are usually far smaller. A bin contains
-    all of a cell or nothing of it. The unbinned ECE is computed over cells. P-values are exact if
-    all predictions in each cell are equal, and otherwise within .001.
+    error, with w its least width (2^-8 by default). Changes are usually far smaller. All
+    observations of a cell are in the same bin. The unbinned ECE is computed over cells. P-values
+    are exact if all predictions in each cell are equal, and otherwise within .001.
 
     Attributes:
         counts: Number of observations in each cell, [k].
@@ -250,8 +250,8 @@ def _unit(value: Any, name: str) -> Float[np.ndarray, " n"]:
 
 
 def _summed(counts: Any, v: np.ndarray, y: np.ndarray, cells: int) -> Table:
-    """Return the table of groups of ``counts`` observations with mean prediction v and mean label
-    y. If rounding of a sum puts v just below an edge of a cell, v is counted above that edge."""
+    """Return the table of groups with ``counts`` observations, mean predictions v, mean labels y.
+    If rounding of a sum puts v just below an edge of a cell, v is counted above that edge."""
     edge = np.rint(v * cells)
     near = np.abs(v * cells - edge) <= np.minimum(np.finfo(float).eps * counts * edge, 1e-6)
     cell = np.minimum(np.where(near, edge, v * cells).astype(int), cells - 1)

@@ -55,7 +55,7 @@ class _Euclidean:
         return features
 
     def in_order(self, features: PyTree) -> Array:
-        """Return the vectors for `separations`: centred if that method uses a matrix product."""
+        """Return the vectors, minus their median if `separations` uses a matrix product."""
         vectors = self.vectors(features)
         return centred(vectors) if vectors.shape[1] > points.FEW else vectors
 

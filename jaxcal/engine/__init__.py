@@ -41,9 +41,9 @@ def few_targets(key: Any, predictions: Any, targets: Any, *_: Any, **__: Any) ->
 class LightJit:
     """Compile a function as `jax.jit` does, in two thirds of the time, without fusion emitters.
 
-    ``light(*args, **kwargs)`` returns whether the call runs as fast without emitters, because it
-    has no loop over pairs or few pairs. ``program``, compiled by `jax.jit`, runs all other calls,
-    calls inside of jit, vmap or a derivative, and every call if XLA needs the emitters.
+    ``light(*args, **kwargs)`` returns whether a call runs as fast without emitters: True for a
+    sum over few pairs or none. Such calls run `alone`, except inside of jit, vmap or a
+    derivative. All other calls run ``program``, compiled by `jax.jit`.
     """
 
     def __init__(

@@ -251,7 +251,7 @@ def _shares(
     h: Float[Array, "c r s"], columns_i: _Columns, columns_j: _Columns, group: int
 ) -> Float[Array, "c m p"]:
     """Return sums of h_ij s_i s_j p_ik p_jk, [c, m, p], with signs s and patterns p. Entry (g, k)
-    sums all pairs of a member a of a `HadamardSigns` group and a member a xor g of any group."""
+    sums over pairs with a_i xor a_j = g, where a_i is the member number of i in its group."""
     if columns_i.signs.shape[1] == 0:
         return jnp.zeros((h.shape[0], group, 0), h.dtype)
     parts = fold(h * (columns_i.signs * columns_j.signs.T)[None], group)

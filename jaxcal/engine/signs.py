@@ -37,8 +37,8 @@ def _of_words(words: UInt32[Array, " w"], n: int, b: int, dtype: DTypeLike) -> F
 
 
 class Places(NamedTuple):
-    """Order of n observations in t rows of tiles that contain whole groups of `HadamardSigns`. A
-    tile lists the first member of each group, then each second member, etc. Padding has sign 0."""
+    """Assignment of n observations to the t rows of all tiles. A tile holds whole `HadamardSigns`
+    groups: the first members of all groups, then the second, etc. Padded rows have sign 0."""
 
     observations: Int[Array, " t"]  # observation in each row
     signs: Float[Array, " t"]

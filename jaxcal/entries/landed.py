@@ -208,8 +208,8 @@ class _Near(NamedTuple):
 
     @property
     def claims(self) -> tuple[Points, Points]:
-        """Return centres and standard deviations, [n, d] each: those of the first points where they
-        differ clearly from the mode and enough points have weight, else those at the mode."""
+        """Return centres and standard deviations, [n, d] each: from ``middle`` and ``spread`` if
+        these differ clearly from the mode and enough points have weight, else from the mode."""
         deviations = jnp.linalg.norm(self.scales, axis=2)
         enough = 1 / jnp.sum(self.weights**2, axis=1) > ENOUGH
         widths = jnp.sqrt(at_least(jnp.diagonal(self.spread, axis1=1, axis2=2), 0))

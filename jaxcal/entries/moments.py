@@ -23,8 +23,8 @@ MOST_ALONE = 512  # most products of a moment with single columns
 
 
 class Group(NamedTuple):
-    """A named alternative to mean 0: all k entries of one of the ``blocks`` [n, k] are shifted, or
-    one entry of a block, or one entry of ``alone`` [n, k], if any. ``weight``: prior weight.
+    """Named alternative to calibration: a shift of all entries of one of the ``blocks`` [n, k], of
+    one entry of a block, or of one entry of ``alone`` [n, k]. ``weight``: prior weight.
     ``positive``: whether the shift is known to be positive; allowed for a single entry only."""
 
     name: str
@@ -94,7 +94,7 @@ class Few(NamedTuple):
         return cls(scaling, vectors, Scaling.of(mixed @ vectors))
 
     def __call__(self, columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
-        """Return the features of these columns, from the fitted or from other observations."""
+        """Return features of ``columns``, whose observations need not be those of the fit."""
         scaled = self.columns(columns)
         if self.vectors is None or self.components is None:
             return scaled
@@ -140,7 +140,7 @@ class Frame(NamedTuple):
         return [*claimed, self.inputs(inputs)]
 
     def along(self, seen: Seen, inputs: Float[Array, "n q"] | None) -> Float[Array, "f n d"]:
-        """Return standardized centres, log scales and first `MOST` inputs, per coordinate."""
+        """Return standardized centres and log scales, and first `MOST` inputs repeated d times."""
         centers, deviations = seen.claims
         each = [self.center.columns(centers), self.scale.columns(jnp.log(deviations))]
         if inputs is not None and self.inputs is not None:
@@ -161,8 +161,8 @@ def groups(
     ends: Bool[Array, ""],
     inputs: Float[Array, "n q"] | None,
 ) -> list[Group]:
-    """Return the named alternatives. Shifts use ``scores`` [n, d] at the targets, and ranks. If
-    ``scores`` is None, or if any density ``ends`` at a boundary, shifts use ranks only."""
+    """Return the `Group` of each alternative. Entries for shifts use ranks and ``scores`` [n, d] at
+    the targets; only ranks if ``scores`` is None or ``ends`` (some density has a boundary)."""
     ranks, d = seen.ranks, seen.centers.shape[1]
     center, features = frame.center.columns(seen.claims[0]), frame.features(seen, inputs)
     columns = None
@@ -222,8 +222,8 @@ def whole(ranks: Ranked) -> Float[Array, "n 1"]:
 def _alone(
     moments: Float[Array, "n q"], columns: Float[Array, "n r"] | None
 ) -> Float[Array, "n k"] | None:
-    """Return each moment times each column if `MOST` < r <= `SKETCHED`, where principal components
-    may miss one input; else None. For more than `MOST_ALONE` products, moments are summed first."""
+    """Return each moment times each column, [n, q r]; for q r > `MOST_ALONE` the sum of the moments
+    times each column, [n, r]. None if ``columns`` is None, r <= `MOST` or r > `SKETCHED`."""
     if columns is None or not MOST < columns.shape[1] <= SKETCHED:
         return None
     if moments.shape[1] * columns.shape[1] > MOST_ALONE:

@@ -25,12 +25,12 @@ class Ranked(NamedTuple):
     There are ranks of the log ``density``, of ``coordinates``, of the user's ``statistics``, and of
     ``products`` (y_j - mean_j) (y_k - mean_k) of q pairs of coordinates. A rank is a uniform draw
     between the weight of smaller points and the weight of smaller or equal points; for ``density``,
-    ``at_most`` is this upper end. If one coordinate of a prediction is wrong, the target has almost
-    no weight, and its ranks in other coordinates are 0 or 1 too often. So in ``resolved``, ranks of
-    coordinates that are within w of 0 or 1 are drawn again from this range, with w about the weight
-    of one point. These ranks say less about tails. ``halves``: ranks of coordinates among the first
-    and the second half of the points. ``grain``: sum of squared weights. ``expected``: mean product
-    of the normal scores of each pair under the prediction, for ``coordinates`` and ``resolved``.
+    ``at_most`` is the upper end. If one coordinate of a prediction is wrong, the target has almost
+    no weight, and its ranks in other coordinates are 0 or 1 too often. ``resolved`` avoids this: a
+    rank of a coordinate below w is drawn again from (0, w), and a rank above 1 - w from (1 - w, 1),
+    with w = 1 / (2 + 1 / ``grain``). ``halves``: ranks of coordinates among the first and the
+    second half of the points. ``grain``: sum of squared weights. ``expected``: mean product of the
+    normal scores of each pair under the prediction, for ``coordinates`` and ``resolved``.
     """
 
     density: Float[Array, " n"]
@@ -258,8 +258,8 @@ def expected_products(
     """Return the sum over points c of w_c s_ci s_cj, for coordinates i, j and each of e ``edges``.
 
     s_ci is the mean normal score of the rank of point c in coordinate i. This rank is uniform over
-    an interval whose length is the weight of the point. Ranks in (0, edge) or (1 - edge, 1) are
-    redrawn uniformly from this interval. As s_ci is a mean, the diagonal is not 1."""
+    an interval whose length is the weight of the point. Ranks in (0, edge) are drawn again from
+    (0, edge), and ranks in (1 - edge, 1) from (1 - edge, 1). The diagonal is not 1."""
     each = jnp.swapaxes(points, 1, 2)
 
     def add(shares: tuple[Array, Array], point: tuple[Array, Array]) -> tuple[Any, None]:
