@@ -115,7 +115,7 @@ FORMS = ("full", "diagonal", "trace", "correlation")
 class Score(eqx.Module):
     r"""The score :math:`s_p(y)`, [d], as a moment that detects shifts.
 
-    It is the Stein moment of constant f. The density must be continuous and 0 at every boundary.
+    Its mean is 0 if y is a draw of p, and p is continuous and 0 at every boundary of its support.
 
     Args:
         marginal: False: tests use :math:`M^\top s_p`, with M the scale of the prediction; entry q
@@ -144,15 +144,15 @@ class Score(eqx.Module):
 class Curvature(eqx.Module):
     r"""The information-matrix moment :math:`s_p s_p^\top + \nabla^2 \log p`.
 
-    It is the Stein moment of f = score. Its diagonal detects wrong spread within each mode, other
-    entries wrong correlation. The density must be twice differentiable (ReLU networks are not).
-    :math:`\nabla p` must be 0 at a boundary, else the mean is not 0: for a Beta(2, 2) it is -12.
+    The diagonal detects wrong spreads within each mode; other entries detect wrong correlations.
+    The density must be twice differentiable (ReLU networks are not) and 0 at every boundary. With
+    ``bound=None`` its gradient must be 0 there, too: for a Beta(2, 2) the moment has mean -12.
 
     Args:
         form: "full": all d (d + 1) / 2 different entries; "diagonal": those on the diagonal;
             "correlation": those off the diagonal; "trace": the sum of the diagonal.
-        bound: With a bound c, f is :math:`s / \sqrt{1 + |s|^2 / c^2}`, for predictions with heavy
-            tails: the moment then grows linearly in the score. None for the score itself.
+        bound: With a bound c, the moment is :math:`s f^\top + \nabla f` for the score s and
+            :math:`f = s / \sqrt{1 + |s|^2 / c^2}`. It grows linearly in s. None for f = s.
         whole_space: Whether tests omit the moment if a density has a boundary.
 
     Cost: d Hessian-vector products.

@@ -79,7 +79,7 @@ class Outcome(NamedTuple):
 
 
 class Sums(NamedTuple):
-    r"""Sums over pairs: row 0 for h, then one row per channel if h has several.
+    r"""Sums of a kernel h over pairs: row 0 for h, then a row per channel if h has several.
 
     Attributes:
         size: Number of observations per block; n for all pairs.
@@ -149,8 +149,8 @@ class Sums(NamedTuple):
     def standard_error(self) -> Float[Array, " r"]:
         """Standard error of `unbiased`, [r], valid only for a clearly miscalibrated model.
 
-        It is computed from the spread of block means or, for all pairs, of E[h | observation], for
-        independent observations. NaN for a single block of fewer than n observations.
+        Observations must be independent. For several blocks it is computed from block means, for
+        all pairs from E[h | observation]. NaN for a single block of fewer than n observations.
         """
         if self.blocks > 1:
             return jnp.std(self.means, axis=1, ddof=1) / self.blocks**0.5
@@ -160,7 +160,7 @@ class Sums(NamedTuple):
         return 2 * jnp.std(self.contributions, axis=1, ddof=1) * self.n**0.5
 
     def guarded(self) -> "Sums":
-        r"""Return the sums, with ``means`` reduced if residuals are skewed against their sum.
+        r"""Return the sums, with ``means`` reduced if the skewness g defined below is negative.
 
         With :math:`h_{ij} = \langle t_i, t_j \rangle`, let :math:`S = \sum_i t_i`,
         :math:`u_i = \langle t_i, S \rangle / |S|`, and let :math:`V = \sum_i h_{ii}`, the mean of

@@ -198,14 +198,14 @@ class Eigenvalues(eqx.Module):
 
     U is the mean of h over pairs, and H the matrix of all h. The :math:`\lambda` are the
     eigenvalues of H / n with diagonal 0, so that the sum has the variance and skewness of a
-    bootstrap with signs. A random sketch of H estimates the largest; the others must agree with the
-    exact trace and Frobenius norm of H. Two p-values assume the extremes: the others are equal, or
-    they are 0 and the sketch underestimates the largest. The p-value is the geometric mean of both.
+    bootstrap with signs. A random sketch of H estimates the largest eigenvalues. The others
+    must agree with the exact trace and Frobenius norm of H. The p-value is the geometric mean of
+    those of two extreme cases: the others are equal, or they are 0 and the largest are increased.
     For `jaxcal.RandomFeatures` no sketch is needed, and h_ii is treated as constant.
 
-    ``result.p_value_error`` is the larger distance of the p-value from the two, plus a standard
-    error, since the eigenvalues are estimated from n observations. It omits the error of the limit
-    at finite n: see the level study in `experiments/linear`.
+    ``result.p_value_error`` is the larger distance of the p-value from those two, plus a standard
+    error for the estimation of eigenvalues from n observations. It omits the error of the limit at
+    finite n: see the level study in `experiments/linear`.
 
     Args:
         columns: Columns of the sketch, at least 2.
@@ -245,8 +245,8 @@ class Eigenvalues(eqx.Module):
         return sums.outcome(statistic, p)._replace(p_error=error)
 
     def least_p_value(self, n: int) -> float:
-        r"""Return :math:`P(\chi^2_1 \geq n + 1)`, a lower bound of the p-value for constant h,
-        which has the smallest p-value of all h."""
+        r"""Return :math:`P(\chi^2_1 \geq n + 1)`, a lower bound of the p-value for any h. The
+        p-value is smallest for constant h."""
         return math.erfc(((n + 1) / 2) ** 0.5)
 
 

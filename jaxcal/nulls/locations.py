@@ -62,7 +62,7 @@ class Signs(eqx.Module):
     :math:`\bar Z` is the mean of the features at J locations; each observation gets one sign.
     With 16 observations or more the level holds for normal forecasts (`experiments/ucme_level`),
     also with close locations or more locations than observations. p is NaN if all features are 0,
-    as no observation is near a location.
+    which happens if every observation is far from all locations.
 
     Args:
         n_draws: Number of draws of signs.

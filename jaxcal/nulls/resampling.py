@@ -308,7 +308,7 @@ def _or_one(values: Array) -> Array:
 def _autocorrelations(
     products: Float[Array, "n q"],
 ) -> tuple[Float[Array, "n q"], Int[Array, " q"]]:
-    """Return autocorrelations at lags 0, .., n - 1, and the first lag that only noise follows."""
+    """Return autocorrelations at lags 0, .., n - 1, and the lag m beyond which they are noise."""
     n = len(products)
     variance = products[:1]
     r = jnp.where(variance <= 0, 0, products / _or_one(variance)).at[0].set(1.0)

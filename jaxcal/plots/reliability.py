@@ -26,8 +26,8 @@ def reliability(
 
     Args:
         result: Result of `jaxcal.measures.reliability`.
-        counts: Whether to draw the number of observations of each bin as a grey column; the
-            largest is a fifth of the height.
+        counts: Whether to draw the number of observations of each bin as a grey column. The
+            highest column fills a fifth of the height of the axes.
         label: Label of the confidence axis.
         ax: Axes to draw on; new ones by default.
 
@@ -136,7 +136,7 @@ def groups(
 
 
 def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
-    """Draw bounds of the distance from calibration for these data, and the population interval."""
+    """Draw bounds of the distance from calibration, and its confidence interval."""
     ax = _one(result, ax, (6.8, 3.6))
     ax.set(xlabel="true distance from calibration (mean change of probability)")
     bounds = result.bracket

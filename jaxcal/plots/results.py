@@ -143,7 +143,6 @@ def _every_one(ax: "Axes", parts: Float[np.ndarray, " n"], where: np.ndarray) ->
 
 
 def _means(ax: "Axes", parts: Float[np.ndarray, " n"], where: np.ndarray, bins: int | None) -> None:
-    """Draw means of groups of equal text, or of bins of numbers, with two standard errors."""
     if bins is None or where.dtype.kind in "USTb":
         names, group = np.unique(where, return_inverse=True)
         at, reach, label = np.arange(len(names), dtype=float), None, "mean of a group"
@@ -286,7 +285,6 @@ def along(x: ArrayLike, n: int, name: str = "x") -> np.ndarray:
 
 
 def _running_mean(values: Float[np.ndarray, " n"], width: int) -> Float[np.ndarray, " n"]:
-    """Return the mean of the ``width`` values around each value, fewer at both ends."""
     window = np.ones(width)
     counts = np.convolve(np.ones(values.size), window, mode="same")
     return np.convolve(values, window, mode="same") / counts

@@ -43,9 +43,9 @@ def posterior_figure(report: Any) -> "Figure":
 def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
     """Draw F(u) - u of each parameter with a band, with F(u) the share of ranks that are <= u.
 
-    ``ranks`` is a `PosteriorRanks`. The curve of a posterior that is too high is an arch above 0.
-    If the posterior is too narrow, the curve is above 0 on the left and below 0 on the right. The
-    band is simultaneous; curves outside are black. At most `MOST` parameters are drawn, by p-value.
+    ``ranks`` is a `PosteriorRanks`. If a posterior is too high, the curve is an arch above 0. If it
+    is too narrow, the curve is above 0 on the left and below on the right. The band is simultaneous
+    and curves outside are black. The `MOST` parameters with the smallest p-values are drawn.
     """
     ax = axes(ax)
     values, names = np.asarray(ranks.ranks), ranks.statistics

@@ -44,10 +44,10 @@ def where(
 
     Bins hold about equally many observations. Limits are simultaneous, of confidence 1 -
     ``result.level``, and allow for dependence after `jaxcal.nulls.DependentWild`. Two inputs give a
-    map, with frames around cells whose limits exclude 0. Effects are those of normal scores of
-    ranks: for Gaussian predictions, errors in predicted deviations. Ranks among 97 points make
-    large spreads look smaller. `jaxcal.results.Table` corrects this for draws, but this figure does
-    not.
+    map, with frames around cells whose limits exclude 0. Effects are computed from normal scores of
+    the ranks of targets. For Gaussian predictions they are errors in predicted deviations. Large
+    spread errors look smaller, because each rank is among only 97 points. `jaxcal.results.Table`
+    corrects this for draws; this figure does not.
 
     Args:
         result: Result of `jaxcal.calibration_test`.
@@ -104,7 +104,7 @@ def effects(
     level: float,
     in_order: bool = False,
 ) -> Effects:
-    """Return the `Effects` of normal scores z in k groups; NaN for fewer than `LEAST` of them.
+    """Return the `Effects` of normal scores z in k groups; NaN for groups of fewer than `LEAST`.
     Limits use Student's t (shift) or chi squared (spread) with Bonferroni's correction. If scores
     are ``in_order``, errors and degrees of freedom allow for their `Dependence`."""
     number = np.bincount(group, minlength=k)

@@ -219,7 +219,6 @@ def _tensor(value: Any, name: str) -> np.ndarray:
 
 
 def _complete(value: Any, name: str) -> None:
-    """Raise ValueError if entries are masked or missing."""
     if isinstance(value, np.ma.MaskedArray):
         masked = int(np.ma.count_masked(value))
         kind, size = "masked", value.size
@@ -273,7 +272,6 @@ def _unboxed(objects: np.ndarray, value: object, name: str) -> np.ndarray:
 
 
 def _no_numbers(name: str, what: str, *, strings: bool) -> TypeError:
-    """Return a TypeError; for ``strings`` it says how to encode them as numbers."""
     classes = "; classes are numbers 0, .., m - 1, as np.unique(.., return_inverse=True) gives"
     columns = "; encode categories as columns of 0 and 1, as pandas.get_dummies(..) does"
     remedies = {"targets": classes} | dict.fromkeys(ENCODED, columns)
@@ -298,8 +296,9 @@ def _named_columns(value: Any) -> list[Any]:
 
 
 def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return names of q inputs: column names of a data frame, or else "input 0", .. ValueError if
-    a column name is in ``fitted``, unless the first columns are ``fitted`` in this order."""
+    """Return names of q inputs: column names of a data frame, or else "input 0", .. ``fitted``:
+    names in an earlier fit. If any column has one of these, the first columns must be ``fitted``
+    in this order, else ValueError."""
     names = tuple(_named_columns(value))
     if set(names) & set(fitted) and names[: len(fitted)] != fitted:
         raise ValueError(f"inputs: wanted the columns {fitted} of the fit, got {names}")
@@ -308,9 +307,10 @@ def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, 
 
 
 def class_columns(value: Any, name: str) -> list[int] | None:
-    """Return, for each class 0, 1, .., the index of its column in a data frame or table. Names of
-    columns are class numbers, or a text with a number ("p0", "p1", ..). None for other names, and
-    for texts whose numbers already ascend; ValueError if numbers are not 0, 1, .."""
+    """Return, for each class 0, 1, .., the index of its column in a data frame or table. Columns
+    are named by numbers, or by a text with a number ("p0", "p1", ..). None, if no reordering is
+    needed: for other names, and for texts whose numbers ascend. Otherwise ValueError unless the
+    numbers are 0, 1, .."""
     names = [str(word) for word in _named_columns(value)]
     words = [{"False": "0", "True": "1"}.get(word, word) for word in names]
     words = [re.sub(r"^(-?\d+)\.0$", r"\1", word) for word in words]

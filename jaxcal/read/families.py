@@ -1,8 +1,8 @@
 """Closed forms of predictions, as named tuples of arrays, from distributions of any library.
 
 Every leaf has a leading axis n; points are vectors [d]. To add a distribution, register a function
-with the decorator `distribution`. It is found by the name of the distribution's class, so that no
-library of distributions is imported here.
+with the decorator `distribution`. Functions are looked up by the class name of the distribution, so
+no library of distributions is imported here.
 """
 
 import math

@@ -236,10 +236,10 @@ def copies(targets: Array, predictions: PyTree, beside: PyTree = None) -> Bool[A
     """Return a mask of the rows (target, prediction, ``beside``) that repeat an earlier one; all
     False if such repeats may be chance (`repeated_rows`).
 
-    For classes, repeats are rows with equal probabilities p and ``beside``. They count as copies if
-    each has the label of the row that it repeats, although by chance more than `DIFFER` should have
-    another label: the sum over repeats of 1 - max(p . p, f . f), with f the label frequencies of
-    distinct rows with the same likeliest class.
+    For classes, repeats are rows with the probabilities p and ``beside`` of an earlier row. They
+    are marked if they exceed `SHARE` of the rows and all have the label of the earlier row, but
+    more than `DIFFER` other labels are expected: the sum over repeats of 1 - max(p . p, f . f), f
+    the label frequencies of distinct rows with the same likeliest class.
     """
     p = predictions.probabilities if isinstance(predictions, Classes) else None
     return _copies(targets, p, _arrays((predictions, beside), len(targets)))

@@ -115,9 +115,9 @@ def coarse_sums(
     targets: Float[Array, "n d"], scale: Float[Array, " d"], inverse: Points, new: Any = True
 ) -> Float[Array, "3 d"]:
     """Return, for `coarse`, the sums [3, d] of a^2, b^2 and c over the rows that ``new`` marks.
-    ``inverse`` [n, d]: 1 / standard deviation, or |score|, of targets divided by ``scale``. For a
-    target y, b = inverse / scale is the distance between integers in deviations, a = eps |y| b the
-    distance between neighbouring floats, and c = 0 if y is an integer, else 1."""
+    ``inverse`` [n, d]: 1 / standard deviation, or |score|, of the predictions of targets y divided
+    by ``scale``. In standard deviations, integers are b = inverse / scale apart, and neighbouring
+    floats at y are a = eps |y| b apart. c is 0 if y is an integer, else 1."""
     finest = jnp.finfo(targets.dtype).eps * jnp.abs(targets)
     steps = jnp.stack([finest, jnp.ones_like(finest)])
     apart = jnp.nan_to_num(steps / scale[None, None] * inverse[None], posinf=0)

@@ -101,7 +101,7 @@ def _shared(gains: Float[Array, "k n"], fold: Int[Array, " n"], used: Array) -> 
 
 
 def about_gains(gains: Array, in_order: bool) -> Sentences:
-    """Return three pairs: a warning on the gains [.., n] of pairs, and whether it applies."""
+    """Return three warnings on gains [.., n], each as a tuple: (sentence, whether it applies)."""
     values = np.asarray(gains, float)
     used = np.isfinite(values)
     n = int(np.min(np.sum(used, axis=-1)))
@@ -148,7 +148,7 @@ def gain_in_words(repair: Any) -> str:
 
 
 class CrossFitted(NamedTuple):
-    """The k + 1 maps fitted without fold 0, 1, .., k - 1 and, last, to all n pairs.
+    """Maps 0, .., k - 1, each fitted without the fold of its number, and map k of all pairs.
 
     ``parameters``: parameters of all maps, leaves [k + 1, ..]. ``fitted``: the fit to all pairs.
     ``features``: features with which maps vary. ``gains``: gain of each pair by each map, [k + 1,

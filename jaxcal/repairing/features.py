@@ -20,8 +20,8 @@ INPUTS, OWN, CLAIMS = "inputs", "its own claims", "claims of all coordinates"
 
 
 def too_many(n: int, d: int, q: int, n_draws: int = 0) -> list[str]:
-    """Return the names of features that a map omits: those with which n < `PAIRS` times the number
-    of parameters; and, if 0 < ``n_draws`` < `DRAWS`, all centres and scales of predictions."""
+    """Return the names of groups of features to omit: those that would give the map more than n /
+    `PAIRS` parameters and, if 0 < ``n_draws`` < `DRAWS`, those of centres and scales."""
     count, left_out = 2 * d + d * (d - 1) // 2, []
     more = {
         INPUTS: 2 * d * min(q, MOST),
@@ -65,8 +65,8 @@ class Columns(NamedTuple):
 
 
 class Features(eqx.Module):
-    """Maps from predictions and inputs to features of a `Frame`. ``event``: shape of a target.
-    ``own``: maps of the d centres and the d log scales; ``claims``: map of these 2 d columns."""
+    """Functions that compute the features of a `Frame`: ``own`` from d centres and from d log
+    scales, ``claims`` from all 2 d, ``inputs`` from inputs. ``event``: shape of a target."""
 
     units: Units
     event: tuple[int, ...] = eqx.field(static=True)

@@ -55,10 +55,10 @@ class Frame(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """Parameters of the map: a (``shift``), S (``stretch``) and O (``correlation``, the entries
-    above the diagonal) of the module. a and S have five groups each: a constant ``common`` [d], and
-    slopes along the features of a `Frame`: ``center`` and ``scale`` [d] along the two features
-    ``own``, ``claims`` [d, k] and ``inputs`` [d, q]."""
+    """Parameters of the map (see the module): a (``shift``), S (``stretch``), and the entries of O
+    above the diagonal (``correlation``). a and S are dicts of a constant, ``common`` [d], and
+    slopes along features of a `Frame`: ``claims`` [d, k] and ``inputs`` [d, q] along the features
+    of these names, ``center`` [d] along ``own[0]``, and ``scale`` [d] along ``own[1]``."""
 
     shift: dict[str, Float[Array, "*d k"]]
     stretch: dict[str, Float[Array, "*d k"]]
@@ -118,7 +118,6 @@ class Local(NamedTuple):
 
 
 def _along(part: dict[str, Array], frame: Frame) -> Points:
-    """Return the shifts or stretches [n, d] for the features of ``frame``."""
     common, center, scale = (part[name][None] for name in ("common", "center", "scale"))
     alone = common + center * frame.own[0] + scale * frame.own[1]
     return alone + frame.claims @ part["claims"].T + frame.inputs @ part["inputs"].T
@@ -179,7 +178,7 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
         return jnp.sum(slopes, axis=0), slopes.T @ slopes
 
     def temper(theta: Array, amount: Array) -> Array:
-        """Return curvature / variance of slopes, in [COLDEST, 1]; near 1 for correct densities."""
+        """Return curvature / variance of gradients, in [COLDEST, 1]: 1 for correct densities."""
 
         def curvature(e: Array) -> Array:
             along = lambda t: jax.jvp(lambda s: jnp.sum(logs(s)), (t,), (e,))[1]  # noqa: E731

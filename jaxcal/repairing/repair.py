@@ -48,7 +48,7 @@ def repair(
     the repaired prediction. a and log B are affine in the centre and log scale of the prediction
     and in inputs. An unknown constant of a log density cancels, so maps are fitted by likelihood
     and gains are known in nats. Parameters without evidence stay near 0. The certificate is a mean
-    gain with confidence limits; the gain of an observation is by the map fitted without its fold.
+    gain with confidence limits. Each observation is repaired by the map fitted without its fold.
     Affine maps repair shifts, spreads, correlations and their trends, but not tails, weights of
     modes or shape. With fewer than 6 pairs per parameter, trends are left out with a warning.
 
@@ -84,8 +84,8 @@ def repair(
         ValueError: Shapes or values are wrong; the message names the argument.
         TypeError: There are no log densities, draws or probabilities, or densities have bounds.
 
-    Cost: per fold and observation 24 (k + 10) log densities for k parameters (29 for d = 2); per
-    prediction about 130 + 384 max(2, d) to find centre and scale; and two `calibration_test`.
+    Cost: per fold and observation 24 (k + 10) log densities for k parameters (k = 29 for d = 2);
+    per prediction about 130 + 384 max(2, d) to find centre and scale; and two `calibration_test`.
 
     Source: MacKay (1992) for the priors; Bayle et al. (2020), Cross-validation confidence intervals
     for test error, for limits across folds.
@@ -152,8 +152,6 @@ def repair(
 def _energy_gained(
     draws: Draws, maps: CrossFitted, ys: Array, inputs: Array
 ) -> Float[Array, "k n"]:
-    """Return the gain [k, n] in energy score of n pairs by each of k maps."""
-
     parts = blocks(draws)
 
     def gained(parameters: Parameters) -> Array:

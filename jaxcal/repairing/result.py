@@ -95,7 +95,7 @@ class Repair(Result):
     def draws(
         self, draws: ArrayLike, predictions: Predictions, inputs: ArrayLike | None = None
     ) -> Float[Array, "n m *event"]:
-        """Return draws [n, m, ...event] of ``predictions``, moved to draws of the repaired ones."""
+        """Return ``draws`` from ``predictions``, moved to be draws from repaired predictions."""
         values = checks.floats(draws, "draws")
         move = self._move(predictions, inputs)
         if values.ndim < 2 or len(values) != len(move.log_size):

@@ -133,7 +133,7 @@ class Table(eqx.Module):
 
     Correlations are those of normal scores, claimed minus actual. Tails are the logarithm of the
     mean absolute normal score over its standard deviation, minus the value for a normal variable:
-    positive if tails are claimed too heavy. Both have averages only; streams have neither.
+    positive if tails are claimed too heavy. Streaming tests have no correlations and no tails.
 
     Attributes:
         rows: Names of the r rows: d shifts, d spreads, d (d - 1) / 2 correlations, and d tails.
