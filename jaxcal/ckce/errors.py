@@ -15,7 +15,7 @@ b_j`; intervals invert these tests. `jaxcal.ckce.probability` and `jaxcal.ckce.e
 Rare labels may not occur among the observations. So a model is called worse only if a second test,
 by labels drawn from its predictions, rejects that it is calibrated. The second sum includes the
 residuals of about four uniformly drawn labels, as in the interval of Agresti and Coull, so that the
-estimated noise is never 0. If the fit leaves no residuals, the first sum includes them, too.
+estimated noise is never 0. If the fit leaves no residuals, the first sum includes these, too.
 """
 
 from collections.abc import Callable
@@ -187,9 +187,9 @@ def differences(
 ) -> Differences:
     """Return simultaneous intervals and p-values of every pair.
 
-    ``wrong`` [M]: p-values of "this model is calibrated". If models differ, the worse model
-    is not calibrated: so the p-value of a pair is at least ``wrong`` of its worse model. Intervals
-    contain 0 if p_adjusted > level.
+    ``wrong`` [M] holds p-values of "this model is calibrated". The p-value of a pair is at least
+    that of its worse model, since two models can only differ if the worse one is not calibrated.
+    Intervals contain 0 if p_adjusted > level.
     """
     gap, error, b = values[:, None] - values[None], drawn.error, len(drawn.ratios)
     good = jnp.isfinite(gap) & jnp.isfinite(error)

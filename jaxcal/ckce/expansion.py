@@ -182,8 +182,8 @@ def summed(
     r"""Return sums over k blocks, inner products of the blocks' second influences [k, k], and draws
     of the value for a calibrated model.
 
-    ``parts(*rows)`` returns w [n, r], e [n, p] and further arrays [n], of which the sums over
-    blocks, [k], are returned. The second influence of observation i is the outer product of w_i and
+    ``parts(*rows)`` returns w [n, r], e [n, p] and further arrays [n]; the first output holds the
+    sums of each further array over blocks, [k]. The second influence of observation i is the outer product of w_i and
     e_i. ``rows``: points, residuals, added residuals, weights. ``drawn``: see `Noise`. ``keys``:
     for blocks, and for draws. If n <= `BLOCKS`, each observation is a block. Otherwise blocks are
     random and labels are drawn once; each draw of the value multiplies the blocks by normal

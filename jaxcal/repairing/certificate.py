@@ -175,8 +175,8 @@ def cross_fitted(
     densities: Predictions | None = None,
     n_draws: int = 0,
 ) -> CrossFitted:
-    """Fit a map without each fold and one to all pairs, and compute the gain of each pair by each
-    map. Without a key, folds are blocks of neighbouring rows.
+    """Fit one map to all pairs, and for each fold one map to the pairs of the other folds. Return
+    these maps and their gains. Without a key, folds are blocks of neighbouring rows.
 
     Maps act in units of the centres and scales of ``predictions``. The likelihood is that of
     ``densities``, by default ``predictions``. ``n_draws``: draws per prediction; 0 for densities.
