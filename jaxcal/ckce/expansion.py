@@ -183,8 +183,8 @@ def summed(
     of the value for a calibrated model.
 
     ``parts(*rows)`` returns w [n, r], e [n, p] and further arrays [n]; the first output holds the
-    sums of each further array over blocks, [k]. The second influence of observation i is the outer product of w_i and
-    e_i. ``rows``: points, residuals, added residuals, weights. ``drawn``: see `Noise`. ``keys``:
+    sums of each further array over blocks, [k]. The second influence of observation i is w_i times
+    the transposed e_i. ``rows``: points, residuals, added residuals, weights. ``drawn``: see `Noise`. ``keys``:
     for blocks, and for draws. If n <= `BLOCKS`, each observation is a block. Otherwise blocks are
     random and labels are drawn once; each draw of the value multiplies the blocks by normal
     numbers. Memory 2 k r p + 2 k^2 beyond the data.
