@@ -26,11 +26,12 @@ PREDICTED = _words(
 IDENTIFIES = _words("id|ids|index|idx|key|row|rowid|rownames|uid|uuid|guid|unnamed")
 POSITIVE, NEGATIVE = _words("1|true|t|yes|y|positive|pos"), _words("0|-1|false|f|no|n|negative|neg")
 TRUTH = dict.fromkeys(POSITIVE, "1") | dict.fromkeys(NEGATIVE, "0")
+NEGATIONS = _words("not|non|without") | (NEGATIVE - {"f", "n"})
 # a single column with one of these words in its name may not hold the probability of label 1
-OTHERS = _words(
-    "not|non|without|conf|confidence|max|maximum|top|weight|weights|fold|split|group|logit|logits|"
+OTHERS = NEGATIONS | _words(
+    "conf|confidence|max|maximum|top|weight|weights|fold|split|group|logit|logits|"
     "log|odds|loss|error|std|sigma|variance|percent|threshold"
-) | (NEGATIVE - {"f", "n"})
+)
 REMEDY = (
     "name the columns to read: --columns label=NAME CLASS=NAME .., one for each class (or for one "
     "of two)"
@@ -265,8 +266,8 @@ def _one_column(
 def _is_of(words: list[str], label: list[str]) -> bool:
     """Return whether a name begins or ends in the words of a label, and does not negate it."""
     k = len(label)
-    return (words[-k:] == label and OTHERS.isdisjoint(words[:-k])) or (
-        words[:k] == label and OTHERS.isdisjoint(words[k:])
+    return (words[-k:] == label and NEGATIONS.isdisjoint(words[:-k])) or (
+        words[:k] == label and NEGATIONS.isdisjoint(words[k:])
     )
 
 

@@ -184,9 +184,9 @@ def summed(
 
     ``parts(*rows)`` returns w [n, r], e [n, p] and further arrays [n]; the first output holds the
     sums of each further array over blocks, [k]. The second influence of observation i is w_i times
-    the transposed e_i. ``rows``: points, residuals, added residuals, weights. ``drawn``: see `Noise`. ``keys``:
-    for blocks, and for draws. If n <= `BLOCKS`, each observation is a block. Otherwise blocks are
-    random and labels are drawn once; each draw of the value multiplies the blocks by normal
+    the transposed e_i. ``rows``: points, residuals, added residuals, weights. ``drawn``: see
+    `Noise`. ``keys``: for blocks, and for draws. If n <= `BLOCKS`, each observation is a block.
+    Else blocks are random, and labels are drawn once; draws of the value multiply blocks by normal
     numbers. Memory 2 k r p + 2 k^2 beyond the data.
     """
     deal_key, null_key = keys

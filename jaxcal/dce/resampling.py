@@ -169,6 +169,7 @@ def no_verdict(result: Any) -> Sentences:
     is_nan = np.isnan(np.asarray(result.p_value))
     tests = (np.shape(result.adjusted) or (1,))[-1]  # classes that share the level
     few = too_few_draws(result, tests)
+    p = np.asarray(result.p_value if result.adjusted is None else result.adjusted)
     least = 0 if result.least_p_value is None else np.asarray(result.least_p_value)
     return [
         (
@@ -181,7 +182,7 @@ def no_verdict(result: Any) -> Sentences:
         (
             "no labels of so few observations could be rejected: the least p-value that any could "
             "have is above the level [too-few-observations]",
-            (tests * least > result.level) & (np.asarray(result.p_value) > result.level),
+            (tests * least > result.level) & (p > result.level),
         ),
     ]
 

@@ -120,7 +120,7 @@ def limited(means: Means, exact: Bool[Array, ""] | bool) -> Means:
 
 
 def student_p_value(estimate: Array, error: Array, degrees: Any) -> Array:
-    """Return the two-sided p-value of mean 0 by Student's t; 1 if the standard error is 0."""
+    """Return the two-sided p-value of mean 0 by Student's t; 1 for an error of 0, NaN for NaN."""
     degrees = jnp.asarray(degrees, estimate.dtype)
     t2 = (estimate / jnp.where(error > 0, error, 1)) ** 2
     p = betainc(degrees / 2, jnp.asarray(0.5, estimate.dtype), degrees / (degrees + t2))

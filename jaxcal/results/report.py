@@ -39,14 +39,16 @@ def too_few(
     """Return a sentence if a test of n observations can never reject at ``level``; "" if it can.
     The sentence gives the reason. The level is divided by ``tests``, the number of tests that share
     it. ``null`` is the name of the null, ``least_p_value(n)`` its smallest p-value for n."""
-    least = least_p_value(n)
-    if tests * least <= level:
+    least, strictly = least_p_value(n), 1 - 1e-6 * (tests > 1)  # products are rounded in float32
+    if tests * least <= level * strictly:
         return ""
     whose = f"{level:g}" + f" of {tests} tests together" * (tests > 1)
-    if tests * least_p_value(ENDLESS) > level:
+    if tests * least_p_value(ENDLESS) > level * strictly:
+        advice = f", {math.ceil(tests / level / strictly) - 1} would do"
+        advice *= not n or tests * 0.5 ** (n - 1) <= level  # with signs n may be too small as well
         return (
             f"too few draws for the level {whose}: the null {null} gives no p-value below "
-            f"{least:.3g} with them, {math.ceil(tests / level) - 1} would do [too-few-draws]"
+            f"{least:.3g} with them{advice} [too-few-draws]"
         )
     return (
         f"too few observations for the level {whose}: with n = {n} the null {null} gives no "

@@ -256,8 +256,9 @@ def _variables(draws: ArrayLike) -> list[str] | None:
 
 def _width(draws: Any, name: str) -> int:
     """Return the number of columns of a variable: 1 for draws of shape [n, m]."""
-    values = draws[name] if isinstance(draws, Mapping) else draws[0].posterior[name]
-    return int(np.prod(np.shape(values)[2:], dtype=int))
+    if not isinstance(draws, Mapping):
+        draws = {name: draws[0].posterior[name].transpose("chain", "draw", ...)}
+    return int(np.prod(np.shape(draws[name])[2:], dtype=int))
 
 
 def _same(variables: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -219,7 +219,7 @@ def leave_one_out(problem: Reduced, *, level: float = 0.05) -> LeaveOneOut:
     if inputs.ndim == 3:  # a scalar problem per class
         inputs, residuals = inputs[..., 0].T, residuals[..., 0].T
     if (m := inputs.shape[1]) > (limit := ALTOGETHER // 2):
-        raise ValueError(f'problem: wanted at most {limit} classes, got {m}: notion="top-label"?')
+        raise ValueError(f'predictions: wanted <= {limit} classes, got {m}: notion="top-label"?')
     scalar = problem.inputs.shape[-1] == 1
     if scalar:
         q = np.stack([_of_ranks(c, _functions(*inputs.shape)) for c in inputs.T], axis=1)

@@ -95,6 +95,7 @@ BINARY = {
     "one, True and False": ("a.csv", table("label|p", B.astype(bool), Q)),
     "one, yes and no": ("a.csv", table("label|p_yes", YES[B], Q)),
     "one, of a word": ("a.csv", table("label|P(default)", WORDS[B], Q)),
+    "one, of a word and another": ("a.csv", table("label|default_percent", WORDS[B], Q)),
     "one, of a negated word": ("a.csv", table("label|p not due", NOT_DUE[B], Q)),
     "one, of no": ("a.csv", table("label|p_no", YES[B], 1 - Q)),
     "two": ("a.csv", table("label|0|1", B, BOTH)),

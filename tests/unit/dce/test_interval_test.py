@@ -147,8 +147,8 @@ def test_more_classes_than_draws_allow_give_no_verdict():
     labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
     sure = np.asarray(jax.nn.softmax(3 * logits))
     test = partial(dce.distance_from_calibration, 0, sure, labels, notion="class-wise")
-    few, enough = test(n_draws=118), test(n_draws=119)
+    few, enough = test(n_draws=119), test(n_draws=120)
     assert set(few.verdict) == {"cannot tell"}
     assert set(enough.verdict) == {"rejected"}
     (reason,) = set(few.reason)
-    assert "with them, 119 would do [too-few-draws]" in reason
+    assert "with them, 120 would do [too-few-draws]" in reason

@@ -65,14 +65,14 @@ def test_the_report_has_the_warnings_of_the_models_shown():
 def test_more_models_than_draws_allow_give_no_verdict():
     """M models by Holm's method: the smallest p-value is M / (1 + draws). All are shifted."""
     thetas, xs = pairs(100)
-    options = {"prior": PRIOR, "null": jaxcal.nulls.Wild(39)}
+    options = {"prior": PRIOR, "null": jaxcal.nulls.Wild(40)}
     two, three = (
         sbi.rank_posteriors(KEY, Gaussian(jnp.full(m, 3.0)), thetas, xs, **options) for m in (2, 3)
     )
-    np.testing.assert_allclose(three.tests.p_value, 1 / 40)
+    np.testing.assert_allclose(three.tests.p_value, 1 / 41)
     assert set(two.verdict) == {"rejected"}
     assert set(three.verdict) == {"cannot tell"}
-    assert "with them, 59 would do [too-few-draws]" in repr(three)
+    assert "with them, 60 would do [too-few-draws]" in repr(three)
     # what a test by itself says against a verdict holds in the ranking, too
     one = eqx.tree_at(lambda r: r.tests.notes["nonfinite-targets"], two, jnp.asarray([1, 0]))
     assert list(one.verdict) == ["cannot tell", "rejected"]

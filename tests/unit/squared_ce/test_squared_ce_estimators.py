@@ -157,7 +157,7 @@ def test_empty_bins_follow_their_policy():
 
 @pytest.mark.slow
 def test_bins_of_equal_mass_hold_equally_many():
-    for n, bins in ((1000, 10), (4, 2), (10, 5), (11, 5), (23, 7)):
+    for n, bins in ((1000, 10), (4, 2), (10, 5), (11, 5), (23, 7), (101, 50)):
         problem = squared_confidence(jax.random.key(1), n)
         settings = Bins(bins, equal_mass=True).fit(problem, []).settings
         which = bin_numbers(problem.inputs[:, 0], settings.edges[0], settings.counts[0])

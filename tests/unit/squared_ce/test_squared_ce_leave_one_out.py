@@ -125,7 +125,7 @@ def test_overconfidence_is_seen_where_functions_are_few(notion, limit, monkeypat
     assert result.interval.low > 0.2
     assert result.error > 0.8 * np.mean(np.sum((p - q) ** 2, axis=1)) ** 0.5
     monkeypatch.setattr(module, "ALTOGETHER", 2 * m - 1)
-    with pytest.raises(ValueError, match='at most 9 classes, got 10: notion="top-label"'):
+    with pytest.raises(ValueError, match='wanted <= 9 classes, got 10: notion="top-label"'):
         leave_one_out(problem)
 
 
