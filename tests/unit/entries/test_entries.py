@@ -116,7 +116,6 @@ def test_no_prediction_is_landed_on_with_a_look_at_its_target(key):
         np.testing.assert_allclose(claim, other, rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_blocks_of_observations_give_the_shapes_and_law_of_one(key, monkeypatch):
     """Of 103 observations the last block of 10 overlaps; shared parameters are not cut."""
     monkeypatch.setattr(standing, "BLOCK", 10)
@@ -661,7 +660,6 @@ def test_infinite_moments_are_estimated_and_finite_ones_known(name, key):
     assert correlation > 0.7
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wide", [False, True])
 def test_right_counts_are_not_called_impossible(wide, key):
     """A count is no whole number any more after a change of units and back, with density 0."""

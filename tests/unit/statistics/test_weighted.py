@@ -14,7 +14,6 @@ PHI, YS, SCORES, RESIDUALS = (jnp.asarray(RNG.normal(size=(5, q))) for q in (3, 
 STEIN = Stein(Gaussian(1.0), dimension=2, components=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statistic", "residual", "channels"),
     [(Inner(), RESIDUALS, 1), (STEIN, SteinFeatures(YS, SCORES), 2)],
