@@ -299,12 +299,6 @@ def test_one_observation_and_equal_predictions(n, key):
         ([0.2, 0.1], [1, 0], {"weights": [1.0]}, r"weights: wanted one per observation"),
         ([0.2, 0.1], [1, 0], {"weights": [-1.0, 2]}, r"weights: wanted finite numbers >= 0"),
         ([0.2, 0.1], [1, 0], {"weights": [0.0, 0]}, r"not all of them 0"),
-        (
-            [0.2, 0.1],
-            [0, 1],
-            {"weights": [1.0, 0], "counts": [0, 5]},
-            "for a group that has labels",
-        ),
         (np.zeros((3, 2)), [1, 0, 1], {}, "classes need notion= of distance_from"),
         (np.zeros(0), [], {}, "n >= 1"),
     ],
