@@ -104,8 +104,8 @@ def means(
     count = jnp.full(q, float(n), values.dtype)
     degrees = at_least(count - 1, 1.0)
     if series:
-        found = dependence(values)
-        count, degrees = n / found.inflation, found.degrees(n)
+        serial = dependence(values)
+        count, degrees = n / serial.inflation, serial.degrees(n)
     estimate = jnp.mean(values, axis=0)
     error = jnp.std(values, axis=0, ddof=1) / jnp.sqrt(count)
     p = student_p_value(estimate, error, degrees)

@@ -118,9 +118,9 @@ def effects(
         terms = z - mean[group] if effect == "shift" else (z - mean[group]) ** 2
         terms = terms - (effect != "shift") * (squares / count)[group]
         series = np.where(group[:, None] == np.arange(k), terms[:, None], 0)
-        found = dependence(jnp.asarray(series))
-        degrees = np.asarray(found.degrees(jnp.asarray(count, float)))
-        count = count / np.asarray(found.inflation)
+        serial = dependence(jnp.asarray(series))
+        degrees = np.asarray(serial.degrees(jnp.asarray(count, float)))
+        count = count / np.asarray(serial.inflation)
     tail = level / max(1, np.sum(enough)) / 2
     if effect == "shift":
         middle = -mean
