@@ -30,7 +30,7 @@ from jaxcal.dce import distance_from_calibration
 from jaxcal.dce.table import CELLS
 from jaxcal.fit.specification import RandomFeatures
 from jaxcal.read import checks
-from jaxcal.results import Result
+from jaxcal.results import Result, rows_in_one_order
 from jaxcal.streaming.arrays_file import BadFile
 from jaxcal.streaming.columns import ARRAYS, TARGETS, Arrays, batch_of
 from jaxcal.streaming.shards import Shards
@@ -141,6 +141,7 @@ class CheckSums(eqx.Module):
         return sums, least
 
 
+@rows_in_one_order
 def streamed_check(
     key: KeyLike,
     predictions: Any,

@@ -308,17 +308,20 @@ def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, 
 
 def class_columns(value: Any, name: str) -> list[int] | None:
     """Return, for each class 0, 1, .., the index of its column in a data frame or table. Columns
-    are named by numbers, or by a text with a number ("p0", "p1", ..). None, if no reordering is
-    needed: for other names, and for texts whose numbers ascend. Otherwise ValueError unless the
-    numbers are 0, 1, .."""
+    are named by numbers, or by texts that differ in one number ("p0", "p1", ..). None, if no
+    reordering is needed: for other names, and for texts whose numbers ascend. Otherwise ValueError
+    unless the numbers are 0, 1, .."""
     names = [str(word) for word in _named_columns(value)]
     words = [{"False": "0", "True": "1"}.get(word, word) for word in names]
     words = [re.sub(r"^(-?\d+)\.0$", r"\1", word) for word in words]
     if not any(re.fullmatch(r"-?\d+", word) for word in words):
-        parts = [re.fullmatch(r"(.*?)(\d+)(\D*)", word) for word in words]
-        if not all(parts) or len({(part[1], part[3]) for part in parts if part}) > 1:
+        parts = [re.split(r"(\d+)", word) for word in words]  # numbers at 1, 3, ..
+        if not parts or len({len(part) for part in parts}) > 1:
             return None
-        words = [str(int(part[2])) for part in parts if part]
+        differ = [k for k, texts in enumerate(zip(*parts, strict=True)) if len(set(texts)) > 1]
+        if len(differ) != 1 or differ[0] % 2 == 0:
+            return None
+        words = [str(int(part[differ[0]])) for part in parts]
         if sorted(words, key=int) == words:
             return None
     wanted = [str(k) for k in range(len(words))]

@@ -15,7 +15,7 @@ from jaxcal.results.parts import (
 )
 from jaxcal.results.report import confidence, count_verdicts, in_words, too_few, too_few_draws
 from jaxcal.results.result import JudgedResult, Result, Sentences, TestResult, load
-from jaxcal.results.saved import recorded, replacing, rows_in_one_order
+from jaxcal.results.saved import in_one_order, recorded, replacing, rows_in_one_order
 
 __all__ = [
     "FEW",
@@ -33,6 +33,7 @@ __all__ = [
     "confidence",
     "count_verdicts",
     "counted",
+    "in_one_order",
     "in_words",
     "largest_share",
     "load",

@@ -252,22 +252,25 @@ def rows_in_one_order(function: Callable[Arguments, Outcome]) -> Callable[Argume
 
     @functools.wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Outcome:
-        _in_one_order(dict(zip(names, args, strict=False)) | kwargs)
+        in_one_order(dict(zip(names, args, strict=False)) | kwargs)
         return function(*args, **kwargs)
 
     return call
 
 
-def _in_one_order(arguments: Mapping[str, Any]) -> None:
+def in_one_order(arguments: Mapping[str, Any]) -> None:
     """Raise ValueError if two pandas arguments have the same index labels in different orders."""
     tables: dict[str, Any] = {}
     for name, value in arguments.items():
         parts = value if isinstance(value, Mapping) else {None: value}
         for label, part in parts.items():
-            if type(part).__module__.startswith("jaxcal"):  # Draws
-                part = getattr(part, "samples", part)
-            if type(part).__module__.startswith("pandas") and hasattr(part, "index"):
-                tables[name if label is None else f"{name}[{label!r}]"] = part
+            whole = name if label is None else f"{name}[{label!r}]"
+            fields = {"": part}
+            if type(part).__module__.startswith("jaxcal") and hasattr(part, "__dict__"):
+                fields = {f".{field}": value for field, value in vars(part).items()}  # of Draws, ..
+            for field, table in fields.items():
+                if type(table).__module__.startswith("pandas") and hasattr(table, "index"):
+                    tables[whole + field] = table
     first = next(iter(tables), "")
     for name, table in tables.items():
         here, there = tables[first].index, table.index

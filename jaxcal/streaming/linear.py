@@ -99,7 +99,8 @@ class LinearFit(eqx.Module):
 
     ``key`` is for draws; ``prepared`` holds units, bandwidths, nodes and frequencies; ``kind`` is
     "kccsd", "kcsd" or "skce"; ``size`` is the length p of the feature vector z of an observation;
-    ``numbered``: whether averages over predictions use draws, which row numbers determine.
+    ``numbered``: whether averages over predictions use draws, which row numbers determine;
+    ``inputs`` names the inputs of a KCSD test.
     """
 
     key: Key
@@ -107,16 +108,24 @@ class LinearFit(eqx.Module):
     kind: str = eqx.field(static=True)
     size: int = eqx.field(static=True)
     numbered: bool = eqx.field(static=True)
+    inputs: tuple[str, ...] = eqx.field(static=True)
 
     @classmethod
     def of(
-        cls, key: Key, predictions: PredictionsLike, ys: Array, spec: Specification, kind: str
+        cls,
+        key: Key,
+        predictions: PredictionsLike,
+        ys: Array,
+        spec: Specification,
+        kind: str,
+        inputs: tuple[str, ...],
     ) -> "LinearFit":
         """Return the test fitted to checked observations, with the name ``kind``."""
         prepared, size = _fitted(key, predictions, ys, spec)
         drawn = FromDraws.route, FromQuantiles.route
         numbered = any(route in _statistic(prepared).route for route in drawn)
-        return cls(key, prepared, kind, size.size, numbered and not isinstance(predictions, Draws))
+        numbered = numbered and not isinstance(predictions, Draws)
+        return cls(key, prepared, kind, size.size, numbered, inputs)
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         """Return a dict of zero sums (of z, z z^T, |z|^2, |z|^4 and numbers for notes), and a dict
@@ -134,6 +143,8 @@ class LinearFit(eqx.Module):
             ys = checks.targets(targets, least=1)
             predictions = checks.predictions(predictions, ys)
         vectors = checks.rows(inputs[0], ys.shape[0], "inputs") if inputs else None
+        if vectors is not None:
+            input_names(inputs[0], vectors.shape[1], self.inputs)
         self.prepared.check(predictions, ys, vectors)
         # batches with equal targets need other draws: shared errors of averages would add up
         high, low = divmod(first + done, 2**32)  # of the first row that counts

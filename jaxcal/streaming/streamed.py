@@ -19,8 +19,9 @@ from jaxcal.fit.residuals import MeanResidual
 from jaxcal.fit.specification import RandomFeatures, Specification
 from jaxcal.numerics import full_precision
 from jaxcal.read import checks
+from jaxcal.read.convert import input_names
 from jaxcal.read.observations import scored
-from jaxcal.results import Result
+from jaxcal.results import Result, in_one_order, rows_in_one_order
 from jaxcal.skce.calibration import mean_specification
 from jaxcal.streaming.batches import remaining
 from jaxcal.streaming.comparison import ComparisonSums
@@ -76,6 +77,7 @@ class StreamedTest(eqx.Module):
 
     @classmethod
     @full_precision
+    @rows_in_one_order
     def calibration(
         cls,
         key: KeyLike,
@@ -105,6 +107,7 @@ class StreamedTest(eqx.Module):
         return cls.of_sums(fit, len(ys), "calibration test")
 
     @classmethod
+    @rows_in_one_order
     def kccsd(
         cls,
         key: KeyLike,
@@ -121,6 +124,7 @@ class StreamedTest(eqx.Module):
         return cls._fit(key, predictions, ys, spec, features, "KCCSD test", "kccsd")
 
     @classmethod
+    @rows_in_one_order
     def kcsd(
         cls,
         key: KeyLike,
@@ -135,11 +139,13 @@ class StreamedTest(eqx.Module):
         batches are triples of predictions, targets and inputs."""
         ys = checks.targets(targets)
         predictions = scored(predictions, ys)
-        vectors = Vectors(checks.rows(inputs, ys.shape[0], "inputs"))
-        spec = stein_specification(ys, divergence=vectors, **options)
-        return cls._fit(key, predictions, ys, spec, features, "KCSD test", "kcsd")
+        columns = checks.rows(inputs, ys.shape[0], "inputs")
+        spec = stein_specification(ys, divergence=Vectors(columns), **options)
+        names = input_names(inputs, columns.shape[1])
+        return cls._fit(key, predictions, ys, spec, features, "KCSD test", "kcsd", names)
 
     @classmethod
+    @rows_in_one_order
     def skce(
         cls,
         key: KeyLike,
@@ -158,6 +164,7 @@ class StreamedTest(eqx.Module):
 
     @classmethod
     @full_precision
+    @rows_in_one_order
     def comparison(
         cls, key: KeyLike, models: Models, targets: ArrayLike, *, n_draws: int = 999
     ) -> "StreamedTest":
@@ -217,9 +224,10 @@ class StreamedTest(eqx.Module):
         features: RandomFeatures,
         name: str,
         kind: str,
+        inputs: tuple[str, ...] = (),
     ) -> "StreamedTest":
         spec = with_random_features(spec, features)
-        fit = LinearFit.of(checks.key(key), predictions, ys, spec, kind)
+        fit = LinearFit.of(checks.key(key), predictions, ys, spec, kind, inputs)
         return cls.of_sums(fit, ys.shape[0], name)
 
     @classmethod
@@ -262,6 +270,7 @@ class StreamedTest(eqx.Module):
             raise ValueError(
                 f"batch: wanted predictions, targets and inputs if any, got {len(batch)}"
             )
+        in_one_order(dict(zip(("predictions", "targets", "inputs"), batch, strict=False)))
         numbered = self.fit.numbered or first is not None
         first = _next(state) - done if first is None else first
         n, sums, least = self.fit.of_batch(batch, first, done)

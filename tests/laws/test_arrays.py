@@ -13,6 +13,7 @@ from jaxcal.checking.plan import plan
 from jaxcal.dce import unbinned_ece
 from jaxcal.nulls import Wild
 from jaxcal.read import checks, convert
+from jaxcal.streaming import StreamedTest
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
@@ -275,10 +276,17 @@ def test_columns_named_after_the_classes_are_put_in_their_order(measure):
     turned = pandas.DataFrame(THREE[:, ::-1], columns=[2, 1, 0])
     forms = [turned, turned.set_axis(["2", "1", "0"], axis=1)]
     forms += [
-        turned.set_axis(names, axis=1) for names in (["p2", "p1", "p0"], ["c2x", "c1x", "c0x"])
+        turned.set_axis(names, axis=1)
+        for names in (
+            ["p2", "p1", "p0"],
+            ["c2x", "c1x", "c0x"],
+            ["p2_v2", "p1_v2", "p0_v2"],
+            ["24_p2", "24_p1", "24_p0"],
+        )
     ]
     forms.append(pytest.importorskip("pyarrow").Table.from_pandas(forms[1]))
-    for names in (["a", "b", "c"], ["p1", "p2", "p3"], ["p0", "q1", "r2"]):  # by position
+    by_position = ["a", "b", "c"], ["p1", "p2", "p3"], ["p0", "q1", "r2"], ["p2_0", "p1_1", "p0_2"]
+    for names in by_position:
         forms.append(pandas.DataFrame(THREE, columns=names))
     for frame in forms:
         np.testing.assert_allclose(measure(frame), want)
@@ -329,3 +337,32 @@ def test_indices_in_different_orders_are_refused():
     wanted = jaxcal.skce_test(0, THREE, labels).p_value
     for same in (labels, labels.set_axis(range(5, 35)), labels.set_axis([0] * 30)):
         assert jaxcal.skce_test(0, frame, same).p_value == wanted
+
+
+def test_indices_in_scores_and_streams_are_compared():
+    """A stream took every batch as it stood, and so did all tests the frames inside `Scores`."""
+    pandas = pytest.importorskip("pandas")
+    random, few = np.random.default_rng(4), jaxcal.RandomFeatures(1, 6)
+    x = pandas.DataFrame(random.normal(size=(40, 2)), columns=["a", "b"])
+    y = x.a + random.normal(size=40)
+    there = y.iloc[::-1]
+    with pytest.raises(ValueError, match=r"targets: its index has the labels of predictions.at_t"):
+        jaxcal.kcsd_test(0, Scores(x.a - y), there, x)
+    frame, labels = pandas.DataFrame(THREE), pandas.Series(np.arange(30) % 3)
+    stream = StreamedTest.skce(0, frame, labels, features=few)
+    for call in (
+        lambda: StreamedTest.skce(0, frame, labels.iloc[::-1], features=few),
+        lambda: stream.update(stream.empty(), frame, labels.iloc[::-1]),
+        lambda: jaxcal.streamed_check(0, frame, labels.iloc[::-1]),
+    ):
+        with pytest.raises(ValueError, match="targets: its index has the labels of predictions"):
+            call()
+    scores, values = (x.a - y).to_numpy(), y.to_numpy()
+    named = StreamedTest.kcsd(0, Scores(scores), values, x, features=few)
+    same = named.update(named.empty(), Scores(scores), values, x)
+    np.testing.assert_array_equal(  # arrays have no names to compare
+        same.sums["sums"],
+        named.update(named.empty(), Scores(scores), values, x.to_numpy()).sums["sums"],
+    )
+    with pytest.raises(ValueError, match=r"inputs: wanted the columns \('a', 'b'\) of the fit"):
+        named.update(named.empty(), Scores(scores), values, x[["b", "a"]])
