@@ -276,6 +276,11 @@ def run(
         BadFile: A shard or the state is unusable, or the state is of other shards.
     """
     start = _loaded(state) if state is not None and state.exists() else None
+    if start is not None and (read := _columns(start)) not in (None, shards.columns):
+        raise BadFile(
+            f"{state}: its rows are of the columns {', '.join(read)}, and these are "
+            f"{', '.join(shards.columns)}: give the same --columns, or another --state"
+        )
     fitted_to = _fitted_to(shards, rows, seed, features) if start is None else start.fitted_to
     with jax.enable_x64(_wide(fitted_to)):
         try:
@@ -304,6 +309,8 @@ def merged(paths: Sequence[Path], *, level: float) -> Passed:
     fitted_to, total = states[0].fitted_to, states[0]
     with jax.enable_x64(_wide(fitted_to)):
         for path, state in zip(paths[1:], states[1:], strict=True):
+            if _columns(state) != _columns(states[0]):
+                raise BadFile(f"{path}: its rows are of other columns than those of {paths[0]}")
             try:
                 total = total.merge(state)
             except ValueError as error:
@@ -323,7 +330,8 @@ def _fitted_to(shards: Shards, rows: int, seed: int, features: int) -> Arrays:
     if len(sample[TARGETS]) < 2:
         raise BadFile(f"{shards.path}: a test needs at least 2 observations")
     options = {"seed": np.array(seed), "n_features": np.array(features)}
-    return sample | options | {"shards": np.array(shards.names)}
+    names = {"shards": np.array(shards.names), "columns": np.array(shards.columns, str)}
+    return sample | options | names
 
 
 def _loaded(path: Path) -> StreamState:
@@ -336,6 +344,12 @@ def _loaded(path: Path) -> StreamState:
     if TARGETS not in state.fitted_to:
         raise BadFile(f"{path}: the state of a test that was not fitted by this command")
     return state
+
+
+def _columns(state: StreamState) -> list[str] | None:
+    """Return the columns of the rows in a state; None for states of older versions."""
+    read = state.fitted_to.get("columns")
+    return None if read is None else read.tolist()
 
 
 def _test(fitted_to: Arrays) -> StreamedTest:

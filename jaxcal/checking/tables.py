@@ -162,7 +162,13 @@ def _labels(name: str, entries: np.ndarray) -> list[str]:
         return [str(int(entry)) for entry in entries]
     if missing := int(np.sum(entries == "")):
         raise Unreadable(f"the column '{name}' lacks {missing} entries")
-    return [" ".join(_tokens(entry)) or entry for entry in entries.tolist()]
+    words = {entry: " ".join(_tokens(entry)) or entry for entry in sorted(set(entries.tolist()))}
+    if len(set(words.values())) < len({entry.casefold() for entry in words}):
+        raise Unreadable(
+            f"'{name}' has labels that differ in signs or spaces alone ({_listed([*words])}): "
+            f"rename them"
+        )
+    return [words[entry] for entry in entries.tolist()]
 
 
 def _chosen(
@@ -178,7 +184,10 @@ def _chosen(
             raise Unreadable(
                 f"--columns {text}: wanted CLASS=NAME for one of the columns {_listed(columns)}"
             )
-        by_class[key if key in TRUTH else " ".join(_tokens(key))] = named[0]
+        key = key if key in TRUTH else " ".join(_tokens(key))
+        if key in by_class:
+            raise Unreadable(f"--columns {text}: '{key}' has the column '{by_class[key][0]}' too")
+        by_class[key] = named[0]
     if "label" not in by_class or len(by_class) < 2:
         raise Unreadable("--columns: wanted label=NAME and at least one CLASS=NAME")
     label = by_class.pop("label")

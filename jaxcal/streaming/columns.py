@@ -21,6 +21,7 @@ FORMS = (  # the arrays of each test, besides targets
 ARRAYS = (TARGETS, *dict.fromkeys(name for form in FORMS for name in sorted(form)))
 TARGET_NAMES = (TARGETS, "target", "label", "labels", "y")
 YES, NO = ("1", "true", "yes"), ("0", "false", "no")
+MISSING = ("", "na", "nan", "none", "null")  # labels that programs write where there is none
 Arrays = dict[str, np.ndarray]
 
 
@@ -40,6 +41,11 @@ class Columns(NamedTuple):
     def names(self) -> list[str]:
         """Names of all columns that are read."""
         return list(dict.fromkeys([*self.arrays.values(), *self.classes.values()]))
+
+    @property
+    def chosen(self) -> list[str]:
+        """Texts "KEY=NAME" of all columns that are read, as for `columns_of`."""
+        return [f"{key}={name}" for part in self for key, name in part.items()]
 
 
 def columns_of(names: Sequence[str], chosen: Sequence[str] = ()) -> Columns:
@@ -133,8 +139,8 @@ def _arrow() -> tuple[Any, Any]:
 
 def _labels(column: Any, classes: Sequence[str], seen: set[str]) -> np.ndarray:
     """Return the index of each label in ``classes``, or -1. For a single class: 1 for this class, 0
-    for other labels, -1 for null and empty texts. If the class is in `YES` or `NO`: 1 for labels in
-    the same list, 0 for labels in the other list, -1 for labels in neither."""
+    for other labels, -1 for null and texts of `MISSING`. If the class is in `YES` or `NO`: 1 for
+    labels in the same list, 0 for labels in the other list, -1 for labels in neither."""
     pa, pc = _arrow()
     texts = pc.replace_substring_regex(pc.cast(column, pa.string()), r"\.0$", "")
 
@@ -145,8 +151,10 @@ def _labels(column: Any, classes: Sequence[str], seen: set[str]) -> np.ndarray:
         return places(classes)
     (one,) = classes  # the probability of one of two labels
     if one.lower() not in YES + NO:
-        empty = pc.fill_null(pc.equal(texts, ""), True).to_numpy(zero_copy_only=False)
-        label = np.where(empty, -1, places(classes) + 1)
+        none = [text for text in MISSING if text != one.lower()]
+        absent = pc.is_null(texts).to_numpy(zero_copy_only=False)
+        absent = absent | (places(none, pc.utf8_lower(texts)) >= 0)
+        label = np.where(absent, -1, places(classes) + 1)
         others = pc.unique(texts.filter(pa.array(label == 0))).to_pylist()
         seen.update([one] * bool(np.any(label == 1)), others[:3] if len(seen) < 4 else [])
         return label

@@ -112,6 +112,11 @@ class Shards:
         """Names of all shards, including those outside ``share``."""
         return [self._name(path) for path in self.paths]
 
+    @property
+    def columns(self) -> list[str]:
+        """Texts "KEY=NAME" of the columns that are read; [] for arrays."""
+        return self._columns.chosen
+
     def first_row(self) -> int:
         """Return the number of rows before this share: the row number of its first row."""
         counts = (self.left_out, self.fault)

@@ -171,6 +171,16 @@ def test_a_table_without_rows_is_refused():
         tables.classes_of([("label", []), ("p", [])])
 
 
+def test_labels_that_differ_in_signs_are_not_merged():
+    marks = np.array(["A", "A-"])[B]
+    with pytest.raises(tables.Unreadable, match=r"'label' has labels that differ in signs .*'A-'"):
+        tables.classes_of([("label", marks), ("A-", Q)])
+    with pytest.raises(tables.Unreadable, match="--columns A-=b: 'a' has the column 'a' too"):
+        tables.classes_of([("label", B), ("a", 1 - Q), ("b", Q)], ["label=label", "A=a", "A-=b"])
+    yes = np.array(["no", "yes", "Yes"])[B + B * (np.arange(N) % 2)]
+    np.testing.assert_array_equal(tables.classes_of([("label", yes), ("p_yes", Q)]).labels, B)
+
+
 NAMED = {
     "words for numbers": (table("hit|p_spam|p_ham", B, BOTH), ["label=hit", "0=p_spam", "1=p_ham"]),
     "one of several": (table("label|p|fold", B, Q, np.arange(N) % 5), ["label=label", "1=p"]),

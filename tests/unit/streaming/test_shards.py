@@ -505,3 +505,31 @@ def test_bad_lines_of_other_shares_are_not_counted(tmp_path):
     assert sum(len(batch[1]) for batch in share) == 2
     assert share.first_row() == 2
     assert (share.left_out, share.fault) == (0, "")
+
+
+def test_a_state_of_other_columns_is_refused(shards, tmp_path, capsys):
+    """It went on with the sums of the first model, or reported them as those of the second."""
+    folder, state = shards("parquet", label=LABELS % 2, good=P[:, 0], bad=P[:, 1]), tmp_path / "s"
+    common = ["check", str(folder), *SMALL, "--state"]
+    assert main([*common, f"{state}.npz", "--columns", "label=label", "1=good"]) == 0
+    assert main([*common, f"{state}.npz", "--columns", "label=label", "1=bad"]) == 2
+    assert "targets=label, 1=good, and these are targets=label, 1=bad" in capsys.readouterr().err
+    parts = [f"{tmp_path / name}.npz" for name in ("good", "bad")]
+    for share, (file, name) in enumerate(zip(parts, ("good", "bad"), strict=True)):
+        columns = ["--shard", f"{share + 1}/2", "--columns", "label=label", f"1={name}"]
+        assert main([*common, file, *columns]) == 0
+    assert main(["merge", *parts]) == 2
+    assert "of other columns than those of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("absent", [np.nan, "NA", "nan", "None", ""])
+def test_missing_labels_are_not_the_other_class(shards, absent):
+    numbers = isinstance(absent, float)
+    label = np.where(LABELS == 0, 2.0, 3.0) if numbers else np.where(LABELS == 0, "cat", "dog")
+    label = label.astype(float if numbers else object)
+    label[::4] = absent
+    folder = shards("parquet", label=label, p=P[:, 0])
+    read = Shards(folder, columns=["label=label", "2=p" if numbers else "cat=p"], skip_bad=True)
+    labels = np.concatenate([np.asarray(targets) for _, targets in read])
+    np.testing.assert_array_equal(labels, LABELS[np.arange(N) % 4 > 0] == 0)
+    assert read.left_out == N / 4
