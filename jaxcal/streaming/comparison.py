@@ -28,7 +28,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.ckce.any_predictions import are_classes
-from jaxcal.ckce.errors import ADDED, BLOCKS, Error, judged, signs, without_diagonal
+from jaxcal.ckce.errors import ADDED, BLOCKS, Error, judged, without_diagonal
 from jaxcal.ckce.expansion import draws
 from jaxcal.ckce.inputs import named
 from jaxcal.ckce.probability import COMPONENTS, Basis, slope, unseen
@@ -48,6 +48,7 @@ class ComparisonSums(eqx.Module):
         n_draws: Number of draws of the test.
     """
 
+    numbered = True
     key: Key
     kind: ClassRows | RankRows
     names: tuple[str, ...] = eqx.field(static=True)
@@ -61,10 +62,6 @@ class ComparisonSums(eqx.Module):
         else:
             kind, names = RankRows.of(jax.random.fold_in(key, 1), models, targets)
         return cls(key, kind, names, n_draws)
-
-    @property
-    def numbered(self) -> bool:
-        return True
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         sizes, models = self.kind.sizes, len(self.names)
@@ -102,13 +99,10 @@ class ComparisonSums(eqx.Module):
         with jax.enable_x64(True):
             sums = Sums(*(jnp.asarray(state.sums[name]) for name in Sums._fields))
             sizes = self.kind.sizes
-            options = {
-                "rank": min(1 + sizes.features, sizes.residuals, COMPONENTS),
-                "n_draws": self.n_draws,
-            }
+            rank = min(1 + sizes.features, sizes.residuals, COMPONENTS)
             added = jnp.asarray(sizes.added), jnp.asarray(sizes.along)
             keys = errors_key, draws_key
-            errors = _errors(keys, sums, jnp.asarray(float(n)), added, **options)
+            errors = _errors(keys, sums, jnp.asarray(float(n)), added, rank, self.n_draws)
             lengths = jnp.sum(sums.groups[:, :, 0, -1], axis=1)
             skill = jnp.concatenate([lengths[:, None], jnp.asarray(state.sums["scores"])], axis=1)
             told = self.kind.told(jnp.asarray(state.sums["moments"]) / n, skill / n)
@@ -135,21 +129,8 @@ class Sums(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("rank", "n_draws"))
+@partial(jax.vmap, in_axes=(None, 0, None, None, None, None))
 def _errors(
-    keys: tuple[Key, Key],
-    sums: Sums,
-    n: Scalar,
-    added: tuple[Scalar, Scalar],
-    *,
-    rank: int,
-    n_draws: int,
-) -> Error:
-    """Return the `Error` of all M models, in arrays with a leading axis M. ``keys``: for draws and
-    for signs. ``added``: the fields ``added`` and ``along`` of `jaxcal.streaming.rows.Sizes`."""
-    return jax.vmap(lambda of: _error(keys, of, n, added, rank, n_draws))(sums)
-
-
-def _error(
     keys: tuple[Key, Key],
     sums: Sums,
     n: Scalar,
@@ -157,8 +138,10 @@ def _error(
     rank: int,
     n_draws: int,
 ) -> Error:
-    """Return the error of one model, as `jaxcal.ckce.probability.by_regression` does, but with the
-    mean leverage in all leave-one-out factors. Arguments are as in `_errors`."""
+    """Return the `Error` of all M models, in arrays with a leading axis M, each as
+    `jaxcal.ckce.probability.by_regression` does, but with the mean leverage in all leave-one-out
+    factors. ``keys``: for draws and for signs. ``added_sizes``: the fields ``added`` and ``along``
+    of `jaxcal.streaming.rows.Sizes`."""
     s = sums.sizes.shape[0]
     p = (sums.groups.shape[2] - s - 1) // 3
     parts = jnp.split(sums.groups, (s, s + p, s + 2 * p, s + 3 * p), axis=2)
@@ -194,7 +177,7 @@ def _error(
     noise = inflation * (alone - leverage * estimate) + r * share**2 * added_sizes[0]
     of_added = 2 * added_sizes[1] * ADDED / (n * (n + ADDED))
     per_value = slope(value, first, second, scale * noise) + of_added
-    terms = draws(signs(keys[1], n_draws, BLOCKS, second.dtype), second)
+    terms = draws(jax.random.rademacher(keys[1], (n_draws, BLOCKS), second.dtype), second)
     of_null = draws(jax.random.normal(keys[0], (n_draws, BLOCKS), second.dtype), null)
     lost = sums.lost.astype(jnp.int32)
     first = first + unseen(jnp.sum(lengths), coefficients) * of_noise

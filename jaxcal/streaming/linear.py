@@ -326,6 +326,7 @@ class StreamedCalibration(JudgedResult):
 class EntriesStream(eqx.Module):
     """A calibration test fitted to a first sample; implements `jaxcal.streaming.state.Sums`."""
 
+    numbered = True
     fit: EntriesFit
 
     @classmethod
@@ -342,10 +343,6 @@ class EntriesStream(eqx.Module):
         checked, columns = observed(predictions, ys, inputs)
         called = table_names(names, ys, inputs, columns)
         return cls(EntriesFit.of(key, checked, ys, columns, n_draws, called))
-
-    @property
-    def numbered(self) -> bool:
-        return True
 
     def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
         return self.fit.zeros(), {"rank": 1.0, "coarse-logs": 0.0}

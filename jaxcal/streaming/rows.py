@@ -159,7 +159,6 @@ class ClassRows(eqx.Module):
 
     @property
     def sizes(self) -> Sizes:
-        """Return the sizes of `Rows`."""
         m = self.m
         features = m if self.directions is None else self.directions.shape[2]
         return Sizes(features, m, (4, m), 2, 1 - 1 / m, 1 / m, 2)
@@ -243,7 +242,6 @@ class RankRows(eqx.Module):
 
     @property
     def sizes(self) -> Sizes:
-        """Return the sizes of `Rows`."""
         d, levels = len(self.units.center), probability.LEVELS
         size = 2 * float(np.mean(levels * (1 - levels)))
         return Sizes(2 * d, len(levels) * d, (2, d), 1, size, 2 / (np.pi**2 * d), 1 + d)

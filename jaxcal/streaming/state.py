@@ -175,13 +175,10 @@ class StreamState:
             >>> StreamState(7, 5, (), ((0, 2), (4, 7)), {}, {}).missing(10)
             '2 to 3, 7 to 9'
         """
-        ends = [0, *(end for span in self.rows for end in span), max(rows, self._stop)]
+        ends = [0, *(end for span in self.rows for end in span)]
+        ends.append(max(rows, ends[-1]))
         gaps = zip(ends[::2], ends[1::2], strict=True)
         return ", ".join(f"{start} to {stop - 1}" for start, stop in gaps if start < stop)
-
-    @property
-    def _stop(self) -> int:
-        return self.rows[-1][1] if self.rows else 0
 
     def over_processes(self) -> "StreamState":
         """Return the sum of the states of all processes of `jax.distributed`, the same in each.
@@ -332,11 +329,8 @@ Start = tuple[dict[str, np.ndarray], dict[str, float]]
 class RankCounts(eqx.Module):
     """Count the ranks of targets among ``draws`` draws per prediction, for `Coverage`."""
 
+    numbered = False
     draws: int = eqx.field(static=True)
-
-    @property
-    def numbered(self) -> bool:
-        return False
 
     def zeros(self) -> Start:
         return {"counts": np.zeros(self.draws + 1), "unknown": np.zeros(())}, {}
@@ -357,11 +351,8 @@ class RankCounts(eqx.Module):
 class TableSums(eqx.Module):
     """Sum counts, predictions and labels in each of ``cells`` cells, for a `Table`."""
 
+    numbered = False
     cells: int = eqx.field(static=True)
-
-    @property
-    def numbered(self) -> bool:
-        return False
 
     def zeros(self) -> Start:
         return {name: np.zeros(self.cells) for name in ("counts", "predictions", "targets")}, {}
@@ -387,6 +378,5 @@ class TableSums(eqx.Module):
         return self.table(state)
 
     def table(self, state: StreamState) -> Table:
-        """Return the table of all observations."""
         sums = state.sums
         return Table(sums["counts"].astype(int), sums["predictions"], sums["targets"])
