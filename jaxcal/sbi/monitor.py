@@ -20,7 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln
+from jax.scipy import stats
 from jaxtyping import Array, Float
 
 from jaxcal.entries.moments import Scaling
@@ -374,7 +374,8 @@ def _bets(
         along = covariance @ f
         size = 1 + f @ along
         error = score - mean @ f
-        log = log + _log_t(error, squares / half * size, 2 * half) + score**2 / 2
+        scale = jnp.sqrt(squares / half * size)
+        log = log + stats.t.logpdf(error, 2 * half, scale=scale) - stats.norm.logpdf(score)
         mean = mean + (error / size)[:, None] * along[None]
         covariance = covariance - along[:, None] * along[None] / size
         return (covariance, mean, half + 0.5, squares + error**2 / (2 * size), log), log
@@ -389,10 +390,3 @@ def _bets(
     )
     (_, mean, *_), logs = jax.lax.scan(step, start, (features, scores))
     return logs, mean
-
-
-def _log_t(error: Array, variance: Array, degrees: Array) -> Array:
-    """Return log(sqrt(2 pi) f(error)); f: Student's t density with squared scale ``variance``."""
-    constant = gammaln((degrees + 1) / 2) - gammaln(degrees / 2) - jnp.log(degrees / 2) / 2
-    power = -(degrees + 1) / 2 * jnp.log1p(error**2 / (degrees * variance))
-    return constant - jnp.log(variance) / 2 + power
