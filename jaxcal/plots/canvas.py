@@ -56,6 +56,12 @@ def axes(ax: "Axes | None", size: tuple[float, float] = (6.4, 4)) -> "Axes":
     return ax
 
 
+def axes_of(result: object, ax: "Axes | None", size: tuple[float, float] = (6.4, 4.0)) -> "Axes":
+    """Return `axes` for one result with a p-value; errors are those of `one`."""
+    one(result, "p_value")
+    return axes(ax, size)
+
+
 def legend_above(ax: "Axes", *, columns: int = 3) -> None:
     """Add a legend above the axes, where it covers no data."""
     ax.legend(
@@ -127,22 +133,17 @@ def cells(
         )
 
 
-class Parts(NamedTuple):
-    """Mean, standard error and number of values in k groups of observations, each [k]."""
-
-    mean: Float[np.ndarray, " k"]
-    error: Float[np.ndarray, " k"]
-    number: Int[np.ndarray, " k"]
-
-
-def mean_parts(parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int) -> Parts:
-    """Return `Parts` of k groups. Means of empty groups, and errors of 1 value or none, are NaN."""
+def mean_parts(
+    parts: Float[np.ndarray, " n"], group: Int[np.ndarray, " n"], k: int
+) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+    """Return mean and standard error of the values in each of k groups. Means of empty groups, and
+    errors of 1 value or none, are NaN."""
     number = np.bincount(group, minlength=k)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = np.bincount(group, parts, minlength=k) / number
         squares = np.bincount(group, (parts - mean[group]) ** 2, minlength=k)
         error = np.sqrt(squares / (number - 1.0) / number)
-    return Parts(mean, np.where(number > 1, error, np.nan), number)
+    return mean, np.where(number > 1, error, np.nan)
 
 
 def quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

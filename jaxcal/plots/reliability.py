@@ -9,7 +9,7 @@ from jaxcal.coverage import Coverage
 from jaxcal.dce.distance import DistanceResult
 from jaxcal.measures.classes import Reliability
 from jaxcal.measures.quantiles import QuantileCalibration
-from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, legend_above, one, say
+from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, axes_of, legend_above, one, say
 from jaxcal.read import checks
 from jaxcal.results import confidence
 from jaxcal.typing import Axes
@@ -90,7 +90,7 @@ def with_witness(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
     is the 1-Lipschitz function with the largest mean product with (label - prediction): positive
     where predictions are too low and negative where they are too high.
     """
-    ax = _one(result, ax, (5.2, 5.0))
+    ax = axes_of(result, ax, (5.2, 5.0))
     ax.set(xlabel="predicted probability of label 1", ylabel="rate of label 1")
     v, y, w, witness = (
         np.asarray(a) for a in (result.predictions, result.targets, result.weights, result.witness)
@@ -137,7 +137,7 @@ def groups(
 
 def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
     """Draw bounds of the distance from calibration, and its confidence interval."""
-    ax = _one(result, ax, (6.8, 3.6))
+    ax = axes_of(result, ax, (6.8, 3.6))
     ax.set(xlabel="true distance from calibration (mean change of probability)")
     bounds = result.bracket
     if not np.isfinite(float(bounds.low)):
@@ -165,11 +165,6 @@ def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
     ax.set_xlim(left=-0.005)
     legend_above(ax, columns=4)
     return ax
-
-
-def _one(result: DistanceResult, ax: "Axes | None", size: tuple[float, float]) -> "Axes":
-    one(result, "p_value")
-    return axes(ax, size)
 
 
 class _Curve(NamedTuple):

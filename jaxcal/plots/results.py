@@ -10,6 +10,7 @@ from jaxcal.plots.canvas import (
     DARK,
     LIGHT,
     axes,
+    axes_of,
     bars,
     cells,
     dots,
@@ -43,7 +44,7 @@ def null_histogram(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
         >>> result = jaxcal.skce_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise)
         >>> axes = jaxcal.plots.null_histogram(result)
     """
-    ax = _axes(result, ax)
+    ax = axes_of(result, ax)
     draws, statistic = np.asarray(result.null_samples), float(result.statistic)
     unit = "squared discrepancy" if result.parts is None else "log of averaged evidence"
     ax.set(xlabel=f"statistic of the {result.test} ({unit})")
@@ -97,7 +98,7 @@ def contributions(
         >>> axes = jaxcal.plots.contributions(result, centers, label="prediction")
         >>> axes = jaxcal.plots.contributions(result, centers, bins=10, label="prediction")
     """
-    ax = _axes(result, ax)
+    ax = axes_of(result, ax)
     parts = np.asarray(result.contributions)
     n = parts.size
     where = np.arange(n) if x is None else along(x, n)
@@ -147,12 +148,12 @@ def _means(ax: "Axes", parts: Float[np.ndarray, " n"], where: np.ndarray, bins: 
         names, group = np.unique(where, return_inverse=True)
         at, reach, label = np.arange(len(names), dtype=float), None, "mean of a group"
         ax.set_xticks(at, [str(name) for name in names])
-        ax.bar(at, mean_parts(parts, group, len(at)).mean, width=0.6, color=LIGHT)
+        ax.bar(at, mean_parts(parts, group, len(at))[0], width=0.6, color=LIGHT)
     else:
         group, at, reach = quantile_bins(where.astype(float), bins)
         label = f"mean of about {parts.size // len(at)}"
-    means = mean_parts(parts, group, len(at))
-    dots(ax, at, means.mean, 2 * means.error, reach, label=label)
+    means, errors_of = mean_parts(parts, group, len(at))
+    dots(ax, at, means, 2 * errors_of, reach, label=label)
 
 
 def coordinates(
@@ -178,7 +179,7 @@ def coordinates(
         >>> result = jaxcal.kccsd_test(1, predictions, centers + noise, coordinates=True)
         >>> axes = jaxcal.plots.coordinates(result, ["height", "width"])
     """
-    ax = _axes(result, ax)
+    ax = axes_of(result, ax)
     if result.coordinates is None:
         raise ValueError("this result is not split: run the test with coordinates=True")
     split, means = result.coordinates, result.coordinates.marginal_mean
@@ -214,7 +215,7 @@ def parts(result: TestResult, *, ax: "Axes | None" = None) -> "Axes":
         >>> result = jaxcal.calibration_test(1, dist.Normal(centers, 1.0), centers + 2 * noise)
         >>> axes = jaxcal.plots.parts(result)
     """
-    ax = _axes(result, ax)
+    ax = axes_of(result, ax)
     if result.parts is None:
         raise ValueError("this result has no parts: it is not of a calibration_test")
     of, c = result.parts, len(result.parts.names)
@@ -295,8 +296,3 @@ def _crowd(values: Float[np.ndarray, " n"]) -> tuple[float, float, int]:
     low, high = np.quantile(values, [0.005, 0.995])
     low, high = float(low - 0.4 * (high - low)), float(high + 0.4 * (high - low))
     return low, high, int(np.sum((values < low) | (values > high)))
-
-
-def _axes(result: TestResult, ax: "Axes | None") -> "Axes":
-    one(result, "p_value")
-    return axes(ax)

@@ -1,6 +1,7 @@
 """Draw the shift or spread of predictions along an input, from ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -10,8 +11,7 @@ from jaxtyping import Float, Int
 from scipy.special import ndtri
 
 from jaxcal.nulls.resampling import dependence
-from jaxcal.plots.canvas import DARK, cells, dots, legend_above, quantile_bins, say
-from jaxcal.plots.results import _axes
+from jaxcal.plots.canvas import DARK, axes_of, cells, dots, legend_above, quantile_bins, say
 from jaxcal.read import checks
 from jaxcal.results import TestResult, confidence
 from jaxcal.typing import ArrayLike, Axes
@@ -28,6 +28,9 @@ class Effects(NamedTuple):
     low: Float[np.ndarray, " k"]
     high: Float[np.ndarray, " k"]
     number: Int[np.ndarray, " k"]
+
+
+Limits = Callable[[np.ndarray, int], Effects]  # from the groups of observations, and their number
 
 
 def where(
@@ -67,7 +70,7 @@ def where(
         >>> result = jaxcal.calibration_test(1, dist.Normal(centers, 1.0), 0.7 * centers + noise)
         >>> axes = jaxcal.plots.where(result, centers, label="claimed mean")
     """
-    ax = _axes(result, ax)
+    ax = axes_of(result, ax)
     if result.ranks is None:
         raise ValueError("this result has no ranks: it is not of a calibration_test")
     checks.choice(effect, "effect", tuple(EFFECTS))
@@ -88,12 +91,20 @@ def where(
     if bins is None:
         bins = int(np.clip((len(z) / FEWEST) ** (1 / groups), 2, 10))
     bins = checks.integer(bins, "bins")
+    of = partial(effects, z, effect=effect, level=result.level, in_order=in_order)
+    sure = confidence(result.level)
     if groups == 1:
-        return _along(ax, z, values[:, 0], effect, bins, str(label), result.level, in_order)
+        _along(ax, values[:, 0], bins, of, sure)
+        ax.set(xlabel=str(label), ylabel=EFFECTS[effect])
+        return ax
     labels = (label, label) if isinstance(label, str) else tuple(map(str, label))
     if len(labels) != 2:
         raise ValueError(f"label: wanted a name, or one for each of two inputs, got {label!r}")
-    return _map(ax, z, values, effect, bins, labels, result.level, in_order)
+    _map(ax, values, bins, of)
+    ax.set(xlabel=f"{labels[0]} (median of a column)", ylabel=f"{labels[1]} (median of a row)")
+    said = f"darker: more standard errors, framed: {sure}, all together"
+    ax.set_title(f"{EFFECTS[effect]}; {said}", fontsize="small")
+    return ax
 
 
 def effects(
@@ -135,40 +146,20 @@ def effects(
     return Effects(middle, low, high, number)
 
 
-def _along(
-    ax: "Axes",
-    z: np.ndarray,
-    x: np.ndarray,
-    effect: str,
-    bins: int,
-    label: str,
-    level: float,
-    in_order: bool,
-) -> "Axes":
+def _along(ax: "Axes", x: np.ndarray, bins: int, of: Limits, sure: str) -> None:
     group, at, reach = quantile_bins(x, bins)
-    parts = effects(z, group, len(at), effect, level, in_order)
+    parts = of(group, len(at))
     ax.axhline(0, color=DARK, linewidth=0.8)
-    label_of = f"about {len(z) // len(at)} observations, {confidence(level)} for all together"
     reaches = [parts.effect - parts.low, parts.high - parts.effect]
-    dots(ax, at, parts.effect, reaches, reach, label=label_of)
-    ax.set(xlabel=label, ylabel=EFFECTS[effect])
+    label = f"about {len(x) // len(at)} observations, {sure} for all together"
+    dots(ax, at, parts.effect, reaches, reach, label=label)
     legend_above(ax)
-    return ax
 
 
-def _map(
-    ax: "Axes",
-    z: np.ndarray,
-    x: np.ndarray,
-    effect: str,
-    bins: int,
-    labels: tuple[str, ...],
-    level: float,
-    in_order: bool,
-) -> "Axes":
+def _map(ax: "Axes", x: np.ndarray, bins: int, of: Limits) -> None:
     (first, *across), (second, *up) = (quantile_bins(x[:, k], bins) for k in (0, 1))
     columns, rows = len(across[0]), len(up[0])
-    parts = effects(z, second * columns + first, rows * columns, effect, level, in_order)
+    parts = of(second * columns + first, rows * columns)
     size = np.abs(parts.effect / (parts.high - parts.low)).reshape(rows, columns)
     effects_of = parts.effect.reshape(rows, columns)
     texts = np.where(np.isfinite(effects_of), np.vectorize("{:+.2f}".format)(effects_of), "")
@@ -176,7 +167,3 @@ def _map(
     up_names, names = ([f"{value:.2g}" for value in side[0]] for side in (up, across))
     cells(ax, np.minimum(np.nan_to_num(size) / 3, 1), up_names, names, texts, framed)
     ax.invert_yaxis()
-    ax.set(xlabel=f"{labels[0]} (median of a column)", ylabel=f"{labels[1]} (median of a row)")
-    said = f"darker: more standard errors, framed: {confidence(level)}, all together"
-    ax.set_title(f"{EFFECTS[effect]}; {said}", fontsize="small")
-    return ax
