@@ -12,6 +12,7 @@ from jaxcal.mcmc.results import McmcDraws, effective_size, split_rhat
 from jaxcal.mcmc.samplers import NUTS, Potential
 from jaxcal.numerics import largest, smallest
 from jaxcal.read import Unnormalized, checks
+from jaxcal.read.sampling import in_type_of
 from jaxcal.read.scores import (
     is_distribution,
     log_densities_and_gradients,
@@ -216,7 +217,7 @@ def _run(
     rhat, size = split_rhat(path), effective_size(draws)
     samples = jnp.moveaxis(draws.reshape(kept * chains, n, -1), 0, 1)
     return McmcDraws(
-        samples=samples.astype(_dtype(predictions)),
+        samples=in_type_of(predictions, samples),
         rhat=largest(rhat.reshape(n, -1), axis=1),
         acceptance=jnp.mean(accepted, axis=0) / late,
         ess=smallest(size.reshape(n, -1), axis=1),
@@ -283,12 +284,3 @@ def _begin(key: Key, start: PyTree, shape: tuple[int, ...]) -> Array:
         lead = shape[: len(shape) - len(start.event_shape) - len(start.batch_shape)]
         return start.sample(key, lead).astype(dtype)
     return start.astype(dtype)
-
-
-def _dtype(predictions: Predictions) -> PyTree:
-    floats = [
-        leaf
-        for leaf in jax.tree.leaves(predictions)
-        if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
-    ]
-    return jnp.result_type(*floats) if floats else jnp.result_type(float)
