@@ -199,8 +199,8 @@ def _trained(start_key: Key, train_key: Key, fitted: Days, rounds: int) -> Energ
         )
     )
     start = eqx.filter_jit(Energy.create)(start_key, *training)
-    fit = train(train_key, start, training, validation, rounds=rounds, resolution=RESOLUTION)
-    return jax.block_until_ready(fit.energy)
+    energy = train(train_key, start, training, validation, rounds=rounds, resolution=RESOLUTION)
+    return jax.block_until_ready(energy)
 
 
 def _tests(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from jaxcal.read import Units, Unnormalized
 from jaxcal.typing import Distribution, Key, Point, Points, Scalar
@@ -107,16 +107,6 @@ def log_density(params: tuple[Energy, Float[Array, " q"]], y: Point) -> Scalar:
     return energy(x, y)
 
 
-class Trained(NamedTuple):
-    """Result of `train`. ``energy``: parameters after ``best_round``, the round (from 0) with the
-    smallest validation loss. The losses [r] are those at the end of each round."""
-
-    energy: Energy
-    best_round: Int[Array, ""]
-    training_loss: Float[Array, " r"]
-    validation_loss: Float[Array, " r"]
-
-
 def score_matching_loss(energy: Energy, xs: Float[Array, "n q"], ts: Points) -> Scalar:
     r"""Return the mean of :math:`\tfrac12 \|s(t)\|^2 + \mathrm{tr}\,\nabla s(t)`, with score s.
 
@@ -146,7 +136,7 @@ def train(
     resolution: float,
     steps: int = 20,
     rate: float = 3e-4,
-) -> Trained:
+) -> Energy:
     """Train by Adam on all training days at once, for ``rounds`` rounds of ``steps`` steps each.
 
     ``training`` and ``validation`` are (inputs, targets) in the units of the data. The parameters
@@ -172,22 +162,22 @@ def train(
 
     def step(state, key: Key):
         learned, memory = state
-        value, gradient = jax.value_and_grad(loss)(learned, spread(key, train_days))
+        gradient = jax.grad(loss)(learned, spread(key, train_days))
         updates, memory = optimizer.update(gradient, memory)
-        return (optax.apply_updates(learned, updates), memory), value
+        return (optax.apply_updates(learned, updates), memory), None
 
     def a_round(state, key: Key):
         current, best, best_loss = state
-        current, values = jax.lax.scan(step, current, jax.random.split(key, steps))
+        current, _ = jax.lax.scan(step, current, jax.random.split(key, steps))
         value = loss(current[0], held_out)
         better = value < best_loss
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), current[0], best)
-        return (current, best, jnp.minimum(value, best_loss)), (values[-1], value)
+        return (current, best, jnp.minimum(value, best_loss)), None
 
     learned = (energy.layers, energy.center, energy.root)
     state = ((learned, optimizer.init(learned)), learned, jnp.asarray(jnp.inf, energy.root.dtype))
-    (_, best, _), losses = jax.lax.scan(a_round, state, jax.random.split(training_key, rounds))
-    return Trained(_with(energy, best), jnp.nanargmin(losses[1]), *losses)
+    (_, best, _), _ = jax.lax.scan(a_round, state, jax.random.split(training_key, rounds))
+    return _with(energy, best)
 
 
 def _with(energy: Energy, learned: tuple) -> Energy:
