@@ -245,7 +245,7 @@ def _check_shards(options: argparse.Namespace) -> int:
         skip_bad=options.skip_bad,
     )
     with command_line.naming(options.state or options.file):
-        passed = streamed.run(
+        report = streamed.run(
             shards,
             seed=options.seed,
             level=options.level,
@@ -253,11 +253,11 @@ def _check_shards(options: argparse.Namespace) -> int:
             features=options.features,
             state=options.state,
         )
-    if passed.left_out:
-        text = f"left out {passed.left_out} rows that cannot be used; the first: {shards.fault}"
+    if shards.left_out:
+        text = f"left out {shards.left_out} rows that cannot be used; the first: {shards.fault}"
         print(f"{options.file}: {text}", file=sys.stderr)
-    settings = {"file": str(options.file), "seed": options.seed, "left_out": passed.left_out}
-    return _shown(passed.report, options, picture=options.html, **settings)
+    settings = {"file": str(options.file), "seed": options.seed, "left_out": shards.left_out}
+    return _shown(report, options, picture=options.html, **settings)
 
 
 def _merge(options: argparse.Namespace) -> int:
@@ -267,11 +267,11 @@ def _merge(options: argparse.Namespace) -> int:
     if fault := command_line.overwritten(*options.files, options.json):
         return _fail(fault)
     try:
-        passed = streamed.merged(options.files, level=options.level)
+        report, left_out = streamed.merged(options.files, level=options.level)
     except BadFile as error:
         return _fail(str(error))
     files = [str(path) for path in options.files]
-    return _shown(passed.report, options, files=files, left_out=passed.left_out)
+    return _shown(report, options, files=files, left_out=left_out)
 
 
 def _check_file(options: argparse.Namespace) -> int:

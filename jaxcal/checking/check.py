@@ -78,7 +78,32 @@ class CheckReport(JudgedResult):
         )
 
     def _page(self) -> str:
-        return _page(self)
+        """Return the HTML page: verdict, reasons, limits, and each result with its figure."""
+        title, results = f"Check of {self.kind}", (*self.tests, *self.estimates)
+        texts = [text for one in results for text in one.warnings()]
+        rows = [
+            [name, f"{float(p):.3g}", f"{float(q):.3g}"]
+            for name, p, q in zip(self.names, self.p_values, self.p_adjusted, strict=True)
+        ]
+        parts = [
+            _tag("h1", title),
+            f'<p class="verdict">{html.escape(_sentence(self.verdict_in_words()))}</p>',
+            _tag("p", f"n = {self.n} observations; p = {float(self.p_value):.3g}."),
+            *([_tag("h2", "Before you rely on it"), _list(texts)] if texts else []),
+            _tag("h2", "Why these tests"),
+            _tag("p", _sentence(f"the predictions are {self.kind}: {self.why}")),
+            _table(["test", "p-value", "p-value (Holm)"], rows),
+            _tag("p", _sentence(f"the p-value of the verdict is {self.correction()}")),
+            _tag("h2", "What this can and cannot see"),
+            _list(self.limits()),
+            _tag("h2", "Results"),
+            *(_section(result) for result in results),
+            _tag("h2", "What to do next"),
+            _list(_actions(self)),
+            _tag("h2", "How it was made"),
+            _table(["", ""], _sources(self), head=False),
+        ]
+        return page(title, "\n".join(parts))
 
     def _no_verdict(self) -> Sentences:
         """Return reasons why tests have no verdict, such as too few draws for Holm's correction.
@@ -171,39 +196,6 @@ def _reason(result: Any) -> Any:
     if isinstance(result, JudgedResult):
         return result.reason
     return np.where(np.isnan(_p_value(result)), "its p-value is not a number", "")
-
-
-def _page(report: CheckReport) -> str:
-    """Return the HTML page: verdict, reasons, limits, and each result with its figure."""
-    title = f"Check of {report.kind}"
-    rows = [
-        [name, f"{float(p):.3g}", f"{float(q):.3g}"]
-        for name, p, q in zip(report.names, report.p_values, report.p_adjusted, strict=True)
-    ]
-    parts = [
-        _tag("h1", title),
-        f'<p class="verdict">{html.escape(_sentence(report.verdict_in_words()))}</p>',
-        _tag("p", f"n = {report.n} observations; p = {float(report.p_value):.3g}."),
-        *_warnings(report),
-        _tag("h2", "Why these tests"),
-        _tag("p", _sentence(f"the predictions are {report.kind}: {report.why}")),
-        _table(["test", "p-value", "p-value (Holm)"], rows),
-        _tag("p", _sentence(f"the p-value of the verdict is {report.correction()}")),
-        _tag("h2", "What this can and cannot see"),
-        _list(report.limits()),
-        _tag("h2", "Results"),
-        *(_section(result) for result in (*report.tests, *report.estimates)),
-        _tag("h2", "What to do next"),
-        _list(_actions(report)),
-        _tag("h2", "How it was made"),
-        _table(["", ""], _sources(report), head=False),
-    ]
-    return page(title, "\n".join(parts))
-
-
-def _warnings(report: Any) -> list[str]:
-    texts = [text for one in (*report.tests, *report.estimates) for text in one.warnings()]
-    return [_tag("h2", "Before you rely on it"), _list(texts)] if texts else []
 
 
 def _list(texts: list[str]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from jaxcal.checking import tables
 from jaxcal.checking.check import CheckReport, carried_out
 from jaxcal.checking.plan import by_features, plan
-from jaxcal.read import Draws, Scores, checks
+from jaxcal.read import Draws, checks
 from jaxcal.results.saved import SOURCE
 from jaxcal.streaming import arrays_file
 from jaxcal.streaming.arrays_file import BadFile
@@ -58,17 +58,18 @@ def read(path: Path, columns: Sequence[str] = ()) -> Read:
     """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     kind = "".join(suffixes[-2:-1] if suffixes[-1:] == [".gz"] else suffixes[-1:])
-    if kind not in TABLES:
-        if columns:
-            raise BadFile(f"{path}: --columns is for tables ({', '.join(TABLES)})")
-        return _arrays(path)
-    predictions, targets, notes = _table(path, kind, columns)
+    if kind in TABLES:
+        (predictions, targets, notes), features = _table(path, kind, columns), None
+    elif columns:
+        raise BadFile(f"{path}: --columns is for tables ({', '.join(TABLES)})")
+    else:
+        predictions, targets, features, notes = _arrays(path)
     for note in notes:
         print(f"{path}: {note}", file=sys.stderr)
-    return predictions, targets, None, "; ".join(notes)
+    return predictions, targets, features, "; ".join(notes)
 
 
-def _arrays(path: Path) -> Read:
+def _arrays(path: Path) -> tuple[PredictionsLike, np.ndarray, np.ndarray | None, list[str]]:
     arrays, others = arrays_file.load(path, ("targets", "probabilities", "draws", "scores"))
     kinds = [name for name in ("probabilities", "draws", "scores") if name in arrays]
     if "targets" not in arrays or len(kinds) != 1:
@@ -78,11 +79,7 @@ def _arrays(path: Path) -> Read:
             f"holds {contents}"
         )
     if kinds == ["scores"]:
-        scored = arrays_file.read(path)
-        for note in scored.notes:
-            print(f"{path}: {note}", file=sys.stderr)
-        scores = Scores(scored.scores, scored.node_scores, scored.nodes)
-        return scores, scored.targets, scored.features, "; ".join(scored.notes)
+        return arrays_file.read(path)
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
             raise BadFile(f"{path}: '{name}' is {array.dtype}; wanted numbers")
@@ -90,8 +87,8 @@ def _arrays(path: Path) -> Read:
             raise BadFile(f"{path}: '{name}' holds {bad} values that are NaN or infinite")
     targets, values = arrays["targets"], arrays[kinds[0]]
     if kinds == ["draws"]:
-        return Draws(_floats(values)), _floats(targets), None, ""
-    return _floats(values), _labels(path, targets), None, ""
+        return Draws(_floats(values)), _floats(targets), None, []
+    return _floats(values), _labels(path, targets), None, []
 
 
 def _table(path: Path, kind: str, chosen: Sequence[str]) -> tables.Table:

@@ -50,7 +50,6 @@ class Question(NamedTuple):
     sight: str
 
     def in_words(self) -> str:
-        """Return a sentence on what the test can detect."""
         return f"{self.name}: sees {self.sight}."
 
 

@@ -6,7 +6,7 @@ Batches are in memory or in files (shards). Parts of the shards can be checked a
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -47,7 +47,6 @@ class DistanceSums(TableSums):
     key: Key
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
-        """Return `distance_from_calibration` of all observations, from the sums per cell."""
         cells = self.table(state).groups
         return distance_from_calibration(
             self.key, cells["predictions"], cells["targets"], counts=cells["counts"], level=level
@@ -58,7 +57,6 @@ class ReliabilitySums(TableSums):
     """Sums per interval of the largest class probability, from which `reliability` is computed."""
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
-        """Return the reliability of all observations."""
         return self.table(state).reliability()
 
 
@@ -242,13 +240,6 @@ STREAMED: dict[Question, Callable[..., StreamedTest]] = {
 }
 
 
-class Passed(NamedTuple):
-    """Report of a pass over shards, and the number of rows left out as unusable."""
-
-    report: CheckReport
-    left_out: int
-
-
 def run(
     shards: Shards,
     *,
@@ -257,7 +248,7 @@ def run(
     rows: int,
     features: int,
     state: Path | None,
-) -> Passed:
+) -> CheckReport:
     """Check shards in one pass, with units and random features from a sample of all shards.
 
     Args:
@@ -270,7 +261,7 @@ def run(
             If it exists, the pass resumes from it at the next row, with batches of any size.
 
     Returns:
-        `Passed`, computed in float64 if an array of the sample is float64, else in float32.
+        The report, computed in float64 if an array of the sample is float64, else in float32.
 
     Raises:
         BadFile: A shard or the state is unusable, or the state is of other shards.
@@ -291,15 +282,16 @@ def run(
             total = replace(test.run(shards, state=start, **options), left_out=shards.left_out)
             if state is not None:
                 total.save(state)
-            return Passed(_judged(test, total, level), shards.left_out)
+            return _judged(test, total, level)
         except ValueError as error:
             at_fault = state if str(error).startswith(("other: ", "batches: ")) else shards.path
             said = " ".join(str(error).split())
             raise BadFile(said if shards.path in said else f"{at_fault}: {said}") from None
 
 
-def merged(paths: Sequence[Path], *, level: float) -> Passed:
-    """Return the report on all rows in the states that `run` wrote, one per part of the shards.
+def merged(paths: Sequence[Path], *, level: float) -> tuple[CheckReport, int]:
+    """Return the report on all rows in the states that `run` wrote, one per part of the shards, and
+    the number of rows left out as unusable.
 
     Raises:
         BadFile: A file is no such state; two states are of different tests or include the same
@@ -320,7 +312,7 @@ def merged(paths: Sequence[Path], *, level: float) -> Passed:
             few = ", ".join(missing[:5]) + ", .." * (len(missing) > 5)
             raise BadFile(f"{len(missing)} shards are in none of these states: {few}")
         try:
-            return Passed(_judged(_test(fitted_to), total, level), total.left_out)
+            return _judged(_test(fitted_to), total, level), total.left_out
         except ValueError as error:
             raise BadFile(f"{paths[0]}: {error}") from None
 

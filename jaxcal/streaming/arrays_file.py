@@ -8,10 +8,11 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Float
+
+from jaxcal.read import Scores
 
 NAMES = ("targets", "scores", "node_scores", "nodes", "features")
 SHAPES = {"scores": "n d", "node_scores": "n m d", "nodes": "m d", "features": "n q"}
@@ -39,25 +40,13 @@ class BadFile(Exception):
     """Raised for a file that cannot be used; the message is one sentence."""
 
 
-class TestArrays(NamedTuple):
-    """The arrays of a test, all of one float type; one of ``node_scores`` and ``features`` is None.
-
-    ``targets`` and ``scores`` [n, d]; ``node_scores`` [n, m, d]; ``nodes`` [m, d], or None;
-    ``features`` [n, q]. ``notes``: sentences about likely mistakes.
-    """
-
-    __test__ = False  # arrays, not a pytest class
-
-    targets: Float[np.ndarray, "n d"]
-    scores: Float[np.ndarray, "n d"]
-    node_scores: Float[np.ndarray, "n m d"] | None
-    nodes: Float[np.ndarray, "m d"] | None
-    features: Float[np.ndarray, "n q"] | None
-    notes: tuple[str, ...]
+# scores of predictions; targets [n, d]; features [n, q], or None; sentences about likely mistakes
+Scored: TypeAlias = tuple[Scores, np.ndarray, np.ndarray | None, list[str]]
 
 
-def read(path: Path) -> TestArrays:
-    """Return the checked arrays of the file ``path``, in the widest float type among them.
+def read(path: Path) -> Scored:
+    """Return the checked arrays of the file ``path``, in the widest float type among them: either
+    scores at nodes or features.
 
     Scores may hold NaN or infinity, which the test reports; everything else must be finite. If
     d = 1, arrays in the file may lack the last axis. Raises BadFile.
@@ -136,8 +125,8 @@ def _floats(path: Path, name: str, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...]) -> TestArrays:
-    """Return `TestArrays`, with a last axis added if d = 1; BadFile if lengths disagree."""
+def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...]) -> Scored:
+    """Return the arrays, with a last axis added if d = 1; BadFile if lengths disagree."""
     targets = arrays["targets"]
     if targets.ndim not in (1, 2) or targets.size == 0:
         raise BadFile(
@@ -158,14 +147,8 @@ def _shaped(path: Path, arrays: dict[str, np.ndarray], ignored: tuple[str, ...])
             f"if these are {d} observations, save every array with its first two axes swapped"
             " [wide-targets]"
         )
-    return TestArrays(
-        full["targets"],
-        full["scores"],
-        full.get("node_scores"),
-        full.get("nodes"),
-        full.get("features"),
-        tuple(notes),
-    )
+    scores = Scores(full["scores"], full.get("node_scores"), full.get("nodes"))
+    return scores, full["targets"], full.get("features"), notes
 
 
 def _fitted(
