@@ -290,16 +290,13 @@ def _mixing(base: Base, whole: PyTree) -> Array | None:
 
 @distribution("MixtureSameFamily")
 def _mixture(base: Base, whole: PyTree) -> Mixtures | None:
-    if base is not whole:
+    weights, components = _mixing(base, whole), base.component_distribution
+    if weights is None:
         return None
-    components = base.component_distribution
-    batch = (*whole.batch_shape, base.mixing_distribution.probs.shape[-1])
-    if tuple(components.batch_shape) != batch:  # components common to all predictions
-        components = components.expand(batch)
-    weights, parts = _mixing(base, whole), distribution_of(components)
-    if weights is None or parts is None:
-        return None
-    return Mixtures(weights, parts)
+    if tuple(components.batch_shape) != weights.shape:  # components common to all predictions
+        components = components.expand(weights.shape)
+    parts = distribution_of(components)
+    return None if parts is None else Mixtures(weights, parts)
 
 
 @distribution("MixtureGeneral")

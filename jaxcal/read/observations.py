@@ -17,7 +17,7 @@ from jaxcal.read import Draws, Scores, Unnormalized, checks
 from jaxcal.read.convert import brought
 from jaxcal.read.families import Classes, Mixtures, bare, distribution_of
 from jaxcal.read.scores import is_discrete, is_distribution, no_log_densities
-from jaxcal.typing import ArrayLike, DTypeLike, Key, PredictionsLike
+from jaxcal.typing import ArrayLike, Key, PredictionsLike
 
 
 def observations(predictions: Any, targets: ArrayLike, *, least: int = 2) -> tuple[Any, Array]:
@@ -269,11 +269,9 @@ def _copies(targets: Array, p: Array | None, arrays: list[Array]) -> Bool[Array,
 
 
 def _has_rows(leaf: Any, n: int) -> bool:
-    return getattr(leaf, "shape", ())[:1] == (n,) and _is_number(leaf.dtype)
-
-
-def _is_number(dtype: DTypeLike) -> bool:
-    return jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
+    kinds = (jnp.number, jnp.bool_)
+    rows = getattr(leaf, "shape", ())[:1] == (n,)
+    return rows and any(jnp.issubdtype(leaf.dtype, kind) for kind in kinds)
 
 
 def _words(leaf: Array) -> UInt32[Array, "n k"]:

@@ -149,13 +149,15 @@ def scores_at(
     points, not n (m + 1). Cost: n (m + 1) gradients.
     """
     units = Units.unchanged(ys) if units is None else units
-    original = in_units_of_data(predictions)
+    original, (n, d) = in_units_of_data(predictions), ys.shape
     if isinstance(original, Scores):
-        values, at_nodes = _from_arrays(predictions, original, ys)
-        return units.scores(values), None if at_nodes is None else units.scores(at_nodes)
+        stored = original.at_targets.reshape(n, d), original.at_nodes
+        stored = stored if stored[1] is None else (stored[0], stored[1].reshape(n, -1, d))
+        if isinstance(predictions, Standardized):
+            stored = jax.tree.map(predictions.units.scores, stored)
+        return jax.tree.map(units.scores, stored)
     if nodes is None:
         return units.scores(score(predictions, ys)), None
-    n, d = ys.shape
     everywhere = jnp.broadcast_to(nodes[:, None, :], (nodes.shape[0], *ys.shape))
     points = jnp.concatenate([ys[None], everywhere.astype(ys.dtype)])
     columns = d * jnp.arange(len(points))
@@ -168,18 +170,6 @@ def scores_at(
 
     values, _ = jax.lax.scan(step, jnp.zeros((n, len(points) * d), ys.dtype), (columns, points))
     return values[:, :d], values[:, d:].reshape(n, -1, d)
-
-
-def _from_arrays(predictions: PredictionsLike, scores: Scores, ys: Points):
-    n, d = ys.shape
-    at_targets = scores.at_targets.reshape(n, d)
-    at_nodes = scores.at_nodes
-    if at_nodes is not None:
-        at_nodes = at_nodes.reshape(n, -1, d)
-    if isinstance(predictions, Standardized):
-        at_targets = predictions.units.scores(at_targets)
-        at_nodes = None if at_nodes is None else predictions.units.scores(at_nodes)
-    return at_targets, at_nodes
 
 
 def each_density(
