@@ -244,15 +244,10 @@ def _error(
     return error._replace(nonfinite=not_finite((features.predictions, ys)))
 
 
-def log_scores(models: list[PredictionsLike], ys: Array) -> dict[str, Array]:
+def log_scores(models: list[Any], ys: Array) -> dict[str, Array]:
     """Return {"log": [M]}, mean negative log densities in nats (NaN for models without density), or
     an empty dict if no model has one."""
     if not any(is_distribution(model) for model in models):
         return {}
-    return {"log": jnp.stack([_log_score(model, ys) for model in models])}
-
-
-def _log_score(model: Any, ys: Array) -> Scalar:
-    if not is_distribution(model):
-        return jnp.full((), jnp.nan, ys.dtype)
-    return -jnp.mean(model.log_prob(ys)).astype(ys.dtype)
+    logs = [model.log_prob(ys) if is_distribution(model) else jnp.nan for model in models]
+    return {"log": jnp.stack([-jnp.mean(of).astype(ys.dtype) for of in logs])}

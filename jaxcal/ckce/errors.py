@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.ckce.results import Differences
 from jaxcal.numerics import at_least, at_most
-from jaxcal.typing import Contents, DTypeLike, Key, Scalar
+from jaxcal.typing import Contents, Key, Scalar
 
 BLOCKS = 1024  # largest number of blocks of observations
 ADDED = 4  # number of residuals of uniform labels that are added to the noise
@@ -42,7 +42,7 @@ class Error(NamedTuple):
         slope: Variance of the first sum per unit of the true value, [].
         first: Sums of l over the blocks, [k]; their total is 0. The fit in l_i omits residual i.
         second: Inner products of the sums of b over two blocks, [k, k]; the diagonal is 0.
-        terms: Draws of the second sum with random signs, from `signs`, [b].
+        terms: Draws of the second sum with random signs, the same for all models, [b].
         null: Draws of ``value`` for a calibrated model, [b].
         nonfinite: Number of predictions that are not finite, [].
     """
@@ -55,11 +55,6 @@ class Error(NamedTuple):
     terms: Float[Array, " b"]
     null: Float[Array, " b"]
     nonfinite: Int[Array, ""]
-
-
-def signs(key: Key, n_draws: int, k: int, dtype: DTypeLike) -> Float[Array, "b k"]:
-    """Return random signs of k blocks; with the same key, all models get the same signs."""
-    return jax.random.rademacher(key, (n_draws, k), dtype=dtype)
 
 
 def without_diagonal(a: Float[Array, "k k"]) -> Float[Array, "k k"]:
@@ -250,7 +245,8 @@ def judged(key: Key, each: Error, level: float | Scalar, most: float | Scalar) -
     """Return the fields of a `Comparison` of M errors, stacked in ``each``; ``most`` is the largest
     possible value. Fields that only the measures "ckce" and "skce" have are 0."""
     n_draws, k = each.null.shape[1], each.first.shape[1]
-    drawn, normal = pairs(each, signs(key, n_draws, k, each.value.dtype))
+    # all models get the same signs
+    drawn, normal = pairs(each, jax.random.rademacher(key, (n_draws, k), each.value.dtype))
     valued = jnp.isfinite(each.value) & jnp.isfinite(each.slope) & (each.nonfinite == 0)
     values = jnp.where(valued, each.value, jnp.nan)
     corrected = jnp.where(valued, at_least(values, 0), jnp.nan)

@@ -38,7 +38,6 @@ from jaxcal.ckce.errors import (
     deal,
     redrawn_residuals,
     redrawn_values,
-    signs,
     without_diagonal,
 )
 from jaxcal.ckce.features import TILE, low_rank, normal_equations
@@ -133,7 +132,7 @@ def by_features(
 
     F [n, r] are the ``features``; F F^T is the Gram matrix. A first pass computes F^T F and, for
     CKCE, its eigenvectors V. A second pass uses F V in place of F, which makes the matrix
-    A = F^T F + sum(weights) ridge I diagonal. ``keys``: one for blocks and draws, one for `signs`.
+    A = F^T F + sum(weights) ridge I diagonal. ``keys``: one for blocks and draws, one for signs.
     ``weights`` are 0 or 1.
     """
     n = points.shape[0]
@@ -237,7 +236,7 @@ def by_products(
 
     The estimate is <D, W> with W = A^-1 K A^-1, K = ``gram`` and A = K + n ridge I for CKCE, or W =
     K / n^2 for SKCE (``ridge`` None). Draws for a calibrated model give the residuals random signs.
-    ``keys``: for these draws, and for `signs`. Cost: 13/3 n^3 (CKCE) or O(n^2); memory O(n^2).
+    ``keys``: for these draws, and for signs. Cost: 13/3 n^3 (CKCE) or O(n^2); memory O(n^2).
     """
     n = gram.shape[0]
     block_key, sign_key, null_key = jax.random.split(keys[0], 3)
@@ -265,7 +264,8 @@ def by_products(
         per_block = partial(jax.ops.segment_sum, segment_ids=block, num_segments=BLOCKS)
         first, sizes = per_block(first), per_block(sizes)
         second, plain = (per_block(per_block(a).T) for a in (second, plain))
-    null = draws(signs(null_key, n_draws, len(plain), gram.dtype), without_diagonal(plain))
+    v = jax.random.rademacher(null_key, (n_draws, len(plain)), gram.dtype)
+    null = draws(v, without_diagonal(plain))
     return _error(keys[1], estimate, value, noise, first, second, sizes / n, null)
 
 
@@ -293,7 +293,7 @@ def _error(
     slope = jnp.sum(plain**2) + 4 * jnp.sum(second**2)
     total = at_least(value, 0) + 2 * noise
     slope = slope / jnp.where(total > 0, total, 1)
-    terms = draws(signs(key, len(null), len(first), first.dtype), second)
+    terms = draws(jax.random.rademacher(key, (len(null), len(first)), first.dtype), second)
     return Error(estimate, value, slope, first, second, terms, null, jnp.zeros((), jnp.int32))
 
 

@@ -192,14 +192,10 @@ def low_rank(
     kernel: KernelLike, xs: Array, rank: int, tolerance: Array | float | None = None
 ) -> NystroemFeatures:
     """Return the feature map from incomplete Cholesky; see `LowRank` for the arguments."""
-    candidates = spread(xs)
+    n, candidates = len(xs), xs
+    if n > CANDIDATES:
+        candidates = xs[by_values(xs)[jnp.arange(CANDIDATES) * n // CANDIDATES]]
     if tolerance is None:
         tolerance = 1000 * float(jnp.finfo(xs.dtype).eps)
     chosen, used = pivots(kernel, candidates, min(rank, len(candidates)), tolerance)
     return NystroemFeatures.at(kernel, candidates[chosen], used)
-
-
-def spread(xs: Array) -> Array:
-    """Return at most `CANDIDATES` rows, evenly spaced in the order of `by_values`."""
-    n = xs.shape[0]
-    return xs if n <= CANDIDATES else xs[by_values(xs)[jnp.arange(CANDIDATES) * n // CANDIDATES]]

@@ -39,8 +39,8 @@ def standardized(given: ArrayLike | None, n: int, dtype: DTypeLike) -> Float[Arr
     return z / jnp.where(deviation > 0, deviation, 1)
 
 
-def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[PredictionsLike]]:
-    """Return the names and the unchecked predictions of at least ``least`` models."""
+def named(models: Any) -> tuple[tuple[str, ...], list[PredictionsLike]]:
+    """Return the names and the unchecked predictions of two models or more."""
     if isinstance(models, Mapping):
         names, each = [str(name) for name in models], list(models.values())
     elif not isinstance(models, str) and (
@@ -52,17 +52,17 @@ def named(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], list[Predict
             f"models: wanted a mapping from names to predictions, a list of them, or an array "
             f"[M, n, m] of class probabilities, got {checks.say(models)}"
         )
-    if len(each) < least:
+    if len(each) < 2:
         raise ValueError(
-            f"models: wanted at least {least} models, got {len(each)}; of one model, "
+            f"models: wanted at least 2 models, got {len(each)}; of one model, "
             f"`jaxcal.calibration_error` estimates the error and `jaxcal.skce_test` tests it"
         )
     return tuple(names), each
 
 
-def stacked(models: Any, *, least: int = 2) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
-    """Return the names and the checked class probabilities of at least ``least`` models."""
-    names, each = named(models, least=least)
+def stacked(models: Any) -> tuple[tuple[str, ...], Float[Array, "M n m"]]:
+    """Return the names and the checked class probabilities of two models or more."""
+    names, each = named(models)
     each = in_one_order(names, each)
     arrays = [
         checks.probabilities(q, f"models[{name}]", binary=True)

@@ -16,7 +16,6 @@ from jaxcal.divergences.vectors import Vectors
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Gaussian, Linear, Sum
-from jaxcal.read import checks
 from jaxcal.typing import ArrayLike, KernelLike, Points, Scalar
 
 
@@ -89,10 +88,7 @@ def fill(
     kernel = points.as_kernel(kernel)
     if not points.needs_bandwidth(kernel):
         return kernel, {}
-    if bandwidth is None:
-        bandwidth = median_bandwidth(xs)
-    else:
-        bandwidth = checks.number(bandwidth, "bandwidth", above=0).astype(xs.dtype)
+    bandwidth = median_bandwidth(xs) if bandwidth is None else bandwidth
     return points.with_bandwidth(kernel, bandwidth), {"prediction": bandwidth}
 
 

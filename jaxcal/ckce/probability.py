@@ -42,7 +42,6 @@ from jaxcal.ckce.errors import (
     added_residuals,
     judged,
     redrawn_residuals,
-    signs,
     without_diagonal,
 )
 from jaxcal.ckce.expansion import Noise, draws, summed
@@ -217,7 +216,7 @@ def by_regression(
     second = without_diagonal(second)
     of_added = 2 * variance * ADDED / (total * (total + ADDED))
     per_value = slope(value, first, second, jnp.sum(alone_with_noise)) + of_added
-    terms = draws(signs(signs_key, n_draws, len(first), d.dtype), second)
+    terms = draws(jax.random.rademacher(signs_key, (n_draws, len(first)), d.dtype), second)
     first = first + unseen(jnp.sum(weights[:, None] * d**2), coefficients) * of_noise
     return Error(estimate, value, per_value, first, second, terms, null, jnp.zeros((), jnp.int32))
 
