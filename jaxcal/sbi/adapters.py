@@ -339,7 +339,11 @@ def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array 
         return None
     if hasattr(prior, "sample") and not convert.brought(prior):
         if is_of_torch(prior):
-            drawn = _draw_torch(key, prior, m)
+            import torch  # pyright: ignore[reportMissingImports]
+
+            with torch.random.fork_rng():
+                torch.manual_seed(int(jax.random.bits(key, dtype=jnp.uint32)))
+                drawn = prior.sample((m,))
         else:
             drawn = sample(key, prior, (m,), "prior")
     elif callable(prior):
@@ -376,11 +380,3 @@ def prior_draws_of(
     free = np.asarray(space.free(drawn))
     finite = free[np.all(np.isfinite(free), axis=1)]
     return jnp.asarray(finite) if len(finite) >= finite.shape[1] + 2 else None
-
-
-def _draw_torch(key: Key, prior: Any, m: int) -> Any:
-    import torch  # pyright: ignore[reportMissingImports]
-
-    with torch.random.fork_rng():
-        torch.manual_seed(int(jax.random.bits(key, dtype=jnp.uint32)))
-        return prior.sample((m,))

@@ -6,7 +6,7 @@ posteriors of equal shape share a compiled program, and no program keeps a poste
 
 import itertools
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 from weakref import WeakValueDictionary
 
 import jax
@@ -18,23 +18,7 @@ from jaxtyping import Array, PyTree
 from jaxcal.read import Unnormalized
 from jaxcal.typing import Scalar
 
-
-@runtime_checkable
-class Outside(Protocol):
-    """Protocol of posteriors computed outside of JAX, for n pairs (theta_i, x_i) in NumPy arrays.
-
-    ``log_densities`` returns [n]; ``logs_and_scores`` log densities [n] and scores [n, d];
-    ``curvature`` the products H_i directions[i], [n, d], with H_i the Hessian of log density i.
-    """
-
-    def log_densities(self, thetas: np.ndarray, xs: PyTree) -> np.ndarray: ...
-
-    def logs_and_scores(self, thetas: np.ndarray, xs: PyTree) -> tuple[np.ndarray, np.ndarray]: ...
-
-    def curvature(self, thetas: np.ndarray, xs: PyTree, directions: np.ndarray) -> np.ndarray: ...
-
-
-POSTERIORS: WeakValueDictionary[int, Outside] = WeakValueDictionary()
+POSTERIORS: WeakValueDictionary[int, Any] = WeakValueDictionary()
 NUMBERS = itertools.count()
 
 
@@ -60,8 +44,9 @@ class Handles:
         return Handles, (self.numbers,)
 
 
-def called_back(posterior: Outside, xs: PyTree) -> Unnormalized:
-    """Return the n posteriors given ``xs`` [n, ..]; callbacks to ``posterior`` compute them."""
+def called_back(posterior: Any, xs: PyTree) -> Unnormalized:
+    """Return the n posteriors given ``xs`` [n, ..]; callbacks to ``posterior`` compute them, by its
+    methods ``log_densities``, ``logs_and_scores`` and ``curvature`` (see `TorchPosterior`)."""
     number = next(NUMBERS)
     POSTERIORS[number] = posterior
     n = len(jax.tree.leaves(xs)[0])
@@ -139,18 +124,14 @@ def _rows(
     for number in np.unique(owners):
         rows = owners == number
         xs = jax.tree.unflatten(tree, [leaf[rows] for leaf in flat[1 : 1 + len(leaves)]])
-        function = getattr(_posterior(int(number)), method)
-        result = function(thetas[rows], xs, *(other[rows] for other in others))
+        posterior = POSTERIORS.get(int(number))
+        if posterior is None:
+            raise RuntimeError(
+                "posterior: the object that computes these densities no longer exists: keep the "
+                "object that sbi.predictions returned (predictions saved to a file do not hold it)"
+            )
+        further = (other[rows] for other in others)
+        result = getattr(posterior, method)(thetas[rows], xs, *further)
         for into, part in zip(results, result if len(outputs) > 1 else (result,), strict=True):
             into[rows] = part
     return tuple(out.reshape(*batch, *out.shape[1:]) for out in results)
-
-
-def _posterior(number: int) -> Outside:
-    posterior = POSTERIORS.get(number)
-    if posterior is None:
-        raise RuntimeError(
-            "posterior: the object that computes these densities no longer exists: keep the "
-            "object that sbi.predictions returned (predictions saved to a file do not hold it)"
-        )
-    return posterior

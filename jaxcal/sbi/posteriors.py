@@ -133,15 +133,7 @@ def chunked_scores(
     """
     batch = checks.integer(batch, "batch")
     thetas = checks.floats(thetas, "thetas")
-    if thetas.ndim != 2 or not thetas.size:
-        raise ValueError(f"thetas: wanted parameters of shape [n, d], got {thetas.shape}")
     xs = jax.tree.map(lambda leaf: checks.numbers(leaf, "xs"), xs)
-    if any(leaf.shape[:1] != thetas.shape[:1] for leaf in jax.tree.leaves(xs)):
-        raise ValueError(f"xs: wanted one x for each of {len(thetas)} thetas")
-    if nodes is not None:
-        nodes = checks.floats(nodes, "nodes")
-        if nodes.ndim != 2 or nodes.shape[1:] != thetas.shape[1:]:
-            raise ValueError(f"nodes: wanted shape [m, {thetas.shape[1]}], got {nodes.shape}")
     if isinstance(log_prob, type) or not (callable(log_prob) or hasattr(log_prob, "log_prob")):
         raise TypeError(f"log_prob: wanted log_prob(theta, x), got {checks.say(log_prob)}")
     density, network = _density(log_prob)

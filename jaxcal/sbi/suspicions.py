@@ -219,12 +219,10 @@ def prior_log_probs(prior: Any, thetas: np.ndarray) -> np.ndarray | None:
     return logs.reshape(len(thetas), -1).sum(axis=1)
 
 
-def about_training(
-    moments: tuple[np.ndarray, np.ndarray] | None, features: np.ndarray
-) -> tuple[str, ...]:
+def about_training(moments: tuple[np.ndarray, ...], features: np.ndarray) -> tuple[str, ...]:
     """Return a sentence if means or deviations of xs [n, q] differ clearly from ``moments``, the
-    (mean, deviation) in the network's training. Return () if ``moments`` is None or n < 10."""
-    if moments is None or len(features) < 10:
+    (mean, deviation) in the network's training. Return () if n < 10."""
+    if len(features) < 10:
         return ()
     mean, sd = (np.broadcast_to(np.ravel(part), features.shape[1:]) for part in moments)
     shift = (features.mean(axis=0) - mean) / sd

@@ -108,7 +108,8 @@ class TorchPosterior:
 
     def at(self, xs: PyTree) -> Unnormalized:
         """Return the n posteriors given xs [n, ..]; their log densities are callbacks to torch."""
-        return called_back(self, jax.tree.map(jnp.asarray, _arrays(xs)))
+        arrays = jax.tree.map(lambda leaf: jnp.asarray(checks.array(leaf, "xs")), xs)
+        return called_back(self, arrays)
 
     def summaries(self, xs: PyTree) -> np.ndarray | None:
         """Return the network's embedding of xs, [n, q], or None if it has no embedding."""
@@ -274,10 +275,6 @@ def _torch() -> ModuleType:
             "posterior: a posterior of PyTorch needs PyTorch: pip install 'jaxcal[sbi]'"
         ) from error
     return torch
-
-
-def _arrays(xs: PyTree) -> Any:
-    return jax.tree.map(lambda leaf: np.asarray(leaf.cpu() if hasattr(leaf, "cpu") else leaf), xs)
 
 
 def _tensor(torch: ModuleType, values: Any, like: Tensor) -> Tensor:
