@@ -1,5 +1,6 @@
 """What is shipped: the wheel, the source distribution, and the files around the package."""
 
+import importlib
 import re
 import tarfile
 import tomllib
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from api import PLACES
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
@@ -71,6 +73,18 @@ def test_files_of_data_from_elsewhere_have_a_named_licence(wheel):
     assert len(foreign) == 3
     for path in foreign:
         assert f"`{path.relative_to(ROOT)}`" in text
+
+
+def test_names_of_version_0_1_are_public_or_in_the_table_of_the_changelog():
+    rows = re.findall(r"^\| (.+?) \| ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    old = [set(re.findall(r"\w+", row)) for row in rows]  # words of each cell of the column "old"
+    public = {place: importlib.import_module(place).__all__ for place in PLACES}
+    names = (ROOT / "tests" / "names_0_1.txt").read_text().split()
+    places = [full.rpartition(".")[::2] for full in names]
+    gone = [(place, name) for place, name in places if name not in public.get(place, ())]
+    words = {full: {full[0].rpartition(".")[2], full[1]} for full in gone}
+    assert len(gone) > 100
+    assert [full for full in gone if not any(words[full] <= cell for cell in old)] == []
 
 
 def test_the_citation_has_this_version_and_the_five_papers():
