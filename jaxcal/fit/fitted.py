@@ -9,7 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array
 
 from jaxcal.divergences.vectors import NodeScores, Vectors
-from jaxcal.fit.residuals import ClassFrame, Featured, Frame, Residual, View
+from jaxcal.fit.residuals import ClassFrame, Featured, Frame, Residual, View, divided
 from jaxcal.kernels.points import Constant
 from jaxcal.numerics import at_least, binary_size
 from jaxcal.read import Scores, Units, checks
@@ -146,7 +146,7 @@ class Fitted(eqx.Module):
     def of_view(self, keys: Array, view: View, vectors: ArrayLike | None) -> Featured:
         """Return the features of the observations in a ``view``, as `features` does."""
         embedding, kernel = self.embedding, self.prediction_kernel
-        for_divergence, for_residual = self.residual.divided(view, embedding.divergence, kernel)
+        for_divergence, for_residual = divided(view, embedding.divergence, kernel)
         if vectors is None and embedding.units is not None and isinstance(kernel, Constant):
             vectors = jnp.zeros((view.ys.shape[0], embedding.units.scale.size), view.ys.dtype)
         described = embedding.features(keys[1], for_divergence, view.at_nodes, vectors)

@@ -5,7 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float
 
 from jaxcal.fit.residuals import Featured, View, noted
 from jaxcal.moments import Moment, attribution
@@ -14,7 +14,7 @@ from jaxcal.numerics import at_least, normals, not_finite
 from jaxcal.read import OwnUnits, Standardized
 from jaxcal.read.scores import each_density, is_distribution, signs_reversed, states_an_end
 from jaxcal.statistics.weighted import Inner, WeightedFeatures
-from jaxcal.typing import DivergenceLike, Features, KernelLike, Key, PredictionsLike
+from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
 
 CHANCE = 0.002  # values of one sign are no evidence if their null probability may be larger
 SKEWED = 0.05  # limit of squared skewness over n
@@ -38,11 +38,6 @@ class MomentResidual(eqx.Module):
 
     def node_key(self, key: Key) -> Key:
         return key
-
-    def divided(
-        self, view: View, divergence: DivergenceLike, kernel: KernelLike
-    ) -> tuple[PyTree, PyTree]:
-        return view.predictions, view.about_origin
 
     def features(
         self,

@@ -197,12 +197,6 @@ class Residual(Protocol):
 
     def node_key(self, key: Key, /) -> Key: ...
 
-    def divided(
-        self, view: View, divergence: DivergenceLike, kernel: KernelLike, /
-    ) -> tuple[PyTree, PyTree]:
-        """Return the predictions as inputs of the distance, and as inputs of the residuals."""
-        ...
-
     def features(
         self,
         key: Key,
@@ -243,6 +237,23 @@ def errors(featured: Featured, predictions: Any, targets: Array) -> Float[Array,
     return jnp.concatenate(both, axis=1)
 
 
+def divided(view: View, divergence: DivergenceLike, kernel: KernelLike) -> tuple[PyTree, PyTree]:
+    """Return predictions for the distance, and for the residuals. If both would use the same
+    `Draws`, each gets half of them, which avoids a bias; otherwise both get all predictions."""
+    standardized, about = view.predictions, view.about_origin
+    draws = standardized.predictions if isinstance(standardized, Standardized) else None
+    alone = isinstance(divergence, Vectors) or isinstance(kernel, Constant)
+    # a whitening takes centre and scale of each prediction from the first half
+    if not isinstance(draws, Draws) or (alone and view.whitening is None):
+        return standardized, about
+    half = draws.samples.shape[1] // 2
+    first, second = Draws(draws.samples[:, :half]), Draws(draws.samples[:, half:])
+    return (
+        Standardized(first, standardized.units, standardized.event),
+        Standardized(second, about.units, about.event),
+    )
+
+
 class SteinResidual(eqx.Module):
     """Stein features of scores, without integrals: the residuals of KCCSD, KCSD and KSD."""
 
@@ -256,11 +267,6 @@ class SteinResidual(eqx.Module):
 
     def node_key(self, key: Key) -> Key:
         return key
-
-    def divided(
-        self, view: View, divergence: DivergenceLike, kernel: KernelLike
-    ) -> tuple[PyTree, PyTree]:
-        return view.predictions, view.predictions
 
     def features(
         self,
@@ -287,7 +293,7 @@ class SteinResidual(eqx.Module):
         claims = None
         if self.components:
             at = view.ys + view.offset[None]
-            claims = attribution.claims(predictions, nodes, values, at, scores)
+            claims = attribution.claims(view.predictions, nodes, values, at, scores)
             if claims is not None:  # relative to the frame's origin, like the targets
                 claims = claims._replace(centers=claims.centers - view.offset[None])
         assert view.point_scores is not None
@@ -334,24 +340,6 @@ class MeanResidual(eqx.Module):
 
     def node_key(self, key: Key) -> Key:
         return jax.random.split(key, 2)[1]
-
-    def divided(
-        self, view: View, divergence: DivergenceLike, kernel: KernelLike
-    ) -> tuple[PyTree, PyTree]:
-        """Return predictions for the distance, and for the residuals. If both would use the same
-        `Draws`, each gets half of them, which avoids a bias; otherwise both get all predictions."""
-        standardized, about = view.predictions, view.about_origin
-        draws = standardized.predictions if isinstance(standardized, Standardized) else None
-        alone = isinstance(divergence, Vectors) or isinstance(kernel, Constant)
-        # a whitening takes centre and scale of each prediction from the first half
-        if not isinstance(draws, Draws) or (alone and view.whitening is None):
-            return standardized, about
-        half = draws.samples.shape[1] // 2
-        first, second = Draws(draws.samples[:, :half]), Draws(draws.samples[:, half:])
-        return (
-            Standardized(first, standardized.units, standardized.event),
-            Standardized(second, about.units, about.event),
-        )
 
     def features(
         self,

@@ -17,7 +17,7 @@ from jaxtyping import Key as _Key
 
 from jaxcal.divergences.vectors import TotalVariation, Vectors, check_rows, is_euclidean
 from jaxcal.fit.fitted import Embedding, Fitted
-from jaxcal.fit.residuals import ClassFrame, Featured, Frame, Residual, View
+from jaxcal.fit.residuals import ClassFrame, Featured, Frame, Residual, View, divided
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
@@ -299,11 +299,11 @@ def features(
     spec: Specification, key: Key, view: View, target_kernel: KernelLike
 ) -> tuple[Embedding, Features, PyTree]:
     """Return the fitted distance between predictions, the features that it compares, and the
-    predictions as inputs of the residuals (`Residual.divided`)."""
+    predictions as inputs of the residuals (`divided`)."""
     divergence: Any = spec.divergence
     if hasattr(divergence, "with_target_kernel"):
         divergence = divergence.with_target_kernel(target_kernel)
-    for_divergence, for_residual = spec.residual.divided(view, divergence, spec.prediction_kernel)
+    for_divergence, for_residual = divided(view, divergence, spec.prediction_kernel)
     embedding, described = Embedding.fit(
         key,
         divergence,

@@ -136,9 +136,6 @@ class SignResidual(eqx.Module):
     def node_key(self, key):
         return key
 
-    def divided(self, view, divergence, kernel):
-        return view.predictions, view.about_origin
-
     def features(self, key, view, predictions, target_kernel, described):
         signs = jnp.sign(view.ys - predictions.units.points(predictions.predictions.base_dist.loc))
         return Featured(WeightedFeatures(described, signs), *[jnp.zeros((), int)] * 3)
