@@ -13,10 +13,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Float
 
-from jaxcal.engine import one_at_a_time
+from jaxcal.engine import one_at_a_time, over_rows
 from jaxcal.engine.signs import HadamardSigns, fold
 from jaxcal.numerics import sketched_eigenvalues
 from jaxcal.results import Estimate
@@ -146,7 +146,7 @@ def _sums(
     columns = _Columns(_with_ones(weights, dtype), random, random[:, :0], random[:0, :0])
     group = 1 if signs is None else signs.group
     side = _side(n, tile, 1 if mesh is None else mesh.size, group)
-    rows = None
+    rows = slice(n)
     if signs is not None:
         features, columns, rows = _arranged(features, columns, signs, side)
     if side >= n:
@@ -155,12 +155,9 @@ def _sums(
         products = sums.row_products
     else:
         walk = partial(_walk, pairwise, n=n, side=side, group=group, squares=squares)
-        spread = _spread(walk, mesh, -(-n // side))
-        forms, row_sums, squared, products = spread(features, columns)
-    if rows is None:
-        row_sums, products = row_sums[:, :n], products[:, :n]
-    else:
-        row_sums, products = row_sums[:, rows], products[:, rows]
+        tiled = _over_tiles(walk, mesh, -(-n // side), features, columns)
+        forms, row_sums, squared, products = tiled
+    row_sums, products = row_sums[:, rows], products[:, rows]
     values = None
     if sketch is not None:
         values = sketched_eigenvalues(products, diagonal, random)
@@ -311,34 +308,21 @@ def _add_at(sums: Array, start: Array, values: Array) -> Array:
     return jax.lax.dynamic_update_slice_in_dim(sums, old + values, start, axis=1)
 
 
-def _spread(walk, mesh: Mesh | None, tiles: int):
-    """Return ``f(features, columns)``, which runs ``walk`` over the tiles i <= j on all devices."""
+def _over_tiles(walk, mesh: Mesh | None, tiles: int, features: Features, columns: _Columns):
+    """Return the result of ``walk`` over the tiles i <= j, distributed over ``mesh``."""
     i, j = np.triu_indices(tiles)
-    factor = np.where(i == j, 1, 2)
+    items = i, j, np.where(i == j, 1, 2)
+    if mesh is not None:
+        missing = -i.size % mesh.size
+        # every k-th tile goes to the same device, which spreads the cheap diagonal ones evenly
+        items = (np.pad(a, (0, missing)).reshape(-1, mesh.size).T.reshape(-1) for a in items)
 
-    def run(i, j, factor, features, columns):
-        return walk(i, j, factor.astype(columns.weights.dtype), features, columns)
+    def run(shared, items):
+        i, j, factor = items
+        return walk(i, j, factor.astype(shared[1].weights.dtype), *shared)
 
-    if mesh is None:
-        return partial(run, jnp.asarray(i), jnp.asarray(j), jnp.asarray(factor))
-    missing = -i.size % mesh.size
-    i, j, factor = (np.concatenate([a, np.zeros(missing, int)]) for a in (i, j, factor))
-    axes = tuple(mesh.axis_names)
-
-    def shared(*args):
-        return jax.tree.map(lambda x: jax.lax.psum(x, axes), run(*args))
-
-    split, replicated = PartitionSpec(axes), PartitionSpec()
-    # every k-th tile goes to the same device, which spreads the cheap diagonal ones evenly
-    i, j, factor = (a.reshape(-1, mesh.size).T.reshape(-1) for a in (i, j, factor))
-    spread = jax.shard_map(
-        shared,
-        mesh=mesh,
-        in_specs=(split, split, split, replicated, replicated),
-        out_specs=replicated,
-        check_vma=False,
-    )
-    return partial(spread, jnp.asarray(i), jnp.asarray(j), jnp.asarray(factor))
+    spread = over_rows(run, mesh=mesh, reduce=True)
+    return spread((features, columns), tuple(map(jnp.asarray, items)))
 
 
 class BlockSums(NamedTuple):
