@@ -101,21 +101,22 @@ class Radial(Kernel):
         """Return the kernel at the squared distance u, in units of the bandwidth."""
 
     def __call__(self, x: Array, y: Array) -> Scalar:
-        return _radial(self, x, y)
+        if self.bandwidth is None:
+            raise ValueError(
+                f"{type(self).__name__} has no bandwidth yet: give one, or let a test choose it"
+            )
+        gap = x - y
+        return self.shape(jnp.sum((gap / of_type(self.bandwidth, gap)) ** 2))
 
 
-class Profile(Kernel):
+class Profile(Radial):
     """Radial kernel ``function(u)``: wraps the method ``shape`` of a user's kernel that is no
     pytree. Programs are compiled again for each new ``function``."""
 
-    function: ArrayFunction = eqx.field(static=True)
-    bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
+    function: ArrayFunction = eqx.field(static=True, kw_only=True)
 
     def shape(self, u: Array) -> Array:
         return self.function(u)
-
-    def __call__(self, x: Array, y: Array) -> Scalar:
-        return _radial(self, x, y)
 
 
 class RadialLike(Protocol):
@@ -132,15 +133,6 @@ class RadialLike(Protocol):
 def is_radial(kernel: KernelLike) -> TypeGuard[RadialLike]:
     """Return whether the kernel has a ``bandwidth`` and a ``shape(u)``, as `RadialLike` says."""
     return hasattr(kernel, "bandwidth") and callable(getattr(kernel, "shape", None))
-
-
-def _radial(kernel: "Radial | Profile", x: Array, y: Array) -> Scalar:
-    if kernel.bandwidth is None:
-        raise ValueError(
-            f"{type(kernel).__name__} has no bandwidth yet: give one, or let a test choose it"
-        )
-    gap = x - y
-    return kernel.shape(jnp.sum((gap / of_type(kernel.bandwidth, gap)) ** 2))
 
 
 def of_type(number: Array, points: Array) -> Array:
@@ -202,7 +194,9 @@ def as_kernel(value: Any, name: str = "kernel") -> Any:
     kernel: Any = value
     if not jax.tree_util.all_leaves([kernel]):
         return kernel
-    return Profile(kernel.shape, kernel.bandwidth) if is_radial(kernel) else Function(kernel, name)
+    if is_radial(kernel):
+        return Profile(kernel.bandwidth, function=kernel.shape)
+    return Function(kernel, name)
 
 
 class Sum(Kernel):

@@ -51,7 +51,7 @@ def bell(u):
     return jnp.exp(-u / 2)
 
 
-USERS = {"class": Bell(), "plain": Plain(), "duck": Duck(), "function": Profile(bell)}
+USERS = {"class": Bell(), "plain": Plain(), "duck": Duck(), "function": Profile(function=bell)}
 
 
 @pytest.fixture(scope="module")
