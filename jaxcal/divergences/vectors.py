@@ -54,11 +54,6 @@ class _Euclidean:
     def vectors(self, features: PyTree) -> Array:
         return features
 
-    def in_order(self, features: PyTree) -> Array:
-        """Return the vectors, minus their median if `separations` uses a matrix product."""
-        vectors = self.vectors(features)
-        return centred(vectors) if vectors.shape[1] > points.FEW else vectors
-
     def center(self, features: PyTree) -> Array | None:
         """Return what tests subtract from the vectors: their median, [1, q]."""
         return _median(features)
@@ -66,17 +61,14 @@ class _Euclidean:
     def squared_distances(self, rows: Array, cols: Array) -> Array:
         return points.squared_distances(rows, cols)
 
-    def separations(self, rows: Array, cols: Array) -> Array:
-        """Return squared distances [r, c], exactly 0 for equal vectors."""
-        return points.separations(rows, cols)
+    def separations(self, vectors: Array) -> Array:
+        """Return squared distances of all pairs, [n, n], exactly 0 for equal vectors."""
+        if vectors.shape[1] > points.FEW:  # a common offset makes matrix products inaccurate
+            vectors = vectors - _median(vectors)
+        return points.separations(vectors, vectors)
 
     def paired(self, rows: Array, cols: Array) -> Array:
         return jnp.sum((rows - cols) ** 2, axis=-1)
-
-
-def centred(vectors: Array) -> Array:
-    """Return the vectors minus their median, as a common offset makes distances inaccurate."""
-    return vectors - _median(vectors)
 
 
 def _median(vectors: Array) -> Array:
@@ -244,18 +236,15 @@ class TotalVariation(eqx.Module):
     ) -> Features:
         return class_probabilities(predictions)
 
-    def center(self, features: Features) -> None:
-        """Return None: tests do not subtract a mean from probabilities."""
-
     def vectors(self, features: Array) -> Float[Array, "n m"]:
         return features
 
     def squared_distances(self, rows: Array, cols: Array) -> Float[Array, "r c"]:
         return (absolute_gaps(rows, cols) / 2) ** 2
 
-    def separations(self, rows: Array, cols: Array) -> Float[Array, "r c"]:
-        """Return `squared_distances`, which are exactly 0 for equal predictions."""
-        return self.squared_distances(rows, cols)
+    def separations(self, features: Array) -> Float[Array, "n n"]:
+        """Return `squared_distances` of all pairs, which are exactly 0 for equal predictions."""
+        return self.squared_distances(features, features)
 
     def paired(self, rows: Array, cols: Array) -> Float[Array, " r"]:
         return (jnp.sum(jnp.abs(rows - cols), axis=-1) / 2) ** 2

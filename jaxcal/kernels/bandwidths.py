@@ -134,8 +134,7 @@ def _block(divergence: Divergence, features: Features, n: int) -> _Compared:
     m = min(n, MAX_OBSERVATIONS)
     rows = jnp.arange(n) if m == n else by_values(features)[np.arange(m) * (n - 1) // (m - 1)]
     some = jax.tree.map(lambda leaf: leaf[rows], features) if m < n else features
-    some = getattr(divergence, "in_order", lambda some: some)(some)
-    squared = divergence.separations(some, some)  # pyright: ignore
+    squared = divergence.separations(some)  # pyright: ignore
     i, j = np.triu_indices(m, 1)
     return rows[i], rows[j], squared[i, j]
 
@@ -152,15 +151,13 @@ def _pair_by_pair(divergence: Divergence, features: Features, n: int) -> _Compar
     return i, j, jax.lax.map(between, (i, j), batch_size=512)
 
 
-def second_order_heuristic(
-    key: Key, predictions: Predictions, *, most: int = MAX_PREDICTION_PAIRS
-) -> Scalar:
+def second_order_heuristic(key: Key, predictions: Predictions) -> Scalar:
     """Return a bandwidth for a kernel on points, from distances between draws of the predictions.
 
     For each pair of predictions p and q, take the median distance of two independent draws from the
     mixture (p + q) / 2. The bandwidth is the median of these values without zeros, in the units of
     the points; 1 if all are 0. Exact for Gaussians if d = 1 or all are isotropic; otherwise from
-    draws. At most ``most`` pairs are used, so the cost does not grow with n. NaN if a prediction in
+    draws. At most 200 pairs are used, so the cost does not grow with n. NaN if a prediction in
     a pair is NaN. TypeError for predictions with neither Gaussian moments nor draws, ValueError if
     n < 2. Source: Glaser et al. (2023), Section 6.
     """
@@ -170,11 +167,11 @@ def second_order_heuristic(
         original = in_units_of_data(predictions)
         available = original.samples.shape[1] if isinstance(original, Draws) else MAX_DRAWS
         samples = draws(key, predictions, min(available, MAX_DRAWS))
-        return spread_of_draws(samples.reshape(*samples.shape[:2], -1), most=most)
-    return spread_of_gaussians(key, *moments, most=most)
+        return spread_of_draws(samples.reshape(*samples.shape[:2], -1))
+    return spread_of_gaussians(key, *moments)
 
 
-def spread_of_draws(samples: Float[Array, "n m d"], *, most: int = MAX_PREDICTION_PAIRS) -> Scalar:
+def spread_of_draws(samples: Float[Array, "n m d"]) -> Scalar:
     """Return `second_order_heuristic` from m >= 2 draws per prediction, at most the first 32."""
     n, m, _ = samples.shape
     if n < 2 or m < 2:
@@ -183,7 +180,7 @@ def spread_of_draws(samples: Float[Array, "n m d"], *, most: int = MAX_PREDICTIO
             f"got n={n}, m={m}: give the ground kernel a bandwidth"
         )
     samples = samples[:, :MAX_DRAWS]
-    i, j = (by_values(samples)[place] for place in pairs(n, most=most))
+    i, j = (by_values(samples)[place] for place in pairs(n, most=MAX_PREDICTION_PAIRS))
     return _median_of(lambda k: jax.vmap(_median_distance)(samples[i[k]], samples[j[k]]), i.size)
 
 

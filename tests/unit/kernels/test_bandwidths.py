@@ -15,7 +15,7 @@ from jaxcal.kernels.bandwidths import (
 )
 from jaxcal.read import Draws, Standardized, Units, Unnormalized
 
-spread_of_draws = jax.jit(bandwidths.spread_of_draws, static_argnames="most")
+spread_of_draws = jax.jit(bandwidths.spread_of_draws)
 spread_of_gaussians = jax.jit(bandwidths.spread_of_gaussians, static_argnames="most")
 heuristic = eqx.filter_jit(second_order_heuristic)
 isotropic_median = jax.jit(bandwidths._isotropic_median, static_argnames="d")
