@@ -12,7 +12,6 @@ Vector: TypeAlias = Float[Array, " n"]
 Point: TypeAlias = Float[Array, " d"]
 Points: TypeAlias = Float[Array, "n d"]
 Nodes: TypeAlias = Float[Array, "m d"]  # points at which scores of predictions are compared
-Matrix: TypeAlias = Float[Array, "n m"]
 Key: TypeAlias = _Key[Array, ""]
 Keys: TypeAlias = _Key[Array, " n"]
 KeyLike: TypeAlias = Array | np.ndarray | np.integer | int  # as read by `convert.key`

@@ -132,14 +132,14 @@ def of_bins(
 
 
 def wilson(
-    rate: Float[Array, "*b"], n: Float[Array, "*b"], *, z: float | Array = Z
+    rate: Float[Array, "*b"], n: Float[Array, "*b"]
 ) -> tuple[Float[Array, "*b"], Float[Array, "*b"]]:
-    """Return the lower and upper ends of Wilson's (1927) interval for a probability.
+    """Return the lower and upper ends of Wilson's (1927) 95 % interval for a probability.
 
-    ``rate`` is the observed rate in ``n`` cases, ``z`` the normal quantile (1.96, for 95 %, by
-    default). The interval is inside [0, 1] and has positive width also at rates 0 and 1.
+    ``rate`` is the observed rate in ``n`` cases. The interval is inside [0, 1] and has positive
+    width also at rates 0 and 1.
     """
-    z = jnp.asarray(z, rate.dtype)
+    z = jnp.asarray(Z, rate.dtype)
     middle = (rate + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * jnp.sqrt(rate * (1 - rate) / n + z**2 / (4 * n**2))
     # at rates 0 and 1 one end is exactly 0 or 1, without rounding errors

@@ -286,11 +286,11 @@ def _shifts(smallest: np.ndarray) -> list[str]:
     return [f"  detectable shift (80 % power): {', '.join(clear)} (coordinate; units of the test)"]
 
 
-def panels(result: Any, names: Sequence[str], *, size: tuple[float, float] = (4.8, 3.2)) -> Any:
+def panels(result: Any, names: Sequence[str]) -> Any:
     """Return a matplotlib figure with one panel per name, a "module.function" of `jaxcal.plots`."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(size[0] * len(names), size[1]), layout="constrained")
+    figure = Figure(figsize=(4.8 * len(names), 3.2), layout="constrained")
     for name, ax in zip(names, np.ravel(figure.subplots(1, len(names))), strict=True):
         module, function = name.split(".")  # imported late: plots depend on results
         getattr(import_module(f"jaxcal.plots.{module}"), function)(result, ax=ax)

@@ -44,10 +44,6 @@ class Whitening(NamedTuple):
         deviations = jnp.linalg.norm(self.scale, axis=2, keepdims=True)
         return deviations * jnp.swapaxes(jnp.linalg.inv(self.scale), 1, 2)
 
-    def covariances(self) -> Float[Array, "n d d"]:
-        r"""Return the covariances of the predictions, :math:`M M^\top`, [n, d, d]."""
-        return self.scale @ jnp.swapaxes(self.scale, 1, 2)
-
 
 @runtime_checkable
 class Whitener(Protocol):
