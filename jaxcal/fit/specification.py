@@ -23,7 +23,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, L1Laplace, Laplace
 from jaxcal.numerics import in_order, normals
-from jaxcal.read import Scores, Units, checks
+from jaxcal.read import Scores, Standardized, Units, checks
 from jaxcal.read.families import Classes
 from jaxcal.read.sampling import sample
 from jaxcal.read.scores import coarse, coarse_sums, is_distribution
@@ -98,8 +98,9 @@ class RandomFeatures(eqx.Module):
 
         Args:
             weighted: A `jaxcal.statistics.weighted.Weighted`. Its statistic has a method
-                ``waves(draw, features)`` (`jaxcal.statistics.finite_rank.HasWaves`), or a method
-                ``vectors(features)``, [channels, q, n], whose columns have it as inner product.
+                ``waves(draw, features)`` that returns a `jaxcal.statistics.finite_rank.Waves`, or a
+                method ``vectors(features)``, [channels, q, n], whose columns have it as inner
+                product.
             features: Features of the observations.
             target_kernel: Kernel on targets, with its bandwidth, for a statistic with waves.
 
@@ -216,7 +217,7 @@ def nodes(
     """Return the frame, with nodes [m, d] in its units if the test needs scores at nodes."""
     if isinstance(frame, ClassFrame):
         return frame
-    standardized = frame.standardized(predictions, targets.shape[1:])
+    standardized = Standardized(predictions, frame.units, targets.shape[1:])
     whitened = spec.whiten is not None and spec.whiten.needs_nodes
     if not (whitened or spec.divergence.needs_nodes or spec.residual.needs_nodes(standardized)):
         return frame

@@ -12,7 +12,8 @@ Stein tests z is :math:`s \cos\theta - \omega \sin\theta` and
 of the prediction is subtracted. The mean of < z_i, z_j > over the distribution of frequencies is h.
 """
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -78,19 +79,9 @@ class Draw(eqx.Module):
         return jax.random.split(self.key, 4)
 
 
-@runtime_checkable
-class Waves(Protocol):
-    """Protocol of maps from vectors phi(p) [q, n] and features of a statistic to random features
-    [channels, p, n] of the product of this statistic and a kernel on predictions."""
-
-    def __call__(self, vectors: Float[Array, "q n"], features: Any, /) -> Float[Array, "c p n"]: ...
-
-
-@runtime_checkable
-class HasWaves(Protocol):
-    """Protocol of statistics of targets with a method ``waves`` that returns a `Waves`."""
-
-    def waves(self, draw: Draw, features: Any, /) -> Waves: ...
+# maps vectors phi(p) [q, n] and features of a statistic to random features [channels, p, n] of the
+# product of this statistic and a kernel on predictions
+Waves: TypeAlias = Callable[[Array, Any], Array]
 
 
 def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "WeightedWaves":
@@ -101,8 +92,9 @@ def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "Wei
     """
     divergence, statistic = weighted.divergence, weighted.statistic
     assert isinstance(divergence, VectorDivergence)
-    if isinstance(statistic, HasWaves):
-        return WeightedWaves(divergence, statistic.waves(draw, features.residual))
+    if hasattr(statistic, "waves"):
+        made: Waves = statistic.waves(draw, features.residual)  # pyright: ignore
+        return WeightedWaves(divergence, made)
     if isinstance(statistic, OfVectors):
         return WeightedWaves(divergence, VectorWaves(draw.frequencies(), statistic))
     raise TypeError(
@@ -135,18 +127,11 @@ class VectorWaves(eqx.Module):
         return (cos[None, :, None] * z[:, None]).reshape(len(z), -1, z.shape[-1])
 
 
-@runtime_checkable
-class Map(Protocol):
-    """Map from features of n observations to vectors [channels, p, n], contiguous along n."""
-
-    def __call__(self, features: Any, /) -> Float[Array, "c p n"]: ...
-
-
 class FiniteRank(eqx.Module):
-    """Pairwise statistic < z_i, z_j > with z = ``vectors(features)`` [channels, p, n]. Sums over
-    pairs then need n p numbers, not n^2. ``route``: text on how z is computed, for reports."""
+    """Pairwise statistic < z_i, z_j > with z = ``map(features)``, [channels, p, n] contiguous along
+    n. Sums over pairs then need n p numbers, not n^2. ``route``: text on how z is computed."""
 
-    map: Map
+    map: Callable[[Any], Array]
     channels: int = eqx.field(default=1, static=True)
     route: str = eqx.field(default="", static=True)
 
