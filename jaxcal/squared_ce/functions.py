@@ -272,14 +272,11 @@ class AtData(eqx.Module):
     """Values of all c candidates at n observations.
 
     ``rows`` [c, n]: `Risk.rows` at the observations that `at_data` uses, NaN at all others. The
-    mean of the finite rows is the candidate's risk. ``diagonal`` [c, n]: h(p_i, p_i). ``finite``
-    [c, n]: whether factors are finite. ``residuals`` [c, n, d]: r(p_i) if h = r . r', else None.
+    mean of the finite rows is the candidate's risk. ``finite`` [c, n]: whether factors are finite.
     """
 
     rows: Float[Array, "*c n"]
-    diagonal: Float[Array, "*c n"]
     finite: Bool[Array, "*c n"]
-    residuals: Float[Array, "*c n d"] | None
 
 
 @eqx.filter_jit
@@ -289,17 +286,12 @@ def at_data(fitted: Fitted, problem: Reduced, use: Bool[Array, " n"] | None = No
     Risks are over pairs of observations in ``use`` (None: all) at which the candidate is finite.
     """
     features = fitted.features(problem.inputs)
-    residuals = problem.residuals
 
     def one(setting: PyTree) -> AtData:
         factors = fitted.factors(features, setting)
         finite = finite_rows(factors)
-        return AtData(
-            rows=rows_among(residuals, factors, finite if use is None else finite & use),
-            diagonal=on_diagonal(factors),
-            finite=finite,
-            residuals=factors.left if fitted.is_product else None,
-        )
+        used = finite if use is None else finite & use
+        return AtData(rows_among(problem.residuals, factors, used), finite)
 
     return jax.lax.map(one, fitted.settings)
 

@@ -279,8 +279,9 @@ def squares_of_calibrated(keys, n):
         train, valid, final = (problem.take(part) for part in parts)
         fits = [each.fit(train, []) for each in chosen]
         best = [jnp.argmin(jnp.mean(at_data(fit, valid).rows, axis=1)) for fit in fits]
-        squares = [jnp.mean(at_data(fit, final).diagonal, axis=1) for fit in fits]
-        return jnp.stack([square[i] for square, i in zip(squares, best, strict=True)])
+        pairs = zip(fits, best, strict=True)
+        factors = [candidate(fit, i).factors(final.inputs) for fit, i in pairs]
+        return jnp.stack([jnp.mean(jnp.sum(h.left * h.right, axis=1)) for h in factors])
 
     return jax.vmap(one)(keys)
 
