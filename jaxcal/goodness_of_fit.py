@@ -1,5 +1,6 @@
 """Test goodness of fit by kernel Stein discrepancies: KSD for one density, KCSD given inputs."""
 
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import jax.numpy as jnp
@@ -221,23 +222,17 @@ def _single(
     ys = checks.targets(targets)
     is_function = callable(model) and not isinstance(model, type)
     if is_function and not hasattr(model, "log_prob") and not hasattr(model, "scores"):
-        model = Unnormalized(_ignore_parameters(model), None, in_axes=None)
+        model = Unnormalized(_WithoutParameters(model), None, in_axes=None)
     zeros = Vectors(jnp.zeros((ys.shape[0], 1), ys.dtype))
     unweighted = SteinOptions(divergence=zeros, prediction_kernel=Constant())
     return scored(model, ys, "model"), ys, unweighted | options
 
 
-class _ignore_parameters:
+@dataclass(frozen=True)
+class _WithoutParameters:
     """Callable (params, y) that returns ``log_density(y)``; equal if ``log_density`` is equal."""
 
-    def __init__(self, log_density: Any):
-        self.log_density = log_density
+    log_density: Any
 
     def __call__(self, params: None, y: Array) -> Array:
         return self.log_density(y)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ignore_parameters) and other.log_density == self.log_density
-
-    def __hash__(self) -> int:
-        return hash(self.log_density)

@@ -89,10 +89,6 @@ class Frame(eqx.Module):
     nodes: Nodes | None
     whitener: Whitener | None = None
 
-    def standardized(self, predictions: PredictionsLike, event: tuple[int, ...]) -> Standardized:
-        """Return predictions over targets of shape ``event`` in the units of the test."""
-        return Standardized(predictions, self.units, event)
-
     def view(self, predictions: Any, targets: Array, *, scores: bool) -> View:
         """Return the `View` of n predictions and targets. ``scores``: whether to compute scores at
         targets. With m nodes, scores at all points are computed anyway: n (m + 1) gradients."""
@@ -101,7 +97,7 @@ class Frame(eqx.Module):
         about = Units(self.origin, self.units.scale)
         view = View(
             about.points(ys),
-            self.standardized(predictions, event),
+            Standardized(predictions, self.units, event),
             Standardized(predictions, about, event),
             targets=targets,
         )
