@@ -131,10 +131,10 @@ def apply_with(
     targets; ValueError if ``redrawn`` is None and the null needs it.
     """
     needs = null.needs(key, features if series is None else series)
+    none = jnp.zeros((count(features), 0))
     if (size := needs.block_size) is not None:
         blocks = block_sums(pairwise, features, size, squares=needs.squares)
-        return null.outcome(nulls.Sums.of_blocks(blocks, size)), None
-    none = jnp.zeros((count(features), 0))
+        return null.outcome(nulls.Sums.of(blocks, none, size)), None
     weights = none if needs.weights is None else needs.weights
     b = weights.count if isinstance(weights, HadamardSigns) else weights.shape[1]
     more = none if columns is None or b == 0 else columns

@@ -29,15 +29,16 @@ LANES = 8  # matrix products are fastest for multiples of this many columns
 class QuadraticSums(NamedTuple):
     """Sums of h_ij over pairs of n observations, for each of c channels, whose sum is h.
 
-    ``total`` [c]: sum of h_ij over i != j. ``diagonal`` [c, n]: h_ii. ``row_sums`` [c, n]: sum of
-    h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j, for each column w (signs
-    come before weights). Other fields are None unless requested. ``squares`` [c]: sum of h_ij^2
-    over i != j; ``all_squares`` []: the same for the sum of the channels. ``eigenvalues`` [r, k]:
-    approximate largest eigenvalues of [h_ij] with diagonal 0, some possibly negative. Row 0 is for
-    the sum of the channels; if c > 1, rows 1 to c are for single channels.
+    ``total`` [c], or [c, m] for m blocks: sum of h_ij over i != j. ``diagonal`` [c, n]: h_ii.
+    ``row_sums`` [c, n]: sum of h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j,
+    for each column w (signs come before weights). Other fields are None unless requested.
+    ``squares`` [c]: sum of h_ij^2 over i != j; ``all_squares`` []: the same for the sum of the
+    channels. ``eigenvalues`` [r, k]: approximate largest eigenvalues of [h_ij] with diagonal 0,
+    some possibly negative. Row 0 is for the sum of the channels; if c > 1, rows 1 to c are for
+    single channels.
     """
 
-    total: Float[Array, " c"]
+    total: Float[Array, "c *m"]
     diagonal: Float[Array, "c n"]
     row_sums: Float[Array, "c n"]
     forms: Float[Array, "c b"]
@@ -325,25 +326,11 @@ def _over_tiles(walk, mesh: Mesh | None, tiles: int, features: Features, columns
     return spread((features, columns), tuple(map(jnp.asarray, items)))
 
 
-class BlockSums(NamedTuple):
-    """Sums of h_ij over pairs within m consecutive blocks of equal size, for each of c channels.
-
-    ``means`` [c, m]: mean of h_ij over i != j in each block. ``diagonal`` [c, n]: h_ii.
-    ``row_sums`` [c, n]: sums of h_ij over j != i in the block of i, 0 for the last n mod size rows.
-    ``squares`` [c]: sum of h_ij^2 over i != j in all blocks; ``all_squares`` []: the same for the
-    sum of the channels; both None unless requested."""
-
-    means: Float[Array, "c m"]
-    diagonal: Float[Array, "c n"]
-    row_sums: Float[Array, "c n"]
-    squares: Float[Array, " c"] | None = None
-    all_squares: Scalar | None = None
-
-
 def block_sums(
     pairwise: Pairwise, features: Features, size: int, *, squares: bool = False
-) -> BlockSums:
-    """Return `BlockSums` of blocks of ``size`` observations, by O(n size) evaluations of h.
+) -> QuadraticSums:
+    """Return sums over pairs within m consecutive blocks of ``size`` observations, without forms.
+    ``total`` is [c, m]; ``row_sums`` are 0 for the last n mod size rows. Cost: O(n size) values.
 
     Pairs of the last n mod size observations are ignored. ValueError unless 2 <= size <= n."""
     n = count(features)
@@ -366,10 +353,11 @@ def block_sums(
         jax.lax.map(one, blocks, batch_size=batch) if m > batch else jax.vmap(one)(blocks)
     )
     row_sums = jnp.moveaxis(sums, 0, 1)
-    return BlockSums(
-        means=jnp.sum(row_sums, axis=-1) / ordered_pairs(size),
+    return QuadraticSums(
+        total=jnp.sum(row_sums, axis=-1),
         diagonal=diagonal,
         row_sums=jnp.pad(row_sums.reshape(-1, m * size), ((0, 0), (0, n - m * size))),
+        forms=diagonal[:, :0],
         squares=jnp.sum(squared, axis=0)[:-1] if squares else None,
         all_squares=jnp.sum(squared, axis=0)[-1] if squares else None,
     )

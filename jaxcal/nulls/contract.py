@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from jaxtyping import Key as Keys
 
-from jaxcal.engine.quadratic import BlockSums, QuadraticSums, ordered_pairs
+from jaxcal.engine.quadratic import QuadraticSums, ordered_pairs
 from jaxcal.engine.signs import HadamardSigns
 from jaxcal.typing import Features, Key
 
@@ -105,19 +105,15 @@ class Sums(NamedTuple):
     redrawn: Float[Array, "r b"] | None = None
 
     @classmethod
-    def of(cls, sums: QuadraticSums, weights: Float[Array, "n b"]) -> "Sums":
-        """Return `Sums` from the sums of the engine over all pairs."""
-        n = sums.diagonal.shape[1]
-        means = _with_total(sums.total)[:, None] / ordered_pairs(n)
-        forms, squares = _with_total(sums.forms), _squares(sums)
-        return cls(n, means, *_rows(sums), weights, forms, squares, sums.eigenvalues)
-
-    @classmethod
-    def of_blocks(cls, sums: BlockSums, size: int) -> "Sums":
-        """Return `Sums` from the sums of the engine over pairs within blocks."""
-        means, (diagonal, row_sums) = _with_total(sums.means), _rows(sums)
-        weights = jnp.zeros((diagonal.shape[1], 0), means.dtype)
-        return cls(size, means, diagonal, row_sums, weights, means[:, :0], _squares(sums))
+    def of(
+        cls, sums: QuadraticSums, weights: Float[Array, "n b"], size: int | None = None
+    ) -> "Sums":
+        """Return `Sums` from the sums of the engine, over all pairs or in blocks of ``size``."""
+        c, n = sums.diagonal.shape
+        size = n if size is None else size
+        means = _with_total(sums.total.reshape(c, -1)) / ordered_pairs(size)
+        diagonal, rows, forms = map(_with_total, (sums.diagonal, sums.row_sums, sums.forms))
+        return cls(size, means, diagonal, rows, weights, forms, _squares(sums), sums.eigenvalues)
 
     @property
     def n(self) -> int:
@@ -267,11 +263,7 @@ def _with_total(by_channel: Array) -> Array:
     return jnp.concatenate([jnp.sum(by_channel, axis=0, keepdims=True), by_channel])
 
 
-def _rows(sums: QuadraticSums | BlockSums) -> tuple[Array, Array]:
-    return _with_total(sums.diagonal), _with_total(sums.row_sums)
-
-
-def _squares(sums: QuadraticSums | BlockSums) -> Array:
+def _squares(sums: QuadraticSums) -> Array:
     """Return the sum of h^2 for h summed over channels, then per channel; NaN if not computed."""
     if sums.squares is None or sums.all_squares is None:
         return jnp.full(_with_total(sums.diagonal).shape[0], jnp.nan, sums.diagonal.dtype)

@@ -10,7 +10,7 @@ import numpy as np
 from jax.scipy.special import ndtri
 from jaxtyping import Array, Float
 
-from jaxcal.engine.quadratic import block_sums
+from jaxcal.engine.quadratic import block_sums, ordered_pairs
 from jaxcal.fit.specification import Specification
 from jaxcal.numerics import at_least
 from jaxcal.read import checks
@@ -134,7 +134,8 @@ def _blocks(
 ) -> tuple[Float[Array, " m"], Scalar]:
     keys = jax.random.split(key, 3)[:2]
     prepared, featured = spec.fit(keys, predictions, targets)
-    blocks = jnp.sum(block_sums(prepared.pairwise, featured.features, size).means, axis=0)
+    totals = block_sums(prepared.pairwise, featured.features, size).total
+    blocks = jnp.sum(totals, axis=0) / ordered_pairs(size)
     m = blocks.size
     none = jnp.full((), jnp.nan, blocks.dtype)
     return blocks, jnp.std(blocks, ddof=1) / m**0.5 if m > 1 else none
