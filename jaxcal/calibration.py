@@ -267,22 +267,13 @@ def moment_test(
         >>> result.test
         'moment test (skewness)'
     """
-    ready = _moment(moment, "moment")
-    residual = MomentResidual(ready, _label(ready))
-    return _run(key, predictions, targets, residual, f"moment test ({_label(ready)})", options)
-
-
-def _run(
-    key: KeyLike,
-    predictions: Predictions,
-    targets: ArrayLike,
-    residual: MomentResidual,
-    test: str,
-    options: MomentOptions,
-) -> TestResult:
+    ready = _moment(moment)
+    label = _label(ready)
     unknown = set(options) - set(MomentOptions.__annotations__)
     if unknown:
-        raise TypeError(f"{min(unknown)}: no such option; there are {', '.join(_NAMES)}")
+        raise TypeError(
+            f"{min(unknown)}: no such option; there are {', '.join(MomentOptions.__annotations__)}"
+        )
     key = checks.key(key)
     null = options.get("null", HadamardWild())
     checks.null(null)
@@ -295,7 +286,7 @@ def _run(
             options.get("prediction_kernel", Gaussian() + Constant()), "prediction_kernel"
         ),
         Gaussian(),
-        residual,
+        MomentResidual(ready, label),
         checked_base_measure(options.get("base_measure"), ys),
         checks.nodes(options.get("n_nodes"), ys[0].size),
         checks.flag(options.get("standardize", True), "standardize"),
@@ -303,17 +294,15 @@ def _run(
     )
     level, tile = options.get("level", 0.05), options.get("tile", TILE)
     mesh, features = options.get("mesh"), options.get("features")
+    test = f"moment test ({label})"
     return testing.run(key, predictions, ys, spec, null, test, level, tile, mesh, features)
 
 
-_NAMES = tuple(MomentOptions.__annotations__)
-
-
-def _moment(value: object, name: str) -> Any:
+def _moment(value: object) -> Any:
     """Return the moment, with a function wrapped in a `Partial`; TypeError if it is no moment."""
     if isinstance(value, type) or not callable(value):
         raise TypeError(
-            f"{name}: wanted a moment such as jaxcal.moments.Balance(), or a function of a log "
+            f"moment: wanted a moment such as jaxcal.moments.Balance(), or a function of a log "
             f"density and a target, got {checks.say(value)}"
         )
     return value if isinstance(value, eqx.Module | Partial) else Partial(value)
