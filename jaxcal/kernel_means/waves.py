@@ -49,25 +49,20 @@ class _Formulas(eqx.Module):
         return own_by_second(self, features)
 
 
-class OverNormals(_Formulas):
-    """Means of a wave over normals: O(d) per pair for independent coordinates, else O(d^2)."""
+class InClosedForm(_Formulas):
+    """Means of a wave over normals or Laplace distributions. Cost per pair: O(d), for normals with
+    full covariances O(d^2)."""
 
-    def first(self, rows: Normals, ws: Array) -> Float[Array, "r c"]:
-        check_dimension(ws, rows.mean.shape[-1])
-        if rows.cov.ndim == rows.mean.ndim:
-            spread = rows.cov @ (ws**2).T
+    def first(self, rows: Normals | Laplaces, ws: Array) -> Float[Array, "r c"]:
+        center = rows.mean if isinstance(rows, Normals) else rows.loc
+        check_dimension(ws, center.shape[-1])
+        if isinstance(rows, Laplaces):
+            damping = jnp.sum(jnp.log1p((rows.scale[:, None, :] * ws[None]) ** 2), axis=-1)
+        elif rows.cov.ndim == rows.mean.ndim:
+            damping = rows.cov @ (ws**2).T / 2
         else:
-            spread = jnp.einsum("cj,njk,ck->nc", ws, rows.cov, ws)
-        return self.wave.of(rows.mean @ ws.T) * jnp.exp(-spread / 2)
-
-
-class OverLaplaces(_Formulas):
-    """Means of a wave over Laplace distributions, at a cost of O(d) per pair."""
-
-    def first(self, rows: Laplaces, ws: Array) -> Float[Array, "r c"]:
-        check_dimension(ws, rows.loc.shape[-1])
-        damping = jnp.sum(jnp.log1p((rows.scale[:, None, :] * ws[None]) ** 2), axis=-1)
-        return self.wave.of(rows.loc @ ws.T) * jnp.exp(-damping)
+            damping = jnp.einsum("cj,njk,ck->nc", ws, rows.cov, ws) / 2
+        return self.wave.of(center @ ws.T) * jnp.exp(-damping)
 
 
 class OverDraws(_Formulas):
@@ -81,15 +76,10 @@ class OverDraws(_Formulas):
 
 
 @pair(Wave, Normals)
-def wave_over_normals(kernel: Wave, distribution: Normals) -> Averages:
-    """Return features and formulas (see `pair`) in closed form, for any covariances."""
-    return distribution, OverNormals(kernel)
-
-
 @pair(Wave, Laplaces)
-def wave_over_laplaces(kernel: Wave, distribution: Laplaces) -> Averages:
-    """Return features and formulas (see `pair`) in closed form, for any scales."""
-    return distribution, OverLaplaces(kernel)
+def wave_in_closed_form(kernel: Wave, distribution: Normals | Laplaces) -> Averages:
+    """Return features and formulas (see `pair`) in closed form, for any covariances or scales."""
+    return distribution, InClosedForm(kernel)
 
 
 @pair(Wave, Particles)
