@@ -254,35 +254,33 @@ def profile(kernel: KernelLike) -> Callable[[Array], Array] | None:
             return None
 
 
-def _children(kernel: KernelLike) -> list[KernelLike]:
-    names = [name for name in ("left", "right", "kernel") if hasattr(kernel, name)]
-    return [getattr(kernel, name) for name in names]
+def _elements(kernel: KernelLike) -> list[Any]:
+    """List the kernels in a sum, product or multiple; for others, the kernel itself."""
+    children = [getattr(kernel, name, None) for name in ("left", "right", "kernel")]
+    inner = [part for child in children if child is not None for part in _elements(child)]
+    return [*inner, kernel] if not inner or hasattr(kernel, "bandwidth") else inner
 
 
 def smoothness(kernel: KernelLike) -> bool | None:
     """Return whether the kernel is twice differentiable at x = y; None if that is not declared."""
-    parts = _children(kernel)
-    answers = [smoothness(part) for part in parts] or [getattr(kernel, "smooth", None)]
+    answers = [getattr(part, "smooth", None) for part in _elements(kernel)]
     return False if False in answers else None if None in answers else True
 
 
 def lengths(kernel: KernelLike) -> list[Array]:
     """List the bandwidths, of this kernel or of kernels in it, with one length per dimension."""
-    bandwidth = getattr(kernel, "bandwidth", None)
-    inner = [length for child in _children(kernel) for length in lengths(child)]
-    return inner if bandwidth is None or jnp.ndim(bandwidth) == 0 else [bandwidth]
+    bandwidths = [getattr(part, "bandwidth", None) for part in _elements(kernel)]
+    return [each for each in bandwidths if each is not None and jnp.ndim(each)]
 
 
 def needs_bandwidth(kernel: KernelLike) -> bool:
     """Return whether the bandwidth of the kernel, or of any kernel in it, is unset (None)."""
-    return _is_unset(kernel) or any(map(needs_bandwidth, _children(kernel)))
+    return any(map(_is_unset, _elements(kernel)))
 
 
 def all_unset(kernel: KernelLike) -> bool:
     """Return whether the kernel, or every kernel in a sum or product, has an unset bandwidth."""
-    if children := _children(kernel):
-        return all(map(all_unset, children))
-    return _is_unset(kernel)
+    return all(map(_is_unset, _elements(kernel)))
 
 
 def _is_unset(kernel: Any) -> bool:
