@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -136,7 +136,7 @@ def calibration_test(
     called, along = table_names(names, ys, inputs, columns)
     if statistics is not None:
         _returns_numbers(checks.function(statistics, "statistics", TAKES), ys, columns)
-    result = _unjudged(key, predictions, ys, columns, null, jnp.asarray(level), statistics)
+    result = _unjudged(statistics, key, predictions, ys, columns, null, jnp.asarray(level))
     if (of := result.table) is not None:  # whose names are no part of the program
         result = replace(result, table=replace(of, rows=row_names(called), columns=along))
     if lag is not None:
@@ -185,18 +185,10 @@ def _no_signs(null: object) -> TypeError:
     )
 
 
-@partial(LightJit, static_argnames="statistics")
-def _unjudged(
-    key: Key,
-    predictions: Predictions,
-    targets: Array,
-    inputs: Points | None,
-    null: Null,
-    level: Scalar,
-    statistics: Statistics | None,
-) -> TestResult:
-    """Return the result without a verdict; ``level`` affects only the limits in its table."""
-    return one_at_a_time(partial(_one, statistics))(key, predictions, targets, inputs, null, level)
+@partial(LightJit, static_argnums=0)
+def _unjudged(statistics: Statistics | None, *arguments: Any) -> TestResult:
+    """Return the result of `_one`, without a verdict: its level affects only limits of the table."""
+    return one_at_a_time(partial(_one, statistics))(*arguments)
 
 
 class Fit(NamedTuple):
