@@ -46,12 +46,6 @@ def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
     return jnp.einsum("nij,nj->ni", covariances, scores) / deviations
 
 
-def offered_covariances(predictions: PredictionsLike) -> Float[Array, "*n d d"] | None:
-    """Return covariances of normals, Laplace distributions or mixtures of them; None for others."""
-    offered = mean_and_covariance(distribution_of(predictions))
-    return None if offered is None else offered.cov
-
-
 def covariances_of(
     predictions: PredictionsLike | None,
     nodes: Nodes | None,
@@ -65,9 +59,9 @@ def covariances_of(
     prediction, its covariance is the matrix `in_common` of all scores at targets instead. None if
     there are no nodes, or m <= d. Cost O(n m d^2 + n d^3).
     """
-    offered = None if predictions is None else offered_covariances(predictions)
+    offered = None if predictions is None else mean_and_covariance(distribution_of(predictions))
     if offered is not None:
-        return offered
+        return offered.cov
     if nodes is None or at_nodes is None or nodes.shape[0] <= nodes.shape[1]:
         return None
     precisions, fitted = preconditioners.regressed(nodes, at_nodes)

@@ -7,7 +7,6 @@ regression of scores on points estimates the precision, and :math:`M_p = \Lambda
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,24 +21,17 @@ LEAST = 1e-5  # least eigenvalue of precisions with diagonal 1
 RANGE = 1e4  # largest ratio, up or down, of an eigenvalue to the typical precision
 
 
-class Preconditioner(NamedTuple):
-    """Scales M, ``values`` [n], [n, d] or [n, d, d]; ``clamped`` []: number of clamped scales."""
-
-    values: Array
-    clamped: Int[Array, ""]
-
-
 @partial(jax.jit, static_argnames="form")
 def precision_root(
     nodes: Nodes, scores: Float[Array, "n m d"], form: Precondition
-) -> Preconditioner:
-    r"""Return :math:`M_p = \Lambda_p^{-1/2}` from the scores [n, m, d] at m nodes [m, d].
+) -> tuple[Array, Int[Array, ""]]:
+    r"""Return :math:`M_p = \Lambda_p^{-1/2}` from scores at m nodes, and how many M_p are clamped.
 
-    ``form``: "isotropic" (one number per prediction), "diagonal" or "full" (symmetric; m > d).
+    ``form``: "isotropic" (M is [n]), "diagonal" (M is [n, d]) or "full" (M is [n, d, d]; m > d).
     Precisions :math:`\Lambda_p` (if "full", eigenvalues) that are not positive become the median of
-    the positive ones. All others are clamped to 1e-4 to 1e4 times this median. ``clamped`` counts
-    the predictions changed. The Stein identity holds for any M that does not depend on targets, but
-    M that is far too large invalidates the level. M has the unit of y. O(n m d^2 + n d^3).
+    the positive ones. All others are clamped to 1e-4 to 1e4 times this median. The Stein identity
+    holds for any M that does not depend on targets, but M that is far too large invalidates the
+    level. M has the unit of y. O(n m d^2 + n d^3).
     """
     z, s = _centred(nodes, scores, form, "precondition")
     d = nodes.shape[1]
@@ -50,13 +42,13 @@ def precision_root(
         eye = jnp.eye(d, dtype=slope.dtype)[None]
         bounded, clamped = _clamp_spectrum(jnp.where(finite, slope, eye), finite[:, 0])
         root = jnp.linalg.inv(psd_root(jnp.where(finite, bounded, eye)))
-        return Preconditioner(jnp.where(finite, root, jnp.nan), clamped)
+        return jnp.where(finite, root, jnp.nan), clamped
     products, squares = -jnp.einsum("md,nmd->nd", z, s), jnp.sum(z**2, axis=0)
     if form == "isotropic":
         values, clamped = _clamp(jnp.sum(products, 1, keepdims=True) / jnp.sum(squares))
-        return Preconditioner(values[:, 0] ** -0.5, clamped)
+        return values[:, 0] ** -0.5, clamped
     values, clamped = _clamp(products / squares[None])
-    return Preconditioner(values**-0.5, clamped)
+    return values**-0.5, clamped
 
 
 def slopes(nodes: Nodes, scores: Float[Array, "n m d"], form: str) -> Float[Array, "n d d"]:
