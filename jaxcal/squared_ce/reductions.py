@@ -5,8 +5,6 @@ input. Notions differ in their inputs and outcomes, see `reduce`.
 Source: Gruber and Bach (2025), eq. 6 to 9, and Sec. 3.1 for the residuals.
 """
 
-from typing import Literal
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -16,9 +14,6 @@ from jaxtyping import Array, Float, PyTree
 from jaxcal.measures import classes
 from jaxcal.read import checks
 from jaxcal.typing import ArrayLike
-
-Notion = Literal["canonical", "top-label", "class-wise", "binary"]
-NOTIONS: tuple[Notion, ...] = ("canonical", "top-label", "class-wise", "binary")
 
 
 class Reduced(eqx.Module):
@@ -95,13 +90,13 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
         >>> jaxcal.squared_ce.reduce(p, jnp.array([0, 2]), "top-label").notion
         'top-label'
     """
-    checks.choice(notion, "notion", tuple(NOTIONS))
     functions = {
         "canonical": canonical,
         "top-label": top_label,
         "class-wise": class_wise,
         "binary": binary,
     }
+    checks.choice(notion, "notion", tuple(functions))
     return functions[notion](predictions, targets)
 
 
