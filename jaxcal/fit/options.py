@@ -13,7 +13,7 @@ from jaxcal.divergences.fisher import Fisher
 from jaxcal.fit.residuals import SteinResidual
 from jaxcal.fit.specification import RandomFeatures, Specification
 from jaxcal.kernels import points
-from jaxcal.kernels.classes import of_vectors
+from jaxcal.kernels.classes import ClassGram, Delta
 from jaxcal.kernels.points import Gaussian
 from jaxcal.read import Units, checks
 from jaxcal.read.scores import is_distribution
@@ -104,7 +104,11 @@ def stein_specification(
 def vector_kernel(kernel: KernelLike, ys: Array) -> KernelLike:
     """Return ``kernel`` as a target kernel; TypeError or ValueError if it cannot compare ``ys``."""
     kernel = points.as_kernel(kernel, "target_kernel")
-    of_vectors(kernel, "target_kernel")
+    if isinstance(kernel, Delta | ClassGram):
+        raise TypeError(
+            f"target_kernel: {type(kernel).__name__} compares classes, and these targets are "
+            f"vectors: use jaxcal.kernels.Gaussian() or another kernel on vectors"
+        )
     for lengths in points.lengths(kernel):
         if lengths.size != (d := ys[0].size):
             raise ValueError(

@@ -19,17 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxcal.kernels.algebra import Kernel
 from jaxcal.numerics import safe_sqrt
 from jaxcal.read import convert
-from jaxcal.typing import DTypeLike, KernelLike, Scalar
-
-
-def of_vectors(kernel: KernelLike, name: str) -> KernelLike:
-    """Return the kernel unchanged; TypeError if it compares classes."""
-    if isinstance(kernel, Delta | ClassGram):
-        raise TypeError(
-            f"{name}: {type(kernel).__name__} compares classes, and these targets are vectors: use "
-            f"jaxcal.kernels.Gaussian() or another kernel on vectors"
-        )
-    return kernel
+from jaxcal.typing import DTypeLike, Scalar
 
 
 def _as_pytree(function: Any) -> Any:
