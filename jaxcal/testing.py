@@ -42,21 +42,14 @@ Redrawing: TypeAlias = Callable[[Array, Float[Array, " r"]], Float[Array, "r b"]
 
 
 @full_precision
-@partial(jax.jit, static_argnames=("tile", "mesh"))
+@jax.jit
 def estimate(
-    key: Key,
-    predictions: PredictionsLike,
-    targets: Array,
-    spec: Specification,
-    *,
-    tile: int = TILE,
-    mesh: Mesh | None = None,
+    key: Key, predictions: PredictionsLike, targets: Array, spec: Specification
 ) -> Estimate:
     """Return the estimate from one pass over pairs, without a null; NaN if data are not finite."""
     prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, targets)
     none = jnp.zeros((targets.shape[0], 0))
-    sums = over_pairs(prepared.pairwise, featured.features, none, Needs(), tile=tile, mesh=mesh)
-    estimate = means(sums)
+    estimate = means(over_pairs(prepared.pairwise, featured.features, none, Needs()))
     finite = all_finite(featured.notes | {"nonfinite-targets": not_finite(targets)})
     return jax.tree.map(lambda mean: jnp.where(finite, mean, jnp.nan), estimate)
 
@@ -289,7 +282,14 @@ def _unjudged(
         outcome, notes["silent"] = _of_a_moment(outcome, featured.excluded, impossible, null, n)
     return TestResult.of(
         notes,
-        **_first_row(outcome),
+        estimate=outcome.estimate[0],
+        biased=outcome.biased[0],
+        standard_error=outcome.standard_error[0],
+        statistic=outcome.statistic[0],
+        p_value=outcome.p_value[0],
+        p_value_error=None if outcome.p_error is None else outcome.p_error[0],
+        null_samples=outcome.samples[0],
+        contributions=outcome.contributions[0],
         bandwidths=fitted.bandwidths,
         coordinates=_coordinates(featured, outcome, level) if spec.residual.components else None,
         sensitivity=sensitivity,
@@ -314,19 +314,6 @@ def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:
     size = statistic.means.gram(y, y)[0, 0] * jnp.finfo(diagonal.dtype).eps
     only_rounding = n * (outcome.estimate[0] != 0).astype(size.dtype)  # predictions are points at y
     return {"small-residuals": jnp.where(diagonal == 0, only_rounding, n * size / diagonal)}
-
-
-def _first_row(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "estimate": outcome.estimate[0],
-        "biased": outcome.biased[0],
-        "standard_error": outcome.standard_error[0],
-        "statistic": outcome.statistic[0],
-        "p_value": outcome.p_value[0],
-        "p_value_error": None if outcome.p_error is None else outcome.p_error[0],
-        "null_samples": outcome.samples[0],
-        "contributions": outcome.contributions[0],
-    }
 
 
 def _of_a_moment(

@@ -158,20 +158,13 @@ def noted(view: View, scores: PyTree, described: PyTree) -> dict[str, Array]:
     return notes
 
 
-class Claimed(NamedTuple):
-    """Targets ``ys`` [n, d] and moments of predictions (``claims``), in the units of the test."""
-
-    ys: Points
-    claims: Claims
-
-
 class Featured(NamedTuple):
     """Features of n observations for the pairwise statistic, and notes (`jaxcal.results.notes`).
     ``means``: `KernelMeans` of a `MeanResidual`, with ``features`` removed; otherwise None."""
 
     features: PyTree
     notes: dict[str, Array]
-    claimed: Claimed | None = None
+    claimed: tuple[Points, Claims] | None = None  # targets [n, d] and moments, in units of the test
     means: KernelMeans | None = None
     excluded: Bool[Array, ""] | None = None  # whether densities lack what a moment needs
     scores: Points | None = None  # of Stein tests, in units of the target kernel
@@ -305,7 +298,7 @@ class SteinResidual(eqx.Module):
         return Featured(
             WeightedFeatures(described, stein),
             notes,
-            claimed=None if claims is None else Claimed(view.ys, claims),
+            claimed=None if claims is None else (view.ys, claims),
             scores=view.point_scores,
         )
 

@@ -7,7 +7,7 @@ products. An attribute ``smooth`` other than None is trusted, not checked.
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import equinox as eqx
 import jax
@@ -119,19 +119,8 @@ class Profile(Radial):
         return self.function(u)
 
 
-class RadialLike(Protocol):
-    """Protocol of kernels ``shape(u)`` of the squared distance u in units of their bandwidth."""
-
-    @property
-    def bandwidth(self) -> Bandwidth: ...
-
-    def shape(self, u: Array, /) -> Array: ...
-
-    def __call__(self, x: Array, y: Array, /) -> Array: ...
-
-
-def is_radial(kernel: KernelLike) -> TypeGuard[RadialLike]:
-    """Return whether the kernel has a ``bandwidth`` and a ``shape(u)``, as `RadialLike` says."""
+def is_radial(kernel: KernelLike) -> TypeGuard[Radial]:
+    """Return whether the kernel has a ``bandwidth`` and a ``shape(u)``, as `Radial` kernels do."""
     return hasattr(kernel, "bandwidth") and callable(getattr(kernel, "shape", None))
 
 
