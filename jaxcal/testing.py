@@ -213,22 +213,10 @@ def run(
 
 
 @partial(LightJit, light=few_targets, static_argnames=("test", "tile", "mesh"))
-def unjudged(
-    key: Key,
-    predictions: PredictionsLike,
-    targets: Array,
-    spec: Specification,
-    null: Null,
-    level: Scalar | float = 0.05,
-    *,
-    test: str,
-    tile: int,
-    mesh: Mesh | None,
-) -> TestResult:
-    """Return the result of a test without its verdict, which `TestResult.at_level` adds. Only the
-    limits of coordinates depend on ``level``; a new level needs no new compilation."""
-    one = partial(_unjudged, test, tile, mesh)
-    return one_at_a_time(one)(key, predictions, targets, spec, null, jnp.asarray(level))
+def unjudged(*arguments: Any, test: str, tile: int, mesh: Mesh | None) -> TestResult:
+    """Return the result of `_unjudged` without its verdict, which `TestResult.at_level` adds. Only
+    the limits of coordinates depend on the level; a new level needs no new compilation."""
+    return one_at_a_time(partial(_unjudged, test, tile, mesh))(*arguments)
 
 
 def _unjudged(

@@ -159,14 +159,14 @@ def part_first(quick, obvious):
     predictions = jaxcal.Unnormalized(gaussian, x)
     t0 = time.process_time()
     traced = testing.unjudged.alone.trace(
-        key, predictions, y, setup, null, test="KCCSD test", tile=512, mesh=None
+        key, predictions, y, setup, null, 0.05, test="KCCSD test", tile=512, mesh=None
     )
     t1 = time.process_time()
     lowered = traced.lower()
     t2 = time.process_time()
     compiled = lowered.compile()
     t3 = time.process_time()
-    jax.block_until_ready(compiled(key, predictions, y, setup, null))
+    jax.block_until_ready(compiled(key, predictions, y, setup, null, 0.05))
     t4 = time.process_time()
     return {
         "import jax, processor s": jax_there - start,

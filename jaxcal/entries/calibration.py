@@ -187,7 +187,7 @@ def _no_signs(null: object) -> TypeError:
 
 @partial(LightJit, static_argnums=0)
 def _unjudged(statistics: Statistics | None, *arguments: Any) -> TestResult:
-    """Return the result of `_one`, without a verdict: its level affects only limits of the table."""
+    """Return the result of `_one`, without a verdict; only limits in its table depend on level."""
     return one_at_a_time(partial(_one, statistics))(*arguments)
 
 

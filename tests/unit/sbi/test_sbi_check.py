@@ -703,7 +703,7 @@ def test_ten_thousand_pairs_of_ten_parameters_are_few_programs():
     scores = Scores(jnp.zeros((n, d)), jnp.zeros((n, m, d)), jnp.zeros((m, d)))
     ys = jnp.zeros((n, d))
     lowered = testing.unjudged.program.lower(
-        KEY, scores, ys, stein_specification(ys), Wild(b), test="t", tile=512, mesh=None
+        KEY, scores, ys, stein_specification(ys), Wild(b), 0.05, test="t", tile=512, mesh=None
     )
     flops = lowered.compile().cost_analysis()["flops"]
     assert flops < 40 * n**2 / 10 * (b + m * d)  # scans are counted once a body
