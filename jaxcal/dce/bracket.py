@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from jaxcal.dce.binned import BinnedECE, binned_ece, ece
 from jaxcal.dce.intervals import _best, _surrogate, smallest_width
@@ -71,16 +71,14 @@ INTERVALS_MOST = 20_000  # most different predictions for which `_best` is calle
 
 class Measures(NamedTuple):
     """Measures of ordered data. ``mean``: absolute mean residual. ``ece``: unbinned ECE.
-    ``random``: see `SurrogateCE`. ``groups``: mean of |v - mean label in the group of v|, for
-    `label_free_groups`. ``lower``: two bounds of the lower distance, from below and from above.
-    Other fields are calibration errors."""
+    ``groups``: mean of |v - mean label in the group of v|, for `label_free_groups`. ``lower``: two
+    bounds of the lower distance, from below and from above. Other fields are calibration errors."""
 
     mean: Scalar
     ece: Scalar
     smooth: Scalar
     kernel: Scalar
     surrogate: Scalar
-    random: Float[Array, " k"]
     binned: BinnedECE
     interval: Scalar | None
     groups: Scalar
@@ -121,14 +119,12 @@ def _measured(
 ) -> tuple[Measures, Vector]:
     v, y, w = distribution[:3]
     smooth = _smooth(distribution)
-    surrogate = _surrogate(distribution, k_max, False)
     measures = Measures(
         mean=jnp.abs(jnp.sum(w * (y - v))),
         ece=ece(distribution),
         smooth=smooth.value,
         kernel=_laplace(distribution, jnp.ones((), v.dtype)).value,
-        surrogate=surrogate.value,
-        random=surrogate.random,
+        surrogate=_surrogate(distribution, k_max, False).value,
         binned=binned_ece(v, y, weights=w, edges=bins),
         interval=_best(distribution).value if v.size <= INTERVALS_MOST else None,
         groups=moved(groups, distribution),
