@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.numerics import group_sums
 from jaxcal.read import checks, convert
-from jaxcal.squared_ce.functions import Factors, Setting, scalar_only
+from jaxcal.squared_ce.functions import Factors, Setting
 from jaxcal.squared_ce.reductions import Reduced
 
 AS_RUN = tuple(range(5, 91, 5))  # numbers of bins in the authors' code; in the paper up to 100
@@ -83,7 +83,11 @@ class Bins(eqx.Module):
         return [{"bins": float(count)} for count in self.counts]
 
     def fit(self, train: Reduced, shared: list[object]) -> "FittedBins":
-        scalar_only(train, self.name)
+        if train.inputs.ndim != 2 or train.inputs.shape[1] != 1:
+            raise ValueError(
+                f"{self.name}: bins divide confidences, inputs of shape [n, 1], got "
+                f"{train.inputs.shape}; the canonical error has no binned estimator here"
+            )
         return _fit(self, train)
 
 

@@ -325,15 +325,6 @@ def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:
     return names
 
 
-def scalar_only(train: Reduced, name: str) -> None:
-    """Raise ValueError unless inputs are [n, 1]; ``name`` is the estimator in the message."""
-    if train.inputs.ndim != 2 or train.inputs.shape[1] != 1:
-        raise ValueError(
-            f"{name}: bins divide confidences, inputs of shape [n, 1], got {train.inputs.shape}; "
-            f"the canonical error has no binned estimator here"
-        )
-
-
 def positive(values: ArrayLike, name: str) -> tuple[float, ...]:
     """Return one or more numbers as a tuple; ValueError unless all are positive and finite."""
     numbers = checks.array(values, name)
