@@ -21,14 +21,9 @@ COLLINEAR = 1e4  # largest condition number of the features' correlations withou
 
 
 class Judgement(NamedTuple):
-    """Outcome of a test at locations.
-
-    Attributes:
-        statistic: Statistic, [].
-        p_value: P-value, [].
-        samples: Draws of the statistic under calibration, [b]; empty for a formula.
-        collinear: Whether nearly collinear features invalidate the level, [].
-    """
+    """Outcome of a test at locations: ``statistic`` [], ``p_value`` [], its draws under calibration
+    (``samples`` [b], none for a formula), and whether nearly collinear features invalidate the
+    level (``collinear`` [])."""
 
     statistic: Scalar
     p_value: Scalar
@@ -40,11 +35,10 @@ class Judgement(NamedTuple):
 class LocationNull(Protocol):
     """Protocol of nulls for the hypothesis that features at J locations have mean 0.
 
-    ``judge(key, z)`` takes the features z [n, J] and returns a `Judgement`: statistic and p-value
-    [], draws [b] of the statistic (or none), and whether features are nearly collinear.
-    ``least(j)`` is the smallest number of observations for which the null is defined, ``enough(j)``
-    the smallest for which its level is close to nominal, and ``least_p_value(n)`` the smallest
-    possible p-value for n observations.
+    ``judge(key, z)`` takes the features z [n, J] and returns a `Judgement`. ``least(j)`` is the
+    smallest number of observations for which the null is defined, ``enough(j)`` the smallest for
+    which its level is close to nominal, and ``least_p_value(n)`` the smallest possible p-value for
+    n observations.
     """
 
     def judge(self, key: Key, z: Float[Array, "n j"], /) -> Judgement: ...
