@@ -22,7 +22,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.divergences.vectors import VectorDivergence
 from jaxcal.kernels.points import Constant, L1Laplace, Product, Scaled, Sum
-from jaxcal.numerics import TURN, cos_and_sin
+from jaxcal.numerics import TURN, cos_and_sin, normals
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import DTypeLike, Features, KernelLike, Key, OfVectors
 
@@ -57,19 +57,19 @@ class Draw(eqx.Module):
         """Return frequencies of the kernel on predictions and, if d > 0, of a kernel on targets
         [n, d]: ``kernel``, or ``target_kernel`` if ``kernel`` is None."""
         keys, q = self._keys(), self.dimension
-        draw = orthogonal_normals if self.orthogonal else _normals
-        normals = draw(keys[0], self.count, q + d, self.dtype)
+        draw = orthogonal_normals if self.orthogonal else normals
+        drawn = draw(keys[0], (self.count, q + d), self.dtype)
         first = precisions(
             self.kernel, keys[1], self.count, q, "prediction_kernel", dtype=self.dtype
         )
-        nu = first.frequencies(normals[:, :q])
+        nu = first.frequencies(drawn[:, :q])
         if d == 0:
             none = jnp.zeros((self.count, 0), self.dtype)
             return Frequencies(nu, none, jnp.sqrt(first.height / self.count))
         kernel = self.target_kernel if kernel is None else kernel
         second = precisions(kernel, keys[2], self.count, d, "target_kernel", dtype=self.dtype)
         sizes = jnp.sqrt(first.height * second.height / self.count)
-        return Frequencies(nu, second.frequencies(normals[:, q:]), sizes)
+        return Frequencies(nu, second.frequencies(drawn[:, q:]), sizes)
 
     def signs(self, length: int) -> Float[Array, "r length"]:
         """Return random signs 1 and -1, one row per frequency."""
@@ -162,10 +162,6 @@ def twice(rows: Array) -> Array:
     return jnp.concatenate([rows, rows])
 
 
-def _normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[Array, "count d"]:
-    return jax.random.normal(key, (count, d), dtype)
-
-
 class Precisions(NamedTuple):
     """r random Gaussian kernels whose mixture is a kernel k. ``values`` [r, d]: variances of their
     normal frequencies. ``height`` [r]: values of the kernels at distance 0, with mean k(x, x).
@@ -248,9 +244,10 @@ def precisions(
     )
 
 
-def orthogonal_normals(key: Key, count: int, d: int, dtype: DTypeLike) -> Float[Array, "count d"]:
-    """Return standard normal vectors [count, d], orthogonal within each block of d vectors.
+def orthogonal_normals(key: Key, shape: tuple[int, int], dtype: DTypeLike) -> Float[Array, "r d"]:
+    """Return standard normal vectors, of ``shape`` (r, d), orthogonal in each block of d vectors.
     Source: Yu, Suresh, Choromanski, Holtmann-Rice and Kumar (2016), Orthogonal random features."""
+    count, d = shape
     blocks = -(-count // d)
     drawn = jax.random.normal(key, (blocks, d, d), dtype)
     q, r = jnp.linalg.qr(drawn)

@@ -96,7 +96,7 @@ def _normals(orthogonal, draws):
 
 @partial(jax.jit, static_argnums=(0, 1))
 def _orthogonal(draws, d):
-    return orthogonal_normals(jax.random.key(2), draws, d, jnp.float64)
+    return orthogonal_normals(jax.random.key(2), (draws, d), jnp.float64)
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=str)
