@@ -120,7 +120,7 @@ class KernelFisher(_Euclidean, eqx.Module):
         if at_nodes is None or at_nodes.nodes is None or not points.needs_bandwidth(self.ground):
             return self
         bandwidth = _ground_bandwidth(key, predictions, at_nodes.nodes)
-        return KernelFisher(with_ground_bandwidth(self.ground, bandwidth))
+        return KernelFisher(points.with_bandwidth(self.ground, bandwidth))
 
     def features(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
@@ -164,13 +164,6 @@ class GradientKernel(eqx.Module):
 
     def __call__(self, x: Array, y: Array) -> Float[Array, "d d"]:
         return jax.jacfwd(jax.grad(self.kernel, argnums=0), argnums=1)(x, y)
-
-
-def with_ground_bandwidth(kernel: KernelLike, bandwidth: Array) -> KernelLike:
-    """Return the kernel with unset bandwidths set, also those inside a `GradientKernel`."""
-    if isinstance(kernel, GradientKernel):
-        return GradientKernel(points.with_bandwidth(kernel.kernel, bandwidth))
-    return points.with_bandwidth(kernel, bandwidth)
 
 
 def _ground_bandwidth(key: Key, predictions: Any, nodes: Nodes) -> Scalar:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.divergences.fisher import ground_kernel, with_ground_bandwidth
+from jaxcal.divergences.fisher import ground_kernel
 from jaxcal.divergences.vectors import NodeScores
 from jaxcal.kernel_means.dispatch import kernel_means, own_by_second
 from jaxcal.kernels import points
@@ -78,7 +78,7 @@ class MMD(eqx.Module):
             bandwidth = second_order_heuristic(bandwidth_key, predictions)
         else:
             bandwidth = spread_of_draws(drawn(draw_key, predictions, self.n_draws))
-        return MMD(with_ground_bandwidth(self.ground, bandwidth), self.n_draws)
+        return MMD(points.with_bandwidth(self.ground, bandwidth), self.n_draws)
 
     def features(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None

@@ -277,15 +277,14 @@ def _is_unset(kernel: Any) -> bool:
 
 
 def with_bandwidth(kernel: KernelLike, bandwidth: Array) -> Any:
-    """Return the kernel with every unset bandwidth set to ``bandwidth``."""
-    match kernel:
-        case Sum(left=left, right=right) | Product(left=left, right=right):
-            return type(kernel)(with_bandwidth(left, bandwidth), with_bandwidth(right, bandwidth))
-        case Scaled(scale=scale, kernel=inner):
-            return Scaled(scale, with_bandwidth(inner, bandwidth))
-        case _ if _is_unset(kernel):
-            return eqx.tree_at(
-                lambda k: k.bandwidth, kernel, bandwidth, is_leaf=lambda leaf: leaf is None
-            )
-        case _:
-            return kernel
+    """Return the kernel with every unset bandwidth, also of kernels in it, set to ``bandwidth``."""
+    unset = [place for place, part in enumerate(_elements(kernel)) if _is_unset(part)]
+    if not unset:
+        return kernel
+
+    def bandwidths(kernel: KernelLike) -> list[Array]:
+        parts = _elements(kernel)
+        return [parts[place].bandwidth for place in unset]
+
+    values = [bandwidth] * len(unset)
+    return eqx.tree_at(bandwidths, kernel, values, is_leaf=lambda leaf: leaf is None)
