@@ -197,16 +197,10 @@ class GaussianKernelFisher(_Euclidean, eqx.Module):
         base = _base(predictions, self.mean, self.cov, mu)
         length = self.fitted(key, predictions, at_nodes).bandwidth
         assert length is not None
-        lengths = as_lengths(length, mu, "bandwidth")
+        if length.shape not in ((), (d := mu.shape[1],)):
+            raise ValueError(f"bandwidth: wanted one length or {d}, got shape {length.shape}")
+        lengths = jnp.broadcast_to(length, (d,)).astype(mu.dtype)
         return gaussian_kernel_fisher(mu, sigma, *base, lengths)
-
-
-def as_lengths(length: Array, like: Points, name: str) -> Point:
-    """Return a bandwidth as one length per coordinate, [d]; ``name`` is for the ValueError."""
-    d = like.shape[1]
-    if length.shape not in ((), (d,)):
-        raise ValueError(f"{name}: wanted one length or {d}, got shape {length.shape}")
-    return jnp.broadcast_to(length, (d,)).astype(like.dtype)
 
 
 def wasserstein(mean: Float[Array, "n d"], cov: Cov) -> Float[Array, "n q"]:

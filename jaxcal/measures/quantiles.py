@@ -169,14 +169,13 @@ def quantile_calibration(
     n = u.shape[0]
     unknown = jnp.any(jnp.isnan(u))
     samples, m = _samples(predictions, ys), 0
+    ranked = jnp.sort(u)
     if samples is None:
-        ranked = jnp.sort(u)
         steps = jnp.arange(n + 1, dtype=u.dtype) / n
         gap = largest(jnp.concatenate([steps[1:] - ranked, ranked - steps[:-1]]))
     else:
         m = samples.shape[1]
         grid = jnp.arange(1, m + 1, dtype=u.dtype) / (m + 1)
-        ranked = jnp.sort(u)
         below = jnp.searchsorted(ranked, grid, side="right").astype(u.dtype)
         gap = jnp.max(jnp.abs(below / n - grid))
     observed = jnp.mean(u[:, None] <= at[None], axis=0, dtype=u.dtype)

@@ -88,7 +88,7 @@ def in_units_of(
     centers: Points,
     covariances: Float[Array, "n d d"],
     clamped: Int[Array, ""],
-    n_not_converged: Int[Array, ""] | None = None,
+    n_not_converged: Int[Array, ""] | int = 0,
 ) -> Whitening:
     """Return the whitening M = D R^1/2 for deviations D, correlations R; NaN if not finite."""
     finite = jnp.all(jnp.isfinite(covariances), axis=(1, 2))[:, None, None]
@@ -96,10 +96,8 @@ def in_units_of(
     deviations = jnp.sqrt(jnp.diagonal(safe, axis1=1, axis2=2))
     correlations = safe / (deviations[:, :, None] * deviations[:, None])
     scale = deviations[:, :, None] * psd_root(correlations)
-    if n_not_converged is None:
-        n_not_converged = jnp.zeros((), clamped.dtype)
     scale = jnp.where(finite, scale, jnp.nan)
-    return Whitening(centers, scale, clamped, n_not_converged.astype(clamped.dtype))
+    return Whitening(centers, scale, clamped, jnp.asarray(n_not_converged, clamped.dtype))
 
 
 def diagonals(matrices: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
