@@ -28,20 +28,20 @@ if TYPE_CHECKING:
         ucme,
         whitening,
     )
-    from jaxcal.calibration import kccsd, kccsd_test, moment_test
     from jaxcal.checking import check, streamed_check
     from jaxcal.ckce import compare
     from jaxcal.dce import distance_from_calibration
     from jaxcal.entries import calibration_test
     from jaxcal.fit.explanation import explain
     from jaxcal.fit.specification import RandomFeatures
-    from jaxcal.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
     from jaxcal.mcmc import mcmc_draws
     from jaxcal.read import Draws, LogDensities, Scores, Unnormalized
     from jaxcal.repairing import repair
     from jaxcal.results import TestResult, load
     from jaxcal.skce import kce, skce_interval, skce_test
     from jaxcal.squared_ce import calibration_error
+    from jaxcal.stein.calibration import kccsd, kccsd_test, moment_test
+    from jaxcal.stein.goodness_of_fit import kcsd, kcsd_test, ksd, ksd_test
     from jaxcal.ucme import ucme_test
 
 __version__ = "0.2.0"
@@ -59,16 +59,16 @@ _HOMES = {  # the module that defines each public function and class
     "compare": "ckce",
     "distance_from_calibration": "dce",
     "explain": "fit.explanation",
-    "kccsd": "calibration",
-    "kccsd_test": "calibration",
+    "kccsd": "stein.calibration",
+    "kccsd_test": "stein.calibration",
     "kce": "skce",
-    "kcsd": "goodness_of_fit",
-    "kcsd_test": "goodness_of_fit",
-    "ksd": "goodness_of_fit",
-    "ksd_test": "goodness_of_fit",
+    "kcsd": "stein.goodness_of_fit",
+    "kcsd_test": "stein.goodness_of_fit",
+    "ksd": "stein.goodness_of_fit",
+    "ksd_test": "stein.goodness_of_fit",
     "load": "results",
     "mcmc_draws": "mcmc",
-    "moment_test": "calibration",
+    "moment_test": "stein.calibration",
     "repair": "repairing",
     "skce_interval": "skce",
     "skce_test": "skce",

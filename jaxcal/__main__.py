@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcal import __version__, command_line
+from jaxcal import __version__
+from jaxcal.commands import command_line
 
 if TYPE_CHECKING:
     from jaxcal.checking.check import CheckReport
@@ -289,7 +290,7 @@ def _check_file(options: argparse.Namespace) -> int:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from jaxcal import demo  # imported late: needs numpyro, optax and matplotlib
+    from jaxcal.commands import demo  # imported late: needs numpyro, optax and matplotlib
 
     with command_line.naming(options.output):
         verdicts = demo.run(

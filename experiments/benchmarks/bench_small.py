@@ -35,7 +35,8 @@ def part_batch(quick, n, batch):
     """Many models at once by vmap: the whole test, and the engine's pass alone."""
     import jax
 
-    from jaxcal import nulls, testing
+    from jaxcal import nulls
+    from jaxcal.fit import testing
 
     x, y = data(n, (batch,))
     keys = jax.random.split(jax.random.key(0), batch)
@@ -142,7 +143,7 @@ def part_first(quick, obvious):
     jax_there = time.process_time()
     if not obvious:
         import jaxcal
-        from jaxcal import testing
+        from jaxcal.fit import testing
         from jaxcal.fit.options import stein_specification
 
     ready = time.process_time()

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from jaxcal import testing
 from jaxcal.divergences import (
     MMD,
     Fisher,
@@ -22,6 +21,7 @@ from jaxcal.divergences import (
     Wasserstein,
 )
 from jaxcal.divergences.vectors import gram_block
+from jaxcal.fit import testing
 from jaxcal.fit.options import stein_specification
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import IMQ, Gaussian, points

@@ -101,7 +101,7 @@ MUTANTS = [
         "nulls/contract.py",
         "return 2 * jnp.std(self.contributions",
         "return jnp.std(self.contributions",
-        "unit/test_calibration.py",
+        "unit/stein/test_calibration.py",
     ),
     Mutant(
         "the Stein kernel's second derivative has the wrong sign",

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from jaxcal.calibration import kccsd_test
 from jaxcal.coverage import coverage
 from jaxcal.dce import distance_from_calibration
 from jaxcal.divergences import Vectors
@@ -26,6 +25,7 @@ from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.skce import skce_test
 from jaxcal.skce.calibration import default_null
 from jaxcal.squared_ce import Bins, calibration_error
+from jaxcal.stein.calibration import kccsd_test
 from jaxcal.typing import ArrayLike, Key, PredictionsLike
 
 CLASS_PROBABILITIES = "class probabilities"

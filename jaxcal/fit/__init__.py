@@ -1,1 +1,1 @@
-"""Fitting a test to data: units, nodes, scores, features, bandwidths and statistic."""
+"""Fit a test to data (units, nodes, scores, features, bandwidths, statistic), and run it."""

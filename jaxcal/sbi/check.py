@@ -8,14 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxcal import nulls
-from jaxcal.calibration import kccsd_test
 from jaxcal.candidates import Chains
 from jaxcal.candidates.proposals import Proposal
 from jaxcal.coverage import Coverage
 from jaxcal.engine import LightJit
 from jaxcal.entries import calibration_test
 from jaxcal.entries.landed import N_POINTS
-from jaxcal.goodness_of_fit import kcsd_test
 from jaxcal.moments import attribution
 from jaxcal.moments.attribution import Claims
 from jaxcal.read import Scores, checks
@@ -28,6 +26,8 @@ from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, score_pairs
 from jaxcal.sbi.ranks import MOST_FEATURES, diagnosed, ranks_of
 from jaxcal.sbi.report import PosteriorReport, PosteriorResult
 from jaxcal.sbi.suspicions import exchange_evidence
+from jaxcal.stein.calibration import kccsd_test
+from jaxcal.stein.goodness_of_fit import kcsd_test
 from jaxcal.typing import ArrayLike, Key, KeyLike, Observations, PosteriorLike
 
 STILL_WRONG = 0.01  # two parameters are called swapped if their exchange gives a larger p-value

@@ -7,7 +7,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal import goodness_of_fit, nulls
+from jaxcal import nulls
 from jaxcal.nulls.contract import holm
 from jaxcal.numerics import full_precision
 from jaxcal.read import Scores, checks
@@ -17,6 +17,7 @@ from jaxcal.results.notes import pointer
 from jaxcal.sbi.pairs import score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior
 from jaxcal.sbi.space import Space, over_free
+from jaxcal.stein import goodness_of_fit
 from jaxcal.typing import ArrayLike, Key, KeyLike, Names, Observations, PriorLike
 
 TOGETHER = 50  # models tested at once

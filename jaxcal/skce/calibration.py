@@ -8,11 +8,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from jaxcal import testing
 from jaxcal.divergences.gaussians import Wasserstein
 from jaxcal.divergences.mmd import MMD
 from jaxcal.divergences.vectors import Euclidean
 from jaxcal.engine.quadratic import TILE
+from jaxcal.fit import testing
 from jaxcal.fit.options import Options, checked_base_measure, vector_kernel
 from jaxcal.fit.redraws import samplable
 from jaxcal.fit.residuals import MeanResidual

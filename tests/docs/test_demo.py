@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import jaxcal
-from jaxcal import demo
 from jaxcal.__main__ import main
-from jaxcal.demo import forecasts, seattle_weather
-from jaxcal.demo.forecasters import Energy, Regression, score_matching_loss, train
+from jaxcal.commands import demo
+from jaxcal.commands.demo import forecasts, seattle_weather
+from jaxcal.commands.forecasters import Energy, Regression, score_matching_loss, train
 from jaxcal.read.scores import score
 
 create = eqx.filter_jit(Energy.create)

@@ -23,13 +23,13 @@ from jaxcal.fit.moment_residual import MomentResidual
 from jaxcal.fit.options import stein_specification, with_random_features
 from jaxcal.fit.residuals import Featured
 from jaxcal.fit.specification import Specification
+from jaxcal.fit.testing import apply
 from jaxcal.kernels import Constant, Gaussian
 from jaxcal.kernels.grams import square_gram
 from jaxcal.numerics import TURN
 from jaxcal.read.families import Normals, Particles, distribution_of
 from jaxcal.statistics.finite_rank import Frequencies, twice, waves
 from jaxcal.statistics.weighted import Inner, Weighted, WeightedFeatures
-from jaxcal.testing import apply
 
 N = 40
 RNG = np.random.default_rng(20231204)

@@ -18,7 +18,7 @@ from reference.sliced import SlicedWasserstein
 from reference.transport import Bures, MixtureWasserstein
 
 import jaxcal
-from jaxcal import Draws, Scores, Unnormalized, candidates, ckce, kernels, nulls, testing, ucme
+from jaxcal import Draws, Scores, Unnormalized, candidates, ckce, kernels, nulls, ucme
 from jaxcal.divergences import (
     MMD,
     Euclidean,
@@ -32,6 +32,7 @@ from jaxcal.divergences import (
     Wasserstein,
 )
 from jaxcal.divergences.vectors import NodeScores, gram_block
+from jaxcal.fit import testing
 from jaxcal.kernels import (
     IMQ,
     Constant,

@@ -19,7 +19,7 @@ dce.binned_ece dce.lower_distance dce.unbinned_ece kernel_means.distribution ker
 measures.confidences measures.ece measures.nll measures.pinball_loss measures.pit
 measures.quantiles measures.with_temperature
 squared_ce.reduce streaming.array_batches"""
-ESTIMATES = "kccsd kce kcsd ksd skce.skce"  # by `jaxcal.testing.estimate`
+ESTIMATES = "kccsd kce kcsd ksd skce.skce"  # by `jaxcal.fit.testing.estimate`
 CALLS = ("calibration_test", "kccsd", "skce_test", "ucme_test", "repair")
 
 

@@ -6,7 +6,7 @@ from api import public
 
 import jaxcal
 
-FILES, LINES, NAMES = 186, 43_053, 148
+FILES, LINES, NAMES = 188, 43_057, 148
 
 
 def test_the_library_is_no_heavier_than_it_was():

@@ -15,6 +15,7 @@ import scipy.stats
 import jaxcal
 from jaxcal import ckce, dce, kccsd_test, plots, sbi, skce, squared_ce
 from jaxcal.coverage import coverage
+from jaxcal.fit import testing
 from jaxcal.measures import quantile_calibration
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.plots.comparisons import calibration_errors
@@ -93,7 +94,7 @@ def test_limits_hold_what_a_test_of_the_level_does_not_reject(level):
 @pytest.mark.usefixtures("programs_stay")
 @pytest.mark.slow
 def test_limits_of_a_series_follow_the_level():
-    program = jaxcal.testing.unjudged.alone
+    program = testing.unjudged.alone
     how = {"null": DependentWild(39), "coordinates": True}
     first = kccsd_test(KEY, MODEL, YS, **how).coordinates.marginal_mean
     before = program._cache_size()

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import jaxcal
-from jaxcal import command_line
 from jaxcal.__main__ import main
+from jaxcal.commands import command_line
 
 N, D, M = 60, 2, 5
 
@@ -348,7 +348,7 @@ def test_what_ends_a_run_early_is_no_traceback(save, tmp_path, monkeypatch, caps
 
 
 def test_a_full_disk_is_named(save, tmp_path, monkeypatch, capsys):
-    from jaxcal import command_line as report
+    from jaxcal.commands import command_line as report
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")  # as Python raises it: without a name

@@ -15,7 +15,7 @@ from quick import quick_first
 from reference.sliced import SlicedWasserstein
 from reference.transport import Bures
 
-from jaxcal import calibration, kccsd_test
+from jaxcal import kccsd_test
 from jaxcal.divergences import (
     MMD,
     Fisher,
@@ -463,7 +463,7 @@ def test_the_calibration_test_keeps_its_level_and_sees_a_shift(name, key):
             x = jax.random.normal(x_key, (24, 1))
             ys = x + jax.random.normal(y_key, (24, 1))
             predictions = dist.Normal(x + shift, 1.0).to_event(1)
-            return calibration.kccsd_test(test_key, predictions, ys, divergence=divergence).p_value
+            return kccsd_test(test_key, predictions, ys, divergence=divergence).p_value
 
         return jax.vmap(one)(keys)
 

@@ -18,6 +18,7 @@ from jaxcal import RandomFeatures, Scores, kccsd_test, ksd_test, skce_test
 from jaxcal.divergences import TotalVariation, Vectors
 from jaxcal.engine.linear import SIDE, linear_sums, parts_of, square, triangle
 from jaxcal.engine.quadratic import quadratic_sums
+from jaxcal.fit import testing
 from jaxcal.fit.options import stein_specification, with_random_features
 from jaxcal.kernel_means import kernel_means, waves
 from jaxcal.kernels import (
@@ -274,7 +275,7 @@ def test_every_null_serves_features_as_it_serves_pairs(null):
 
     linear, pairs = jax.jit(
         lambda key, z: [
-            jaxcal.testing.apply(null, key, statistic, z)
+            testing.apply(null, key, statistic, z)
             for statistic in (FiniteRank(AsTheyAre()), Blocks())
         ]
     )(jax.random.key(1), z)

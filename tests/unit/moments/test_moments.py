@@ -13,10 +13,10 @@ from reference.moments import Jumps, Linear
 from reference.nulls import Gamma, Multinomial, Spectrum
 
 from jaxcal import Unnormalized, calibration_test, nulls
-from jaxcal.calibration import moment_test
 from jaxcal.kernels import Constant
 from jaxcal.moments import Balance, Curvature, Exchangeable, Score, stein
 from jaxcal.moments.balance import symmetric_moves
+from jaxcal.stein.calibration import moment_test
 from jaxcal.whitening import Regression
 
 evaluate = jax.jit(stein.evaluate)

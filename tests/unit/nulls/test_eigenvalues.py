@@ -11,8 +11,8 @@ import pytest
 import scipy.integrate
 import scipy.stats
 
-from jaxcal import testing
 from jaxcal.engine.quadratic import quadratic_sums
+from jaxcal.fit import testing
 from jaxcal.nulls import Eigenvalues, Wild
 from jaxcal.nulls.limits import tail
 

@@ -18,9 +18,10 @@ from reference.nulls import BlockSquares, Bound, Gamma, Multinomial, Spectrum
 from scipy.special import ndtr
 
 import jaxcal
-from jaxcal import nulls, testing
+from jaxcal import nulls
 from jaxcal.engine.quadratic import quadratic_sums
 from jaxcal.engine.signs import independent_signs
+from jaxcal.fit import testing
 from jaxcal.nulls import (
     BlockNormal,
     DependentWild,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxcal.demo import seattle_weather
+from jaxcal.commands.demo import seattle_weather
 
 
 def test_the_table_is_four_whole_years_of_plausible_weather():

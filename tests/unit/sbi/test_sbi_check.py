@@ -696,7 +696,7 @@ def test_the_figure_shows_the_error_that_is_strongest(pairs):
 def test_ten_thousand_pairs_of_ten_parameters_are_few_programs():
     """The cost is that of one pass of the engine: flops of n^2 (b + m d), and little more."""
     n, d, m, b = 2000, 10, 10, 300
-    from jaxcal import testing
+    from jaxcal.fit import testing
     from jaxcal.fit.options import stein_specification
     from jaxcal.nulls import Wild
 

@@ -14,9 +14,10 @@ from quick import quick_first
 from reference.nulls import BlockSquares, Gamma, Multinomial, Spectrum
 
 import jaxcal
-from jaxcal import RandomFeatures, testing, ucme_test
+from jaxcal import RandomFeatures, ucme_test
 from jaxcal.divergences import TotalVariation, Vectors, Wasserstein
 from jaxcal.divergences.mmd import MMD
+from jaxcal.fit import testing
 from jaxcal.kernel_means import kernel_means
 from jaxcal.kernels import ClassGram, Constant, Gaussian, Laplace, PowerExponential
 from jaxcal.nulls import BlockNormal, Redrawn, Wild

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import jaxcal
+from jaxcal.fit import testing
 from jaxcal.whitening.precisions import RANGE, precision_root
 
 
@@ -60,6 +61,6 @@ def test_networks_with_function_leaves_are_parameters(key):
 
     plain = jaxcal.kccsd_test(key, Plain(jax.vmap(nets[0])(x)), ys)
     np.testing.assert_allclose(p_value(nets[0]), plain.p_value, atol=2 / 501)
-    before = jaxcal.testing.unjudged.alone._cache_size()
+    before = testing.unjudged.alone._cache_size()
     p_value(nets[1])
-    assert jaxcal.testing.unjudged.alone._cache_size() == before
+    assert testing.unjudged.alone._cache_size() == before

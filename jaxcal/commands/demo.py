@@ -18,13 +18,13 @@ import numpy as np
 from jaxtyping import Float32, Float64, Shaped
 
 from jaxcal import plots
-from jaxcal.calibration import kccsd_test
 from jaxcal.checking.check import CheckReport
 from jaxcal.checking.plan import SCORES
-from jaxcal.demo.forecasters import Energy, Regression, train
+from jaxcal.commands.forecasters import Energy, Regression, train
 from jaxcal.nulls import DependentWild, Wild
 from jaxcal.read import checks
 from jaxcal.results import TestResult
+from jaxcal.stein.calibration import kccsd_test
 from jaxcal.typing import Key, Predictions
 
 RESOLUTION = 5 / 9  # degrees Celsius: most temperatures are whole degrees Fahrenheit

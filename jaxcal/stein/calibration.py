@@ -11,9 +11,9 @@ import equinox as eqx
 from jax.sharding import Mesh
 from jax.tree_util import Partial
 
-from jaxcal import testing
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.engine.quadratic import TILE
+from jaxcal.fit import testing
 from jaxcal.fit.moment_residual import MomentResidual
 from jaxcal.fit.options import SteinOptions, checked_base_measure, stein_specification
 from jaxcal.fit.specification import RandomFeatures, Specification

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from jaxcal import testing
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.engine.quadratic import TILE
+from jaxcal.fit import testing
 from jaxcal.fit.options import SteinOptions, stein_specification
 from jaxcal.fit.specification import RandomFeatures
 from jaxcal.kernels.points import Constant
