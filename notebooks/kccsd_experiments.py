@@ -203,7 +203,7 @@ for size in (0.1, 0.3):
             jax.random.fold_in(two_key, number),
             every,
             sampler=MALA(size, adapt=False),
-            n_draws=2,
+            n_samples=2,
             n_chains=2,
             n_warmup=number - 1,
             thin=1,

@@ -107,7 +107,7 @@ def recipes():
         "mcmc_draws": {
             "key": 0,
             "predictions": DENSITIES,
-            "n_draws": 4,
+            "n_samples": 4,
             "n_warmup": 2,
             "thin": 1,
             "event_shape": 2,

@@ -38,7 +38,7 @@ DIVERGENCES = {
     ("W2", "exact"): Wasserstein(),
     ("GFD", "approx"): Fisher(),
     ("KGFD", "approx"): KernelFisher(),
-    ("MMD", "approx"): MMD(n_draws=DRAWS),
+    ("MMD", "approx"): MMD(n_samples=DRAWS),
 }
 TARGETS = {"Gaussian": Gaussian(), "IMQ": IMQ()}
 TILE = 256  # of many channels at once
@@ -120,7 +120,7 @@ def assemble(key: jax.Array, predictions: Any, targets: jax.Array) -> tuple[Grid
         kernel = points.with_bandwidth(TARGETS[one.target], prepared.bandwidths["target"])
         # draws of their own: the weight of a pair must not depend on the errors of its means
         m = DRAWS if one.exactness == "approx" else None
-        means = kernel_means(kernel, predictions, key=mean_key, n_draws=m)
+        means = kernel_means(kernel, predictions, key=mean_key, n_samples=m)
         statistics[_statistic(one)] = KernelResidual(means.empty())
         features[_statistic(one)] = Observed(targets, means.features)
     names = [(one.divergence, one.exactness) for one in series()]

@@ -160,7 +160,7 @@ def draw(
             jax.random.fold_in(key, k),
             Unnormalized(log_density, params),
             sampler=sampler,
-            n_draws=kept * CHAINS,
+            n_samples=kept * CHAINS,
             n_chains=CHAINS,
             event_shape=d,
             start=begin_at if start == "target" else None,

@@ -73,13 +73,15 @@ def squared_distance(a: ConditionalMean, b: ConditionalMean) -> Scalar:
 
 
 @jax.jit
-def null_mean(q: Float[Array, "n m"], *, similarity: Float[Array, "m m"] | None = None) -> Scalar:
+def null_mean(
+    q: Float[Array, "n m"], *, target_kernel: Float[Array, "m m"] | None = None
+) -> Scalar:
     r"""The exact mean of CKCE where labels are drawn from the predictions, at the default ridge.
 
     :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 - \|q_i\|^2)`.
     """
     labels = jnp.zeros(len(q), jnp.int32)
-    problem = checked_problem(q, labels, simplex_kernel(), similarity, None, None)
+    problem = checked_problem(q, labels, simplex_kernel(), target_kernel, None, None)
     kernel, _ = kernels.fill(problem.kernel, problem.q)
     w = solvers.null_weights(grams.square_gram(kernel, problem.q), problem.ridge)
     return jnp.sum(jnp.diagonal(w) * noise(problem.q, problem.root))

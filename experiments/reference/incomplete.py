@@ -35,13 +35,13 @@ def _mean_of_pairs(residuals: Array, factors: Factors, i: Array, j: Array) -> Sc
 
 
 def sampled_residuals(
-    key: Key, q: Float[Array, "n m"], labels: Int[Array, " n"], *, n_draws: int = 1
+    key: Key, q: Float[Array, "n m"], labels: Int[Array, " n"], *, n_samples: int = 1
 ) -> Float[Array, "n m"]:
-    """Targets minus the mean of ``n_draws`` classes drawn from each prediction.
+    """Targets minus the mean of ``n_samples`` classes drawn from each prediction.
 
-    CKCE from them exceeds the exact value by `conditional_means.null_mean` divided by ``n_draws``.
+    CKCE from them exceeds the exact value by `conditional_means.null_mean` over ``n_samples``.
     Source: Moskvichev and Sejdinovic, Section 3.1, which replaces draws by their means.
     """
-    drawn = jax.random.categorical(key, jnp.log(q), axis=1, shape=(n_draws, q.shape[0]))
+    drawn = jax.random.categorical(key, jnp.log(q), axis=1, shape=(n_samples, q.shape[0]))
     counts = jax.vmap(lambda z: jax.nn.one_hot(z, q.shape[1], dtype=q.dtype))(drawn)
     return jax.nn.one_hot(labels, q.shape[1], dtype=q.dtype) - jnp.mean(counts, axis=0)

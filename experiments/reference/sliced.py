@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.divergences.vectors import NodeScores, _Euclidean
-from jaxcal.read.sampling import check_n_draws, drawn
+from jaxcal.read.sampling import check_n_samples, drawn
 from jaxcal.typing import Features, Key, PredictionsLike
 
 
@@ -30,23 +30,23 @@ class SlicedWasserstein(_Euclidean, eqx.Module):
 
     Root mean square, over random directions, of the 2-Wasserstein distance of the projected draws;
     in one dimension, the distance of the draws themselves. Equal predictions have a positive
-    distance of order n_draws^-1/2, since their draws differ.
+    distance of order n_samples^-1/2, since their draws differ.
 
     Args:
-        n_draws: Number of draws of each prediction; None takes all draws of `jaxcal.Draws`.
+        n_samples: Number of draws of each prediction; None takes all draws of `jaxcal.Draws`.
         n_projections: Number of directions.
 
-    Cost per pair: ``n_draws n_projections`` multiplications, the length of the features.
+    Cost per pair: ``n_samples n_projections`` multiplications, the length of the features.
 
     Source: Bonneel et al. (2015), Sliced and Radon Wasserstein barycenters of measures.
     """
 
-    n_draws: int | None = eqx.field(default=50, static=True)
+    n_samples: int | None = eqx.field(default=50, static=True)
     n_projections: int = eqx.field(default=20, static=True)
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
     def __check_init__(self):
-        check_n_draws(self.n_draws)
+        check_n_samples(self.n_samples)
         if not isinstance(self.n_projections, int) or self.n_projections < 1:
             raise ValueError(
                 f"n_projections: wanted a positive number of directions, got {self.n_projections!r}"
@@ -56,7 +56,7 @@ class SlicedWasserstein(_Euclidean, eqx.Module):
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> Features:
         draw_key, direction_key = jax.random.split(key)
-        samples = drawn(draw_key, predictions, self.n_draws)
+        samples = drawn(draw_key, predictions, self.n_samples)
         d = samples.shape[-1]
         number = self.n_projections if d > 1 else 1
         directions = jax.random.normal(direction_key, (number, d), samples.dtype)

@@ -156,7 +156,7 @@ def one(name: str, fault, n: int, key):
             data.key,
             posterior,
             sampler=mcmc.NUTS(depth=6, target=0.8),
-            n_draws=20,
+            n_samples=20,
             n_warmup=100,
             thin=2,
             event_shape=2,

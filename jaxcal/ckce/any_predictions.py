@@ -171,14 +171,14 @@ def compared(
     level: float,
     *,
     rank: int | None,
-    similarity: ArrayLike | None,
+    target_kernel: ArrayLike | None,
     prediction_kernel: KernelLike | None,
     ridge: Ridge,
     bandwidth: ArrayLike | str | None,
     given: ArrayLike | None,
 ) -> Contents:
     """Return computed fields of a `Comparison`, by name; arguments are as in `jaxcal.compare`."""
-    for name, value in (("rank", rank), ("similarity", similarity)):
+    for name, value in (("rank", rank), ("target_kernel", target_kernel)):
         if value is not None:
             raise ValueError(f"{name}: an option for class probabilities alone")
     if isinstance(bandwidth, str) and bandwidth == "own":

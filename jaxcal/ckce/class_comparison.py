@@ -124,7 +124,7 @@ def by_kernel(
     *,
     rank: int | None,
     prediction_kernel: KernelLike | None,
-    similarity: ArrayLike | None,
+    target_kernel: ArrayLike | None,
     ridge: Ridge,
     bandwidth: ArrayLike | str | None,
 ) -> ByKernel:
@@ -144,7 +144,7 @@ def by_kernel(
         width = pooled(problem.stack)
     return ByKernel(
         kernel,
-        class_root(similarity, m, dtype),
+        class_root(target_kernel, m, dtype),
         ridge_at(ridge, n if models else n // count, dtype) if measure == "ckce" else None,
         width,
         default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),

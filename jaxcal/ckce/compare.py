@@ -31,7 +31,7 @@ def compare(
     level: float = 0.05,
     rank: int | None = None,
     prediction_kernel: KernelLike | None = None,
-    similarity: ArrayLike | None = None,
+    target_kernel: ArrayLike | None = None,
     ridge: Ridge = None,
     bandwidth: ArrayLike | str | None = None,
 ) -> Comparison:
@@ -89,7 +89,7 @@ def compare(
         prediction_kernel: For "ckce" and "skce": kernel on predictions. By default Gaussian; for
             "ckce" plus `jaxcal.kernels.Linear` for class probabilities (`simplex_kernel`), or plus
             a constant for others. Unset bandwidths are set by ``bandwidth``.
-        similarity: For "ckce" and "skce" of class probabilities: Gram matrix of the classes,
+        target_kernel: For "ckce" and "skce" of class probabilities: Gram matrix of the classes,
             [m, m]; by default the identity.
         ridge: For "ckce": a number, a function of n (mean size of groups), or None for n^(-1/4).
         bandwidth: For "ckce" and "skce": a number; None or "pooled" for :math:`\sum_k m_k^2 /
@@ -126,7 +126,7 @@ def compare(
     options = {
         "rank": rank,
         "prediction_kernel": prediction_kernel,
-        "similarity": similarity,
+        "target_kernel": target_kernel,
         "ridge": ridge,
         "bandwidth": bandwidth,
     }

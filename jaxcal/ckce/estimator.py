@@ -54,7 +54,7 @@ def checked_problem(
     predictions: PredictionsLike,
     targets: ArrayLike,
     prediction_kernel: KernelLike,
-    similarity: ArrayLike | None,
+    target_kernel: ArrayLike | None,
     ridge: Ridge,
     bandwidth: ArrayLike | None,
 ) -> Problem:
@@ -66,7 +66,7 @@ def checked_problem(
         q,
         labels,
         kernel,
-        class_root(similarity, q.shape[1], q.dtype),
+        class_root(target_kernel, q.shape[1], q.dtype),
         ridge_at(ridge, q.shape[0], q.dtype),
         None if bandwidth is None else positive(bandwidth, q.dtype),
     )
@@ -87,7 +87,7 @@ def ckce(
     given_kernel: KernelLike = Gaussian(),
     solver: Solver = Exact(),
     prediction_kernel: KernelLike | None = None,
-    similarity: ArrayLike | None = None,
+    target_kernel: ArrayLike | None = None,
     ridge: Ridge = None,
     bandwidth: ArrayLike | None = None,
 ) -> CKCE:
@@ -97,7 +97,7 @@ def ckce(
     residuals on predictions. K is the Gram matrix of the predictions, A = K + n ridge I, and D has
     the inner products of the residuals (:math:`e_y - q` for class probabilities). For a calibrated
     model it converges to 0; at finite n label noise adds :math:`\sum_i [A^{-1} K A^{-1}]_{ii} (1 -
-    \|q_i\|^2)` on average (for classes, without ``similarity``). The ridge shrinks errors in
+    \|q_i\|^2)` on average (for classes, without ``target_kernel``). The ridge shrinks errors in
     directions in which predictions vary little. Compare values only at equal n, ridge and kernel.
     Differentiable, also at equal predictions; the median distance is differentiated too.
 
@@ -109,11 +109,12 @@ def ckce(
         given: Further variables to condition on, [n] or [n, a]: the kernel on predictions is
             multiplied by ``given_kernel``. For group numbers and the kernel `Equal`, the sum of the
             ``contributions`` of the n_g members of a group is the CKCE of this group with ridge
-            ``ridge`` n / n_g. (`LowRank`, ``given``, ``similarity``: for class probabilities only.)
+            ``ridge`` n / n_g. (`LowRank`, ``given``, ``target_kernel``: for class probabilities
+            only.)
         given_kernel: Kernel on ``given``; an unset bandwidth is set to the median distance.
         solver: `Exact`, or `LowRank` for more than about 10,000 observations.
         prediction_kernel: As in `jaxcal.compare`.
-        similarity: Gram matrix of the classes, [m, m]; by default the identity.
+        target_kernel: Gram matrix of the classes, [m, m]; by default the identity.
         ridge: A number, a function of n, or None for n^(-1/4). For class probabilities, several
             numbers [r] give results with a leading axis r; values do not increase with the ridge.
         bandwidth: Bandwidth of kernels without one; by default the median distance of these
@@ -142,7 +143,7 @@ def ckce(
         for name, asked in (
             ("given", given is not None),
             ("solver", not isinstance(solver, Exact)),
-            ("similarity", similarity is not None),
+            ("target_kernel", target_kernel is not None),
         ):
             if asked:
                 raise ValueError(f"{name}: an option for class probabilities alone")
@@ -150,7 +151,7 @@ def ckce(
             raise ValueError("key: wanted a random key, as this kind of predictions is sampled")
         return any_predictions.ckce(key, predictions, targets, prediction_kernel, ridge, bandwidth)
     kernel = simplex_kernel() if prediction_kernel is None else prediction_kernel
-    problem = checked_problem(predictions, targets, kernel, similarity, 1, bandwidth)
+    problem = checked_problem(predictions, targets, kernel, target_kernel, 1, bandwidth)
     n, dtype = problem.q.shape[0], problem.q.dtype
     strength = ridge_at(ridge, n, dtype, several=True)
     condition = None
@@ -196,7 +197,7 @@ def ckce_test(
     *,
     n_draws: int = 500,
     prediction_kernel: KernelLike = simplex_kernel(),
-    similarity: ArrayLike | None = None,
+    target_kernel: ArrayLike | None = None,
     ridge: Ridge = None,
     bandwidth: ArrayLike | None = None,
     level: float = 0.05,
@@ -211,7 +212,7 @@ def ckce_test(
         targets: Classes 0, .., m - 1, [n].
         n_draws: Number of times that labels are drawn from the predictions.
         prediction_kernel: As in `ckce`.
-        similarity: As in `ckce`.
+        target_kernel: As in `ckce`.
         ridge: As in `ckce`.
         bandwidth: As in `ckce`.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
@@ -236,7 +237,9 @@ def ckce_test(
     """
     key = checks.key(key)
     level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")
-    problem = checked_problem(predictions, targets, prediction_kernel, similarity, ridge, bandwidth)
+    problem = checked_problem(
+        predictions, targets, prediction_kernel, target_kernel, ridge, bandwidth
+    )
     return _test(key, problem, n_draws=n_draws).at_level(level, lambda n: 1 / (n_draws + 1))
 
 

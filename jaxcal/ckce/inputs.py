@@ -1,4 +1,4 @@
-"""Checks of models, targets, class similarity and ridge, and the residuals of class probabilities.
+"""Checks of models, targets, kernel of classes and ridge, and the residuals of class probabilities.
 
 The residuals, one-hot targets minus predictions, are the rows of R; D = R R^T are their products.
 """
@@ -100,24 +100,24 @@ def in_one_order(names: tuple[str, ...], models: list[PredictionsLike]) -> list[
 
 
 def class_root(
-    similarity: ArrayLike | None, m: int, dtype: DTypeLike
+    target_kernel: ArrayLike | None, m: int, dtype: DTypeLike
 ) -> Float[Array, "m m"] | None:
     r"""Return a root S of the Gram matrix of the classes, :math:`\Lambda = S S^\top`.
 
-    ``similarity``: an array [m, m] or a kernel on classes with an attribute ``matrix``. None and
+    ``target_kernel``: an array [m, m] or a kernel on classes with an attribute ``matrix``. None and
     `Delta` stand for the identity, for which None is returned. ValueError unless the matrix is
     symmetric and positive semidefinite.
     """
-    matrix = getattr(similarity, "matrix", similarity)
-    if matrix is None or type(similarity).__name__ == "Delta":
+    matrix = getattr(target_kernel, "matrix", target_kernel)
+    if matrix is None or type(target_kernel).__name__ == "Delta":
         return None
-    matrix = checks.array(matrix, "similarity")
+    matrix = checks.array(matrix, "target_kernel")
     if np.shape(matrix) != (m, m):
         raise ValueError(
-            f"similarity: wanted a Gram matrix of the {m} classes, shape ({m}, {m}), got "
+            f"target_kernel: wanted a Gram matrix of the {m} classes, shape ({m}, {m}), got "
             f"{np.shape(matrix)}"
         )
-    return psd_root(gram_matrix(jnp.asarray(matrix).astype(dtype), "similarity"))
+    return psd_root(gram_matrix(jnp.asarray(matrix).astype(dtype), "target_kernel"))
 
 
 def residuals(

@@ -14,7 +14,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import second_order_heuristic, spread_of_draws
 from jaxcal.numerics import at_least
 from jaxcal.read.predictions import in_units_of_data
-from jaxcal.read.sampling import check_batch, check_n_draws, drawn
+from jaxcal.read.sampling import check_batch, check_n_samples, drawn
 from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
 
 
@@ -39,7 +39,7 @@ class MMD(eqx.Module):
     Args:
         ground: Scalar kernel on targets, Gaussian by default. An unset bandwidth is
             that of `jaxcal.kernels.bandwidths.second_order_heuristic`, in the units of the test.
-        n_draws: Number of draws of each prediction. None uses the closed form if there is one, or
+        n_samples: Number of draws of each prediction. None uses the closed form if there is one, or
             all draws of `jaxcal.Draws`.
         of_targets: Whether the target kernel of the test replaces ``ground``. `skce_test` does this
             by default, unless predictions are normal, Laplace or classes.
@@ -59,26 +59,26 @@ class MMD(eqx.Module):
     """
 
     ground: KernelLike = eqx.field(default=None, converter=ground_kernel)
-    n_draws: int | None = eqx.field(default=None, static=True)
+    n_samples: int | None = eqx.field(default=None, static=True)
     of_targets: bool = eqx.field(default=False, static=True)
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
     def __check_init__(self):
-        check_n_draws(self.n_draws)
+        check_n_samples(self.n_samples)
 
     def with_target_kernel(self, kernel: KernelLike) -> "MMD":
         """Return the MMD with this ground kernel if ``of_targets``, else the MMD unchanged."""
-        return MMD(kernel, self.n_draws) if self.of_targets else self
+        return MMD(kernel, self.n_samples) if self.of_targets else self
 
     def fitted(self, key: Key, predictions: Any, at_nodes: NodeScores | None) -> "MMD":
         if not points.needs_bandwidth(self.ground):
             return self
         draw_key, bandwidth_key = jax.random.split(key)
-        if self.n_draws is None:
+        if self.n_samples is None:
             bandwidth = second_order_heuristic(bandwidth_key, predictions)
         else:
-            bandwidth = spread_of_draws(drawn(draw_key, predictions, self.n_draws))
-        return MMD(points.with_bandwidth(self.ground, bandwidth), self.n_draws)
+            bandwidth = spread_of_draws(drawn(draw_key, predictions, self.n_samples))
+        return MMD(points.with_bandwidth(self.ground, bandwidth), self.n_samples)
 
     def features(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
@@ -86,7 +86,7 @@ class MMD(eqx.Module):
         check_batch(in_units_of_data(predictions))
         draw_key, _ = jax.random.split(key)
         kernel = self.fitted(key, predictions, at_nodes).ground
-        means = kernel_means(kernel, predictions, key=draw_key, n_draws=self.n_draws)
+        means = kernel_means(kernel, predictions, key=draw_key, n_samples=self.n_samples)
         squared_norms = own_by_second(means.formulas, means.features)
         arrays, rest = eqx.partition(means.formulas, eqx.is_array)
         spread = jax.tree.map(lambda a: jnp.broadcast_to(a, (squared_norms.size, *a.shape)), arrays)

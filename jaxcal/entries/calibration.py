@@ -318,7 +318,7 @@ def _one(
         contributions=outcome.contributions[0],
         coordinates=None,
         parts=parts,
-        table=_table(fit, frame, inputs, level, _n_draws(predictions), null),
+        table=_table(fit, frame, inputs, level, _n_samples(predictions), null),
         ranks=jnp.where(fit.kept[:, None], fit.seen.ranks.shown, jnp.nan),
         steps=_steps(fit, frame, parts.names),
         test="calibration test",
@@ -326,7 +326,7 @@ def _one(
     )
 
 
-def _n_draws(predictions: Predictions) -> int | None:
+def _n_samples(predictions: Predictions) -> int | None:
     """Return the number of draws of each prediction among which targets are ranked. None if a user
     gives log densities, because targets are then ranked among weighted points."""
     if isinstance(predictions, Draws):

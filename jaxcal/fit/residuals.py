@@ -317,9 +317,9 @@ def _abrupt(key: Key, view: View) -> Bool[Array, ""]:
 class MeanResidual(eqx.Module):
     """Kernels at targets minus kernel means: the residuals of SKCE and UCME.
 
-    ``n_draws``, ``n_counts``: as in `kernel_means`; ``n_counts`` is set outside of jit."""
+    ``n_samples``, ``n_counts``: as in `kernel_means`; ``n_counts`` is set outside of jit."""
 
-    n_draws: int | None = eqx.field(default=None, static=True)
+    n_samples: int | None = eqx.field(default=None, static=True)
     n_counts: int | None = eqx.field(default=None, static=True)
     components: bool = eqx.field(default=False, init=False, static=True)
     needs_scores: bool = eqx.field(default=False, init=False, static=True)
@@ -344,7 +344,7 @@ class MeanResidual(eqx.Module):
                 target_kernel,
                 predictions,
                 key=draw_key,
-                n_draws=self.n_draws,
+                n_samples=self.n_samples,
                 n_counts=self.n_counts,
             )
             draws = view.about_origin.predictions

@@ -200,7 +200,7 @@ def kernel_means(
     predictions: PredictionsLike,
     *,
     key: KeyLike | None = None,
-    n_draws: int | None = None,
+    n_samples: int | None = None,
     n_counts: int | None = None,
 ) -> KernelMeans:
     """Average a kernel over n predictions, by the first method that applies.
@@ -225,7 +225,7 @@ def kernel_means(
             `jaxcal.read.families.Classes`, or `jaxcal.Draws`; each possibly inside a
             `jaxcal.read.Standardized`.
         key: Random key, needed for random quantiles and draws.
-        n_draws: Number of draws of each prediction. If given, draws replace all other methods. By
+        n_samples: Number of draws of each prediction. If given, draws replace all other methods. By
             default 64 draws are used for vectors without a closed form.
         n_counts: Counts are summed over 0, .., n_counts - 1; averages are NaN if the probability of
             these counts is not near 1. By default, a number up to 2048 that covers all but 1e-9 of
@@ -251,10 +251,10 @@ def kernel_means(
     original = in_units_of_data(predictions)
     if isinstance(original, Draws):
         anyhow = convert.key(0 if key is None else key)  # existing draws are taken in order
-        distribution = Particles(drawn(anyhow, predictions, n_draws))
+        distribution = Particles(drawn(anyhow, predictions, n_samples))
         return KernelMeans(kernel, *make(kernel, distribution))
     distribution = None
-    if n_draws is None:
+    if n_samples is None:
         distribution = distribution_of(predictions)
         distribution = _summed(predictions, n_counts) if distribution is None else distribution
     if distribution is not None and find(kernel, distribution) is not None:
@@ -268,9 +268,9 @@ def kernel_means(
             f"closed form here and is taken from draws: give a key"
         )
     key = convert.key(key)
-    distribution = stratified(key, original) if n_draws is None else None
+    distribution = stratified(key, original) if n_samples is None else None
     if distribution is None:
-        distribution = Particles(drawn(key, predictions, 64 if n_draws is None else n_draws))
+        distribution = Particles(drawn(key, predictions, 64 if n_samples is None else n_samples))
     else:
         distribution = _in_units_of(predictions, distribution)
     return KernelMeans(kernel, *make(kernel, distribution))

@@ -40,7 +40,7 @@ def mcmc_draws(
     key: KeyLike,
     predictions: Predictions,
     *,
-    n_draws: int = 20,
+    n_samples: int = 20,
     sampler: Sampler | None = None,
     n_chains: int = 4,
     n_warmup: int = 500,
@@ -55,7 +55,7 @@ def mcmc_draws(
     that each draw follows its prediction; draws of one prediction may be dependent.
     ``result.warnings()`` reports chains that have not converged. A test of convergence takes one
     draw of each prediction as the target: ``kccsd_test(key, predictions, result.samples[:, 0])``.
-    The setting of Glaser et al. (2023), Figure 2, with s steps per chain is ``n_draws=2,
+    The setting of Glaser et al. (2023), Figure 2, with s steps per chain is ``n_samples=2,
     n_chains=2, thin=1, n_warmup=s - 1, sampler=MALA(0.1, adapt=False)``.
 
     Chains are computed in the default float type; draws have the float type of the predictions.
@@ -64,7 +64,7 @@ def mcmc_draws(
         key: Random key: typed, legacy or an integer seed.
         predictions: An `Unnormalized` (with ``event_shape``), or a numpyro distribution with batch
             shape [n] on the whole space.
-        n_draws: Number of draws from each prediction by all chains, a multiple of ``n_chains``.
+        n_samples: Number of draws from each prediction by all chains, a multiple of ``n_chains``.
         sampler: `MALA`, `HMC` or `NUTS` of `jaxcal.mcmc`; by default ``NUTS()``.
         n_chains: Number of chains per prediction.
         n_warmup: Number of steps of warm-up.
@@ -79,15 +79,15 @@ def mcmc_draws(
     Returns:
         `McmcDraws`.
 
-    Cost: n_chains (n_warmup + thin n_draws / n_chains) evaluations of all n densities and scores,
-    times the leapfrog steps per step; memory for n (n_draws + 500 n_chains) targets.
+    Cost: n_chains (n_warmup + thin n_samples / n_chains) evaluations of all n densities and scores,
+    times the leapfrog steps per step; memory for n (n_samples + 500 n_chains) targets.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
         >>> def log_density(center, y):
         ...     return -((y - center) ** 2) / 2
         >>> predictions = jaxcal.Unnormalized(log_density, jnp.arange(3.0))
-        >>> options = {"event_shape": (), "n_draws": 8, "n_warmup": 50, "thin": 10}
+        >>> options = {"event_shape": (), "n_samples": 8, "n_warmup": 50, "thin": 10}
         >>> draws = jaxcal.mcmc_draws(0, predictions, **options)
         >>> draws.samples.shape
         (3, 8, 1)
@@ -95,13 +95,14 @@ def mcmc_draws(
     key = checks.key(key)
     if isinstance(predictions, Unnormalized):
         predictions = predictions.arrays_only()
-    n_draws, n_chains = checks.integer(n_draws, "n_draws"), checks.integer(n_chains, "n_chains")
+    n_samples = checks.integer(n_samples, "n_samples")
+    n_chains = checks.integer(n_chains, "n_chains")
     n_warmup = checks.integer(n_warmup, "n_warmup", least=0)
-    if n_draws % n_chains:
+    if n_samples % n_chains:
         raise ValueError(
-            f"n_draws: wanted as many from each of n_chains={n_chains} chains, got {n_draws}"
+            f"n_samples: wanted as many from each of n_chains={n_chains} chains, got {n_samples}"
         )
-    kept = n_draws // n_chains
+    kept = n_samples // n_chains
     thin = max(10, -(-LENGTH // kept)) if thin is None else checks.integer(thin, "thin")
     sampler = NUTS() if sampler is None else sampler
     if isinstance(sampler, type) or not isinstance(sampler, Sampler):

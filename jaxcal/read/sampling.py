@@ -69,10 +69,10 @@ def draws(key: KeyLike, predictions: PredictionsLike, m: int) -> Float[Array, "n
     )
 
 
-def check_n_draws(n_draws: object) -> None:
-    """Raise ValueError unless ``n_draws`` is None or a positive integer."""
-    if n_draws is not None:
-        convert.integer(n_draws, "n_draws")
+def check_n_samples(n_samples: object) -> None:
+    """Raise ValueError unless ``n_samples`` is None or a positive integer."""
+    if n_samples is not None:
+        convert.integer(n_samples, "n_samples")
 
 
 def check_batch(predictions: PredictionsLike) -> None:
@@ -84,17 +84,17 @@ def check_batch(predictions: PredictionsLike) -> None:
         )
 
 
-def drawn(key: Key, predictions: PredictionsLike, n_draws: int | None) -> Float[Array, "n m d"]:
-    """Return ``n_draws`` draws per prediction. None: all draws of `Draws`, TypeError for others."""
+def drawn(key: Key, predictions: PredictionsLike, n_samples: int | None) -> Float[Array, "n m d"]:
+    """Return ``n_samples`` draws per prediction. None: all of `Draws`, TypeError for others."""
     inside = isinstance(predictions, Standardized)
     original: Any = predictions.predictions if inside else predictions
-    if n_draws is None and not isinstance(original, Draws):
+    if n_samples is None and not isinstance(original, Draws):
         raise TypeError(
-            f"n_draws: say how many draws of each prediction to take, since "
+            f"n_samples: say how many draws of each prediction to take, since "
             f"{type(original).__name__} does not come with its own"
         )
     check_batch(original)
-    samples = draws(key, predictions, original.samples.shape[1] if n_draws is None else n_draws)
+    samples = draws(key, predictions, original.samples.shape[1] if n_samples is None else n_samples)
     samples = in_type_of(predictions, samples)
     return samples.reshape(*samples.shape[:2], -1)
 

@@ -165,7 +165,7 @@ class CrossFitted(NamedTuple):
     unmoved: Int[Array, ""]
 
 
-@partial(LightJit, static_argnames=("folds", "n_draws"))
+@partial(LightJit, static_argnames=("folds", "n_samples"))
 def cross_fitted(
     key: Key | None,
     predictions: Predictions,
@@ -173,29 +173,29 @@ def cross_fitted(
     inputs: Float[Array, "n q"],
     folds: int,
     densities: Predictions | None = None,
-    n_draws: int = 0,
+    n_samples: int = 0,
 ) -> CrossFitted:
     """Fit one map to all pairs, and for each fold one map to the pairs of the other folds. Return
     these maps and their gains. Without a key, folds are blocks of neighbouring rows.
 
     Maps act in units of the centres and scales of ``predictions``. The likelihood is that of
-    ``densities``, by default ``predictions``. ``n_draws``: draws per prediction; 0 for densities.
+    ``densities``, by default ``predictions``. ``n_samples``: draws per prediction; 0 for densities.
     """
     densities = predictions if densities is None else densities
-    fitted = partial(_cross_fitted, folds, n_draws)
+    fitted = partial(_cross_fitted, folds, n_samples)
     return one_at_a_time(fitted)(key, (predictions, densities), ys, inputs)
 
 
 def _cross_fitted(
     folds: int,
-    n_draws: int,
+    n_samples: int,
     key: Key | None,
     both: tuple[Any, Any],
     ys: Array,
     inputs: Float[Array, "n q"],
 ) -> CrossFitted:
     n = len(ys)
-    features, frame = Features.of(both[0], ys, inputs, n_draws)
+    features, frame = Features.of(both[0], ys, inputs, n_samples)
     likelihoods = Standardized(both[1], features.units, ys.shape[1:])
     ts = features.units.points(ys.reshape(n, -1))
     old = densities_at(likelihoods, ts)

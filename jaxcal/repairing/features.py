@@ -19,9 +19,9 @@ DRAWS = 20  # fewest draws per prediction with which errors may vary with claims
 INPUTS, OWN, CLAIMS = "inputs", "its own claims", "claims of all coordinates"
 
 
-def too_many(n: int, d: int, q: int, n_draws: int = 0) -> list[str]:
+def too_many(n: int, d: int, q: int, n_samples: int = 0) -> list[str]:
     """Return the names of groups of features to omit: those that would give the map more than n /
-    `PAIRS` parameters and, if 0 < ``n_draws`` < `DRAWS`, those of centres and scales."""
+    `PAIRS` parameters and, if 0 < ``n_samples`` < `DRAWS`, those of centres and scales."""
     count, left_out = 2 * d + d * (d - 1) // 2, []
     more = {
         INPUTS: 2 * d * min(q, MOST),
@@ -29,7 +29,7 @@ def too_many(n: int, d: int, q: int, n_draws: int = 0) -> list[str]:
         CLAIMS: 2 * d * min(2 * d, MOST) if d > 1 else 0,
     }
     for name, number in more.items():
-        vague = name != INPUTS and 0 < n_draws < DRAWS
+        vague = name != INPUTS and 0 < n_samples < DRAWS
         if (PAIRS * (count + number) > n or vague) and number:
             left_out.append(name)
         else:
@@ -76,14 +76,14 @@ class Features(eqx.Module):
 
     @classmethod
     def of(
-        cls, predictions: Any, targets: Array, inputs: Float[Array, "n q"], n_draws: int = 0
+        cls, predictions: Any, targets: Array, inputs: Float[Array, "n q"], n_samples: int = 0
     ) -> "tuple[Features, Frame]":
         """Return `Features` fitted to predictions, targets and inputs, with their `Frame`."""
         units = Units.of(targets.reshape(len(targets), -1))
         geometry = _located(predictions, units, targets.shape)
         center, scale, _ = geometry
         (n, d), q = center.shape, inputs.shape[1]
-        left_out = too_many(n, d, q, n_draws)
+        left_out = too_many(n, d, q, n_samples)
         parts = center, jnp.log(jnp.linalg.norm(scale, axis=2))
         both = jnp.concatenate(parts, axis=1)
         alone = [Columns.of(columns).unless(OWN in left_out) for columns in parts]

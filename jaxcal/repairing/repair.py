@@ -108,11 +108,11 @@ def repair(
     if not isinstance(predictions, Draws | Unnormalized) and not is_distribution(predictions):
         return _of_probabilities(key, predictions, targets, (inputs, names), folds, in_order, level)
     ys = checks.targets(targets)
-    densities, likelihoods, lag, n_draws = predictions, None, jnp.zeros(()), 0
+    densities, likelihoods, lag, n_samples = predictions, None, jnp.zeros(()), 0
     if isinstance(predictions, Draws):
         predictions, lag = independent(predictions)
         densities, likelihoods = gaussians(predictions), one_more(predictions)
-        n_draws = predictions.samples.shape[1]
+        n_samples = predictions.samples.shape[1]
     _without_end(densities)
     densities = checks.predictions(densities, ys)
     n, d = len(ys), ys[0].size
@@ -121,7 +121,7 @@ def repair(
     columns = columns_of(inputs, n, ys.dtype)
     keys = jax.random.split(key)
     of_folds = None if in_order else keys[0]
-    maps = cross_fitted(of_folds, densities, ys, columns, folds, likelihoods, n_draws)
+    maps = cross_fitted(of_folds, densities, ys, columns, folds, likelihoods, n_samples)
     if isinstance(predictions, Draws):
         scores = _energy_gained(predictions, maps, ys, columns)
         gains, unit = jnp.where(jnp.isnan(maps.gains), jnp.nan, scores), ENERGY
@@ -145,7 +145,7 @@ def repair(
     whole = jnp.all(ys == jnp.round(ys)) & jnp.any(ys != ys[:1])
     parts = before, after, maps.fitted, maps.features, (called, along), folds
     gain, low, high, p, each = certificate(gains, maps.fold, level, in_order)
-    chain = lag, n_draws, in_order
+    chain = lag, n_samples, in_order
     return Repair(gain, low, high, p, each, maps.unmoved, *parts, whole, unit, *chain)
 
 

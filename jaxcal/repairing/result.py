@@ -49,7 +49,7 @@ class Repair(Result):
         whole: Whether all targets are integers, [].
         unit: "nats" of the log score; for draws "energy score", in the units of the targets.
         correlation: Lag-one correlation of successive draws, []; 0 for other predictions.
-        n_draws: Number of independent draws per prediction; 0 for other predictions.
+        n_samples: Number of independent draws per prediction; 0 for other predictions.
         in_order: Whether folds are blocks of rows, and limits allow for dependent neighbours.
     """
 
@@ -68,7 +68,7 @@ class Repair(Result):
     whole: Bool[Array, ""]
     unit: str = eqx.field(default=NATS, static=True)
     correlation: Scalar | float = 0.0
-    n_draws: int = eqx.field(default=0, static=True)
+    n_samples: int = eqx.field(default=0, static=True)
     in_order: bool = eqx.field(default=False, static=True)
 
     _scalar: ClassVar[str] = "gain"
@@ -162,7 +162,7 @@ class Repair(Result):
             f"the map [few-pairs]"
         )
         vague = (
-            f"{self.n_draws} independent draws of each prediction are too few to fit how errors "
+            f"{self.n_samples} independent draws of each prediction are too few to fit how errors "
             f"vary with {OWN}: left out of the map [few-draws]"
         )
         unmoved = int(np.sum(np.asarray(self.unmoved)))
@@ -189,7 +189,7 @@ class Repair(Result):
             (narrow, times > NARROWEST),
             (moved, beyond > 0),
             (few, bool(left_out)),
-            (vague, 0 < self.n_draws < DRAWS),
+            (vague, 0 < self.n_samples < DRAWS),
             (still, unmoved > 0),
             of_a_chain("a prediction", float(np.max(np.asarray(self.correlation)))),
         ]

@@ -50,6 +50,9 @@ MOVED = {  # old name of a module -> new name, to read files of earlier versions
     "jaxcal.read.standardized": "jaxcal.read.predictions",
     "jaxcal.squared_ce.tuned": "jaxcal.squared_ce.tuning",
 }
+RENAMED = {  # class, old name of a field -> new name
+    ("Repair", "n_draws"): "n_samples",
+}
 BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, TypeError, ValueError)
 
 
@@ -163,6 +166,7 @@ def _unpacked(node: Any, read: Callable[[str], np.ndarray]) -> Any:
             return {name: _unpacked(item, read) for name, item in items.items()}
         case {"class": name, "fields": fields}:
             kind = _class(name)
+            fields = {RENAMED.get((kind.__name__, k), k): item for k, item in fields.items()}
             if set(fields) != set(_names(kind)):
                 other = ", ".join(sorted(set(fields) ^ set(_names(kind))))
                 raise ValueError(f"{kind.__name__} of this version of jaxcal differs in {other}")

@@ -42,7 +42,7 @@ def check_posterior(
     xs: Observations | None = None,
     *,
     draws: ArrayLike | None = None,
-    n_draws: int = 99,
+    n_samples: int = 99,
     chains: Proposal | None = Chains(),
     null: nulls.Null = nulls.HadamardWild(),
     level: float = 0.05,
@@ -67,7 +67,7 @@ def check_posterior(
         thetas: [n, d] parameters drawn from the prior.
         xs: [n, ...] observations simulated from them.
         draws: Independent draws of each posterior, [n, m, d] or another form of `check_draws`.
-        n_draws: Number of draws made of each posterior, if it can be sampled without MCMC.
+        n_samples: Number of draws made of each posterior, if it can be sampled without MCMC.
         chains: Proposal of candidates for a posterior that needs MCMC; None omits its ranks and
             coverage. A `jaxcal.candidates.Chains` without nodes gets draws of the prior as nodes.
         null: Null distribution of the statistics; not `jaxcal.nulls.DependentWild`, because the
@@ -90,7 +90,7 @@ def check_posterior(
         errors. Raises the errors of `score_pairs`.
 
     Cost per pair: about 380 log densities, n_nodes + 12 gradients and 10 d Hessian-vector products.
-    Ranks add 5 d such products, and n_draws log densities with gradients or, for chains, 384 log
+    Ranks add 5 d such products, and n_samples log densities with gradients or, for chains, 384 log
     densities and 200 gradients; discrete parameters add one log density per value. Linear in n.
 
     Source: see `jaxcal.calibration_test` and `jaxcal.candidates.exchangeability_test`; for tests
@@ -120,7 +120,7 @@ def check_posterior(
         raise TypeError(
             f"coverage: wanted a result of jaxcal.coverage.coverage, got {checks.say(coverage)}"
         )
-    n_draws = checks.integer(n_draws, "n_draws")
+    n_samples = checks.integer(n_samples, "n_samples")
     plain = isinstance(chains, type) or not hasattr(type(chains), "__dataclass_fields__")
     if chains is not None and (plain or not isinstance(chains, Proposal)):
         raise TypeError(
@@ -146,7 +146,7 @@ def check_posterior(
         pairs = score_pairs(jax.random.fold_in(key, 0), posterior, thetas, xs, **options)
     given_x = _given_x(key, pairs, null, level, coordinates)
     calibrated = _calibrated(key, pairs, null, level)
-    ranks = ranks_of(jax.random.fold_in(key, 3), pairs, draws, n_draws, chains, level)
+    ranks = ranks_of(jax.random.fold_in(key, 3), pairs, draws, n_samples, chains, level)
     exchanged = _exchanged(jax.random.fold_in(key, 5), pairs, null, level)
     of_discrete = () if mixed is None else mixed.tests(jax.random.fold_in(key, 4), pairs, level)
     return PosteriorReport(calibrated, given_x, coverage, ranks, exchanged, of_discrete)

@@ -139,7 +139,7 @@ def monitor(
     xs: Observations,
     *,
     so_far: Monitored | None = None,
-    n_draws: int = 99,
+    n_samples: int = 99,
     level: float = 0.05,
     **options: Unpack[PairOptions],
 ) -> Monitored:
@@ -154,7 +154,7 @@ def monitor(
         thetas: [k, d] parameters from the prior, k >= 2 new ones in each call.
         xs: [k, ...] observations simulated from them.
         so_far: Result of the previous call; None in the first call, which needs at least 20 pairs.
-        n_draws: Number of draws of each posterior, if it is sampled without MCMC. Otherwise ranks
+        n_samples: Number of draws of each posterior, if it is sampled without MCMC. Otherwise ranks
             are among points weighted by the log density, as in `jaxcal.calibration_test`.
         level: Largest probability of ever rejecting a right posterior; ignored with ``so_far``.
         **options: Those of `score_pairs`: ``prior`` (without it, each call uses some pairs as
@@ -187,10 +187,10 @@ def monitor(
         raise TypeError(
             f"so_far: wanted the result of the call before, or None, got {type(so_far).__name__}"
         )
-    n_draws = checks.integer(n_draws, "n_draws", least=2)
+    n_samples = checks.integer(n_samples, "n_samples", least=2)
     pairs_key, rank_key = jax.random.split(key)
     pairs = score_pairs(pairs_key, posterior, thetas, xs, **options)
-    scores, widths, statistics = _scores(rank_key, pairs, n_draws)
+    scores, widths, statistics = _scores(rank_key, pairs, n_samples)
     features = inputs_of(pairs)
     order = drawn_order(jax.random.fold_in(key, 2), len(features), pairs.thetas, features)
     columns = jnp.concatenate([features, widths.astype(features.dtype)], axis=1)[order]
@@ -252,7 +252,7 @@ def _check_same(so_far: Monitored, statistics: tuple[str, ...], features: Array)
         )
 
 
-def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, Array, tuple[str, ...]]:
+def _scores(key: Key, pairs: ScoredPairs, n_samples: int) -> tuple[Array, Array, tuple[str, ...]]:
     """Return normal scores [n, r] of randomized ranks, log posterior deviations [n, r], r names.
 
     Ranks are among draws or weighted points. Deviations are of the set {theta_i, draws} or of the
@@ -260,7 +260,7 @@ def _scores(key: Key, pairs: ScoredPairs, n_draws: int) -> tuple[Array, Array, t
     """
     keys = jax.random.split(key)
     if pairs.sampler is not None:
-        draws = pairs.sample(keys[0], n_draws + 1)
+        draws = pairs.sample(keys[0], n_samples + 1)
         ranks = ranks_among_draws(keys[1], draws, pairs.thetas)
         together = jnp.concatenate([pairs.thetas[:, None], draws[:, :-1]], axis=1)
         widths = _log_deviations(jnp.std(together, axis=1))

@@ -163,11 +163,11 @@ def ranks_of(
     key: Key,
     pairs: ScoredPairs,
     draws: Any,
-    n_draws: int,
+    n_samples: int,
     chains: Any,
     level: float,
 ) -> PosteriorRanks | None:
-    """Return ranks among ``draws`` (of original parameters) if given, else ``n_draws`` draws by
+    """Return ranks among ``draws`` (of original parameters) if given, else ``n_samples`` draws by
     ``pairs.sampler``, else candidates of the proposal ``chains``; None if all three are None."""
     draw_key, rank_key = jax.random.split(key)
     n, d = pairs.thetas.shape
@@ -180,7 +180,7 @@ def ranks_of(
             )
         free = pairs.space.free(array.astype(pairs.thetas.dtype))
     elif pairs.sampler is not None:
-        free = pairs.sample(draw_key, n_draws)
+        free = pairs.sample(draw_key, n_samples)
     else:
         free = None
     features = pairs.features if pairs.features.shape[1] <= MOST_FEATURES else None

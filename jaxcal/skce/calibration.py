@@ -47,7 +47,7 @@ MOST_REFITTED = 64  # observations with closed forms up to which `Redrawn` is th
 class MeanOptions(Options, total=False):
     """Keyword options of all tests and estimates with kernel means; `skce_test` explains them."""
 
-    n_draws: int | None
+    n_samples: int | None
     whiten: Whitener | None
 
 
@@ -60,14 +60,14 @@ def mean_specification(
     target_kernel: KernelLike | None = None,
     base_measure: BaseMeasure | None = None,
     n_nodes: int = 10,
-    n_draws: int | None = None,
+    n_samples: int | None = None,
     standardize: bool = True,
     whiten: Whitener | None = None,
 ) -> tuple[Any, Array, Specification]:
     """Return validated predictions, targets and `Specification`; errors name the argument."""
     predictions, ys = observations(predictions, targets)
     standardize = checks.flag(standardize, "standardize")
-    n_draws = None if n_draws is None else checks.integer(n_draws, "n_draws", least=2)
+    n_samples = None if n_samples is None else checks.integer(n_samples, "n_samples", least=2)
     distribution = predictions if isinstance(predictions, Classes) else distribution_of(predictions)
     check_parameters(distribution)
     if divergence is None:
@@ -86,7 +86,7 @@ def mean_specification(
         checks.divergence(divergence),
         points.as_kernel(prediction_kernel, "prediction_kernel"),
         kernel,
-        MeanResidual(n_draws, lattice_size(predictions) if n_draws is None else None),
+        MeanResidual(n_samples, lattice_size(predictions) if n_samples is None else None),
         base_measure,
         checks.integer(n_nodes, "n_nodes"),
         standardize,
@@ -156,7 +156,7 @@ def skce_test(
     level: float = 0.05,
     base_measure: BaseMeasure | None = None,
     n_nodes: int = 10,
-    n_draws: int | None = None,
+    n_samples: int | None = None,
     standardize: bool = True,
     whiten: Whitener | None = None,
     features: RandomFeatures | None = None,
@@ -205,8 +205,8 @@ def skce_test(
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         base_measure: Nodes of divergences that need scores, as in `jaxcal.kccsd_test`.
         n_nodes: Number of these nodes to draw, as in `jaxcal.kccsd_test`.
-        n_draws: Number of draws of each prediction for kernel means. By default closed forms, sums
-            or quantiles are used, or else 64 draws.
+        n_samples: Number of draws of each prediction for kernel means. By default closed forms,
+            sums or quantiles are used, or else 64 draws.
         standardize: Whether to divide targets by their standard deviation in each coordinate first;
             bandwidths that you set are then in standard deviations.
         whiten: `jaxcal.whitening.Moments()`, or another whitener, standardizes each target by its
@@ -244,7 +244,7 @@ def skce_test(
         target_kernel=target_kernel,
         base_measure=base_measure,
         n_nodes=n_nodes,
-        n_draws=n_draws,
+        n_samples=n_samples,
         standardize=standardize,
         whiten=whiten,
     )
@@ -268,7 +268,7 @@ def skce(
         predictions: As in `skce_test`.
         targets: As in `skce_test`.
         **options: ``divergence``, ``prediction_kernel``, ``target_kernel``, ``base_measure``,
-            ``n_nodes``, ``n_draws``, ``standardize`` and ``whiten`` of `skce_test`.
+            ``n_nodes``, ``n_samples``, ``standardize`` and ``whiten`` of `skce_test`.
 
     Returns:
         `Estimate` of the SKCE: ``unbiased`` (U-statistic) and ``biased`` (V-statistic), both [].

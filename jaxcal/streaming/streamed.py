@@ -158,7 +158,7 @@ class StreamedTest(eqx.Module):
         """Return the SKCE test fitted to a first sample; options as in `jaxcal.skce_test`."""
         predictions, ys, spec = mean_specification(predictions, targets, **options)
         # later targets that are counts may exceed those of the first sample, so averages use draws
-        drawn = MeanResidual(options.get("n_draws"))
+        drawn = MeanResidual(options.get("n_samples"))
         spec = eqx.tree_at(lambda chosen: chosen.residual, spec, drawn)
         return cls._fit(key, predictions, ys, spec, features, "SKCE test", "skce")
 
@@ -193,14 +193,14 @@ class StreamedTest(eqx.Module):
         return cls.of_sums(sums, np.shape(targets)[0], name)
 
     @classmethod
-    def coverage(cls, n_draws: int) -> "StreamedTest":
-        """Return `jaxcal.coverage.coverage` with ``n_draws`` draws per prediction as a streamed
+    def coverage(cls, n_samples: int) -> "StreamedTest":
+        """Return `jaxcal.coverage.coverage` with ``n_samples`` draws per prediction as a streamed
         test, which needs no first sample. Batches are triples of predictions, targets and draws;
         the result is a `Coverage`. If a draw and the target may have equal densities, pass
         ``first`` in every worker, because row numbers determine how such ties are broken.
         """
-        n_draws = checks.integer(n_draws, "n_draws")
-        return cls.of_sums(RankCounts(n_draws), 0, f"coverage, {n_draws} draws")
+        n_samples = checks.integer(n_samples, "n_samples")
+        return cls.of_sums(RankCounts(n_samples), 0, f"coverage, {n_samples} draws")
 
     @classmethod
     def table(cls, cells: int = CELLS) -> "StreamedTest":

@@ -229,7 +229,7 @@ def test_a_base_measure_without_a_sampler():
 def test_predictions_and_candidates_without_a_sampler():
     flat = improper((N,), (D,))
     with pytest.raises(TypeError, match="predictions: ImproperUniform has no sampler"):
-        skce_test(KEY, flat, YS, divergence=MMD(n_draws=5), target_kernel=Gaussian(1.0))
+        skce_test(KEY, flat, YS, divergence=MMD(n_samples=5), target_kernel=Gaussian(1.0))
     with pytest.raises(TypeError, match="predictions: ImproperUniform has no sampler"):
         draws(KEY, flat, 3)
     with pytest.raises(TypeError, match="distribution: ImproperUniform has no sampler"):

@@ -119,7 +119,7 @@ READY = [points.with_bandwidth(points.as_kernel(k), jnp.ones(())) for k in KERNE
 # distances with the predictions they compare
 OF_NORMALS = [Fisher(), KernelFisher(), KernelFisher(GradientKernel(None)), GaussianFisher()]
 OF_NORMALS += [GaussianKernelFisher(), Wasserstein(), MMD(of_targets=True), SlicedWasserstein(8, 3)]
-OF_NORMALS += [Bures(), MMD(), MMD(n_draws=4)]
+OF_NORMALS += [Bures(), MMD(), MMD(n_samples=4)]
 DIVERGENCES = [(one, normals) for one in OF_NORMALS]
 DIVERGENCES += [(Wasserstein(), laplaces), (MixtureWasserstein(), mixtures)]
 DIVERGENCES += [

@@ -139,7 +139,7 @@ def test_constants_of_the_densities_do_not_matter():
 def test_mcmc_draws_and_exact_draws_give_the_same_shares(key):
     ys = targets_with(1.0)
     chain_draws = mcmc_draws(
-        key, MODEL, sampler=MALA(), event_shape=2, n_draws=20, n_chains=20, thin=100, n_warmup=100
+        key, MODEL, sampler=MALA(), event_shape=2, n_samples=20, n_chains=20, thin=100, n_warmup=100
     )
     shares_of = coverage(MODEL, ys, chain_draws)
     exact = coverage(MODEL, ys, draws(key, dist.Normal(CENTERS, 1.0).to_event(1), 20))

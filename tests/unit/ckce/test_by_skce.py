@@ -31,14 +31,14 @@ def gram(q, gamma):
 
 @pytest.mark.parametrize("similarity", [None, SIMILARITY])
 def test_values_are_those_of_skce(similarity):
-    result = compare(MODELS, Y, similarity=similarity)
+    result = compare(MODELS, Y, target_kernel=similarity)
     kernel = Gaussian(float(result.bandwidths[0]))
     for i, q in enumerate(MODELS.values()):
         alone = skce(0, q, Y, prediction_kernel=kernel, target_kernel=similarity)
         np.testing.assert_allclose(result.corrected[i], max(alone.unbiased, 0), atol=1e-12)
         np.testing.assert_allclose(result.estimate[i], alone.biased, atol=1e-12)
     groups = np.arange(N) >= 20
-    of_groups = compare(MODELS["over"], Y, groups=groups, similarity=similarity, bandwidth=0.5)
+    of_groups = compare(MODELS["over"], Y, groups=groups, target_kernel=similarity, bandwidth=0.5)
     for g in range(2):
         alone = skce(
             0,

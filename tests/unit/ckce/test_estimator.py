@@ -56,13 +56,13 @@ def test_the_other_forms_agree():
 def test_a_similarity_of_classes_changes_residual_products():
     root = np.asarray(jax.random.normal(jax.random.key(2), (3, 3)))
     similarity = root @ root.T
-    estimate = ckce(Q, Y, similarity=similarity).estimate
+    estimate = ckce(Q, Y, target_kernel=similarity).estimate
     q, e = np.asarray(Q), problems.one_hot(Y)
     # entry by entry: l(y, y') - E l(Z, y') - E l(y, Z') + E l(Z, Z')
     products = e @ similarity @ e.T - q @ similarity @ e.T - e @ similarity @ q.T
     products = products + q @ similarity @ q.T
     np.testing.assert_allclose(estimate, problems.trace_formula(K, products, RIDGE), rtol=1e-9)
-    np.testing.assert_allclose(ckce(Q, Y, similarity=np.eye(3)).estimate, ckce(Q, Y).estimate)
+    np.testing.assert_allclose(ckce(Q, Y, target_kernel=np.eye(3)).estimate, ckce(Q, Y).estimate)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_sampled_predictions_add_the_null_mean():
     keys = jax.random.split(jax.random.key(4), 2000)
 
     def value(key, draws):
-        left = sampled_residuals(key, Q, Y, n_draws=draws)
+        left = sampled_residuals(key, Q, Y, n_samples=draws)
         return jnp.sum(left * (w @ left))
 
     for draws in (1, 5):
@@ -160,7 +160,7 @@ def test_null_mean_with_a_similarity():
     q, w = np.asarray(Q), problems.weights(K, RIDGE)
     variances = q @ np.diag(similarity) - np.sum(q @ similarity * q, axis=1)
     np.testing.assert_allclose(
-        null_mean(Q, similarity=similarity), np.diag(w) @ variances, rtol=1e-9
+        null_mean(Q, target_kernel=similarity), np.diag(w) @ variances, rtol=1e-9
     )
 
 
@@ -315,7 +315,7 @@ def test_bad_input_is_named():
         (np.full((3, 3), np.nan), "NaN"),
     ):
         with pytest.raises(ValueError, match=says):
-            ckce(Q, Y, similarity=similarity)
+            ckce(Q, Y, target_kernel=similarity)
 
 
 def test_lists_and_one_observation():

@@ -98,7 +98,7 @@ def test_stein_products_are_those_of_the_stein_kernel():
         ({"ridge": 0}, "ridge: wanted a positive"),
         ({"key": None}, "key: wanted a random key"),
         ({"given": YS}, "given: an option for class probabilities"),
-        ({"similarity": np.eye(2)}, "similarity: an option for class probabilities"),
+        ({"target_kernel": np.eye(2)}, "target_kernel: an option for class probabilities"),
         ({"solver": LowRank(8)}, "solver: an option for class probabilities"),
     ],
 )

@@ -40,10 +40,10 @@ DIVERGENCES = {
     "gaussian fisher": GaussianFisher(),
     "gaussian kernel fisher": GaussianKernelFisher(bandwidth=1.5),
     "mmd": MMD(Gaussian(1.5)),
-    "mmd of draws": MMD(IMQ(), n_draws=6),
+    "mmd of draws": MMD(IMQ(), n_samples=6),
     "wasserstein": Wasserstein(),
     "bures": Bures(),
-    "sliced": SlicedWasserstein(n_draws=6, n_projections=4),
+    "sliced": SlicedWasserstein(n_samples=6, n_projections=4),
 }
 every_divergence = pytest.mark.parametrize(
     "divergence", DIVERGENCES.values(), ids=DIVERGENCES.keys()
@@ -189,7 +189,7 @@ def test_mmd_of_draws_converges_to_the_closed_form(key):
     squared_norms = described(MMD(Gaussian(1.5)), key, predictions, None).squared_norms
 
     def once(key):
-        return squared(MMD(Gaussian(1.5), n_draws=m), key, predictions)[0, 1]
+        return squared(MMD(Gaussian(1.5), n_samples=m), key, predictions)[0, 1]
 
     values = jax.lax.map(once, jax.random.split(key, repeats))
     bias = jnp.sum(1 - squared_norms) / m  # of the draws paired with themselves
@@ -215,7 +215,7 @@ def test_sliced_wasserstein_in_1d_is_the_optimal_assignment(key):
     samples = np.random.default_rng(0).normal(size=(2, 12))
     cost = (samples[0][:, None] - samples[1]) ** 2
     wanted = np.mean(cost[scipy.optimize.linear_sum_assignment(cost)])
-    divergence = SlicedWasserstein(n_draws=None, n_projections=3)
+    divergence = SlicedWasserstein(n_samples=None, n_projections=3)
     d2 = squared(divergence, key, Draws(jnp.asarray(samples)[..., None]))
     np.testing.assert_allclose(d2[0, 1], wanted, rtol=1e-10)
 
@@ -360,7 +360,7 @@ def test_unset_ground_bandwidths_use_the_second_order_heuristic(key, monkeypatch
     for opened, values, results in [
         (GaussianKernelFisher(), GaussianKernelFisher(bandwidth=1.5), predictions),
         (MMD(), MMD(Gaussian(1.5)), predictions),
-        (MMD(IMQ(), n_draws=6), MMD(IMQ(2.5), n_draws=6), predictions),
+        (MMD(IMQ(), n_samples=6), MMD(IMQ(2.5), n_samples=6), predictions),
         (KernelFisher(), KernelFisher(Gaussian(chosen)), predictions),
         (gradient(), gradient(chosen), predictions),
         (KernelFisher(IMQ()), KernelFisher(IMQ(of_nodes)), scores),
@@ -407,12 +407,12 @@ def test_wrong_use_is_named(key):
     for divergence in (GaussianFisher(), GaussianKernelFisher(), Wasserstein(), Bures(), MMD()):
         with pytest.raises(ValueError, match="batch shape"):
             divergence.features(key, dist.Normal(0.0, 1.0), None)
-    with pytest.raises(TypeError, match="n_draws"):
+    with pytest.raises(TypeError, match="n_samples"):
         SlicedWasserstein(None).features(key, laplace, None)
     with pytest.raises(ValueError, match="batch shape"):
         SlicedWasserstein().features(key, dist.Normal(0.0, 1.0), None)
-    with pytest.raises(ValueError, match="n_draws"):
-        MMD(n_draws=0)
+    with pytest.raises(ValueError, match="n_samples"):
+        MMD(n_samples=0)
     with pytest.raises(ValueError, match="n_projections"):
         SlicedWasserstein(n_projections=0)
     with pytest.raises(TypeError, match="ground"):

@@ -160,14 +160,14 @@ def test_averages_from_draws_are_unbiased_also_on_the_diagonal(key):
     close(means.own(means.features), values)
 
 
-@pytest.mark.parametrize("n_draws", [None, 4000])
-def test_a_sampler_gives_the_closed_form_within_its_error(key, n_draws):
+@pytest.mark.parametrize("n_samples", [None, 4000])
+def test_a_sampler_gives_the_closed_form_within_its_error(key, n_samples):
     normal = dist.Normal(jnp.array([0.0, 1.0]), jnp.array([1.0, 0.5]))
     exact, ys = kernel_means(Gaussian(0.8), normal), jnp.array([[0.2], [-1.0]])
-    if n_draws is None:  # a law without a closed form: 64 draws
+    if n_samples is None:  # a law without a closed form: 64 draws
         drawn = kernel_means(PowerExponential(2**0.5 * 0.8, power=2.0), normal, key=key)
     else:
-        drawn = kernel_means(Gaussian(0.8), normal, key=key, n_draws=n_draws)
+        drawn = kernel_means(Gaussian(0.8), normal, key=key, n_samples=n_samples)
     m = drawn.features.points.shape[1]
     for value, wanted in [
         (drawn.first(drawn.features, ys), exact.first(exact.features, ys)),
@@ -182,7 +182,7 @@ def test_a_sampler_gives_the_closed_form_within_its_error(key, n_draws):
 
 def test_own_is_unbiased_where_the_plain_diagonal_is_not(key):
     normal = dist.Normal(jnp.zeros(4000), jnp.ones(4000))
-    drawn = kernel_means(Gaussian(0.8), normal, key=key, n_draws=3)
+    drawn = kernel_means(Gaussian(0.8), normal, key=key, n_samples=3)
     result = drawn.own(drawn.features)
     exact = (1 + 2 / 0.8**2) ** -0.5
     assert abs(result.mean() - exact) < 4 * result.std() / 4000**0.5

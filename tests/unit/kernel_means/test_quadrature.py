@@ -183,7 +183,7 @@ def test_the_result_says_which_way_its_averages_were_taken():
     assert result.route == "64 random quantiles of each prediction"
     assert f"averages   {result.route}, standard error" in repr(result)
     assert kernel_means(L1Laplace(1.0), law).route == "closed form"
-    drawn = kernel_means(L1Laplace(1.0), law, key=key, n_draws=4)
+    drawn = kernel_means(L1Laplace(1.0), law, key=key, n_samples=4)
     assert drawn.route == "draws of each prediction"
     means = kernel_means(IMQ(1.0) + Gaussian(1.0), dist.Normal(jnp.zeros(2), 1.0))
     assert means.route == "a mixture of Gaussian kernels, error below 1e-07"

@@ -150,7 +150,7 @@ def test_every_way_states_its_error(key):
     assert kernel_means(IMQ(1.0), dist.Normal(A, B)).error == 1e-7
     assert kernel_means(IMQ(1.0), dist.Poisson(B)).error == 1e-6
     assert 0 < error_of(kernel_means(IMQ(1.0), dist.Gumbel(A, B), key=key)) < 0.01
-    assert kernel_means(IMQ(1.0), dist.Gumbel(A, B), key=key, n_draws=9).error is None
+    assert kernel_means(IMQ(1.0), dist.Gumbel(A, B), key=key, n_samples=9).error is None
 
 
 @pytest.mark.slow

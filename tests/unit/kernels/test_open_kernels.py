@@ -112,7 +112,7 @@ def bell_sum():
 def test_in_mmd_and_at_locations(data, key):
     predictions, ys, _ = data
     ours, wanted = (
-        numbers(kccsd_test(key, predictions, ys, divergence=MMD(kernel, n_draws=8)))
+        numbers(kccsd_test(key, predictions, ys, divergence=MMD(kernel, n_samples=8)))
         + numbers(ucme_test(key, predictions, ys, prediction_kernel=kernel))
         for kernel in (Bell(), Gaussian())
     )

@@ -58,10 +58,10 @@ def test_junk_is_named():
         Spectrum(9)(*jnp.asarray(TOKENS[:2]))
 
 
-def markov(key, x, n_draws):
-    """Sequences of 2 tokens that stay the same with probability x, [n, n_draws, L]."""
+def markov(key, x, n_samples):
+    """Sequences of 2 tokens that stay the same with probability x, [n, n_samples, L]."""
     first_key, stay_key = jax.random.split(key)
-    shape = (len(x), n_draws)
+    shape = (len(x), n_samples)
     first = jax.random.bernoulli(first_key, 0.5, shape)[..., None].astype(float)
     moves = jax.random.bernoulli(stay_key, 1 - x[:, None, None], (*shape, L - 1)).astype(float)
     return jnp.concatenate([first, (first + jnp.cumsum(moves, axis=-1)) % 2], axis=-1)

@@ -52,7 +52,7 @@ SAMPLERS = [mcmc.MALA(), mcmc.HMC(), mcmc.NUTS(depth=4), mcmc.MALA(0.25, adapt=F
 NEAR = dist.Normal(CENTERS, 0.5).to_event(1)
 
 
-LONG = {"n_warmup": 300, "thin": 100, "n_draws": 40, "start": NEAR}
+LONG = {"n_warmup": 300, "thin": 100, "n_samples": 40, "start": NEAR}
 
 
 @functools.cache
@@ -90,7 +90,7 @@ def test_mala_proposes_what_the_paper_writes(key):
         mcmc.mcmc_draws,
         predictions=Unnormalized(normal, params),
         sampler=mcmc.MALA(step, adapt=False),
-        n_draws=1,
+        n_samples=1,
         n_chains=1,
         n_warmup=0,
         thin=1,
@@ -130,7 +130,7 @@ def test_numpyro_distributions_are_sampled_at_every_prediction(key):
         dist.Categorical(jnp.broadcast_to(share, (N, 2))),
         dist.MultivariateNormal(CENTERS[:, None] + parts[None], scale_tril=root),
     )
-    result = mcmc.mcmc_draws(key, mixture, sampler=mcmc.MALA(0.7), n_draws=40, thin=10)
+    result = mcmc.mcmc_draws(key, mixture, sampler=mcmc.MALA(0.7), n_samples=40, thin=10)
     z = np.asarray(result.samples - CENTERS[:, None])
     assert z.shape == (N, 40, 2)
     error = z.mean(1).std(0, ddof=1) / N**0.5
@@ -169,7 +169,7 @@ def test_1000_predictions_compile_once_for_all_keys_and_steps():
             Unnormalized(counted, centers),
             sampler=mcmc.MALA(step),
             event_shape=(),
-            n_draws=2,
+            n_samples=2,
             n_chains=2,
             n_warmup=20,
         )
@@ -183,7 +183,7 @@ def test_1000_predictions_compile_once_for_all_keys_and_steps():
 @pytest.mark.slow
 def test_untuned_chains_are_flagged_and_tuned_ones_are_not(key):
     far = Unnormalized(normal, (CENTERS + 8, jnp.ones((N, 2))))
-    settings = {"n_draws": 2, "n_chains": 2, "n_warmup": 39, "thin": 1, "event_shape": 2}
+    settings = {"n_samples": 2, "n_chains": 2, "n_warmup": 39, "thin": 1, "event_shape": 2}
     slow = mcmc.mcmc_draws(key, far, sampler=mcmc.MALA(0.1, adapt=False), **settings)
     text = " ".join(slow.warnings())
     assert "have not settled" in text
@@ -271,7 +271,7 @@ def test_chains_of_equal_means_but_unequal_spread_are_flagged():
 def test_skce_takes_mcmc_draws_and_names_unconverged_chains(key, n):
     """Numbers as targets too; R-hat stays with the draws."""
     centers = jnp.linspace(-1, 1, n)
-    settings = {"n_draws": 4, "n_chains": 2, "n_warmup": 20, "thin": 1, "event_shape": ()}
+    settings = {"n_samples": 4, "n_chains": 2, "n_warmup": 20, "thin": 1, "event_shape": ()}
     far = dist.Normal(centers, 0.1)
     stuck = mcmc.mcmc_draws(key, far, sampler=mcmc.MALA(1e-3, adapt=False), **settings)
     assert stuck.draws.samples.shape == (n, 4)
@@ -300,7 +300,7 @@ def test_results_print_batched_traced_and_as_a_dictionary(key):
     @jax.jit
     def inside(key):
         traced = mcmc.mcmc_draws(
-            key, QUARTIC, sampler=mcmc.MALA(), event_shape=2, n_warmup=4, n_draws=4
+            key, QUARTIC, sampler=mcmc.MALA(), event_shape=2, n_warmup=4, n_samples=4
         )
         assert "traced" in repr(traced)
         assert traced.warnings() == []
@@ -313,7 +313,7 @@ def test_results_print_batched_traced_and_as_a_dictionary(key):
 @pytest.mark.slow
 def test_draws_come_in_the_type_of_the_predictions(key, free_promotion):
     single = Unnormalized(quartic, (CENTERS.astype(jnp.float32), WIDTHS.astype(jnp.float32)))
-    options = {"sampler": mcmc.MALA(), "event_shape": 2, "n_draws": 4, "n_warmup": 4}
+    options = {"sampler": mcmc.MALA(), "event_shape": 2, "n_samples": 4, "n_warmup": 4}
     result = mcmc.mcmc_draws(key, single, **options)
     assert result.samples.dtype == jnp.float32
 
@@ -325,8 +325,8 @@ def energy(net, x, y):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"n_draws": 3}, "as many from each of n_chains=4"),
-        ({"n_draws": 0}, "n_draws: wanted a whole number of at least 1, got 0"),
+        ({"n_samples": 3}, "as many from each of n_chains=4"),
+        ({"n_samples": 0}, "n_samples: wanted a whole number of at least 1, got 0"),
         ({"thin": 1.5}, "thin: wanted a whole number"),
         ({"event_shape": None}, "event_shape: an unnormalized density does not say"),
         ({"start": jnp.zeros((4, N, 3))}, r"start: .* shape \(4, 64, 2\)"),
@@ -370,7 +370,7 @@ def test_a_step_is_positive(step):
 def test_a_density_without_numbers_is_flagged(key):
     broken = Unnormalized(quartic, (CENTERS, WIDTHS.at[0].set(jnp.nan)))
     result = mcmc.mcmc_draws(
-        key, broken, sampler=mcmc.MALA(0.5, adapt=False), event_shape=2, n_draws=4, n_warmup=20
+        key, broken, sampler=mcmc.MALA(0.5, adapt=False), event_shape=2, n_samples=4, n_warmup=20
     )
     assert not np.any(result.rhat[0] < 1.1)
     assert np.all(np.isfinite(result.samples[1:]))
@@ -385,7 +385,7 @@ def test_shared_weights_serve_all_predictions(key):
         return energy(params[0], params[1], y)
 
     shared = Unnormalized(log_density, (net, xs), in_axes=(None, 0))
-    result = mcmc.mcmc_draws(key, shared, sampler=mcmc.MALA(), event_shape=2, n_draws=20, thin=10)
+    result = mcmc.mcmc_draws(key, shared, sampler=mcmc.MALA(), event_shape=2, n_samples=20, thin=10)
     means = np.asarray(result.samples.mean(1) - xs @ net[1].T)
     assert np.all(np.abs(means.mean(0)) < 4.5 * means.std(0, ddof=1) / N**0.5)
 
@@ -409,7 +409,7 @@ def test_skce_is_exact_from_tuned_draws_and_wrong_from_untuned(key):
             key,
             Unnormalized(normal, (tiled, jnp.ones_like(tiled))),
             sampler=sampler,
-            n_draws=4,
+            n_samples=4,
             n_chains=4,
             n_warmup=warmup,
             thin=1,

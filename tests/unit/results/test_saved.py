@@ -80,7 +80,7 @@ MAKE = {
     "TemperatureFit": lambda: measures.fit_temperature(NORMALS, YS[:, 1]),
     "Reliability": lambda: measures.reliability(BINARY, HAPPENED, bins=4),
     "QuantileCalibration": lambda: measures.quantile_calibration(NORMALS, YS[:, 1]),
-    "McmcDraws": lambda: jaxcal.mcmc_draws(0, NORMALS, n_draws=8, n_warmup=10, thin=10),
+    "McmcDraws": lambda: jaxcal.mcmc_draws(0, NORMALS, n_samples=8, n_warmup=10, thin=10),
     "ExchangeabilityResult": lambda: exchangeability_test(0, NORMALS, YS[:, 1]),
     "CKCE": lambda: jaxcal.ckce.ckce(P, LABELS),
     "Comparison": lambda: jaxcal.compare(0, {"a/1": P, "b": P[:, ::-1]}, LABELS),
@@ -332,6 +332,27 @@ def test_a_class_is_found_where_it_was_when_saved(name, new, old, tmp_path):
     with zipfile.ZipFile(file) as archive:
         assert old in archive.read("header.json").decode()
     same(Result.load(file), result(name))
+
+
+def test_a_field_is_found_under_its_old_name(monkeypatch, tmp_path):
+    file = tmp_path / "result.npz"
+    result("SmoothCE").save(file)
+    rewritten(file, lambda text: text.replace('"flow": {', '"stream": {'))
+    monkeypatch.setitem(saved.RENAMED, ("Other", "stream"), "upper")
+    with pytest.raises(ValueError, match="differs in flow, stream"):
+        Result.load(file)
+    monkeypatch.setitem(saved.RENAMED, ("SmoothCE", "stream"), "flow")
+    same(Result.load(file), result("SmoothCE"))
+
+
+@pytest.mark.slow
+def test_a_repair_saved_before_its_field_was_renamed(tmp_path):
+    file = tmp_path / "result.npz"
+    result("Repair").save(file)
+    rewritten(file, lambda text: text.replace('"n_samples": ', '"n_draws": '))
+    with zipfile.ZipFile(file) as archive:
+        assert '"n_draws": ' in archive.read("header.json").decode()
+    same(Result.load(file), result("Repair"))
 
 
 def test_a_damaged_file_is_named(tmp_path):

@@ -378,7 +378,7 @@ def test_a_second_network_of_known_shape_compiles_nothing(compilations):
     counts = []
     for posterior in networks:
         before = len(compilations)
-        sbi.check_posterior(KEY, posterior, theta[:60], x[:60], n_draws=9)
+        sbi.check_posterior(KEY, posterior, theta[:60], x[:60], n_samples=9)
         counts.append(len(compilations) - before)
     assert counts[0] > 0
     assert counts[1] == 0
@@ -581,7 +581,9 @@ def test_one_call_checks_an_sbi_posterior_without_failed_pairs():
     _, posterior = trained("NPE", prior, theta, x)
     x = x[:60].clone()
     x[5] = torch.nan
-    report = sbi.check_posterior(KEY, posterior, theta[:60], x, exclude_invalid_x=True, n_draws=19)
+    report = sbi.check_posterior(
+        KEY, posterior, theta[:60], x, exclude_invalid_x=True, n_samples=19
+    )
     assert report.ranks.source == "draws"
     assert report.ranks.ranks.shape == (59, 1 + D)
     assert np.isfinite(np.asarray(report.ranks.ranks)).all()

@@ -441,7 +441,7 @@ def test_draws_keep_the_level_by_separating_distance_and_means():
             return jnp.stack(
                 [
                     skce(key, draws, ys).unbiased,
-                    skce(key, sampled, ys, n_draws=4).unbiased,
+                    skce(key, sampled, ys, n_samples=4).unbiased,
                 ]
             )
 
@@ -622,7 +622,7 @@ def test_bad_choices_are_named():
             "predictions: .*mcmc_draws",
             lambda: skce_test(KEY, jaxcal.Scores(TARGETS), TARGETS),
         ),
-        (ValueError, "n_draws", lambda: skce_test(KEY, *SIX, n_draws=1)),
+        (ValueError, "n_samples", lambda: skce_test(KEY, *SIX, n_samples=1)),
         (ValueError, "size: wanted", lambda: block_estimates(KEY, *SIX, size=7)),
         (ValueError, "size: wanted", lambda: block_estimates(KEY, *SIX, size=1)),
         (ValueError, "two blocks", lambda: skce_test(KEY, *SIX, null=BlockNormal(4))),
