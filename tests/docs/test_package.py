@@ -75,7 +75,7 @@ def test_files_of_data_from_elsewhere_have_a_named_licence(wheel):
         assert f"`{path.relative_to(ROOT)}`" in text
 
 
-def test_names_of_version_0_1_are_public_or_in_the_table_of_the_changelog():
+def test_names_of_0_1_are_public_or_in_the_table_of_moves():
     rows = re.findall(r"^\| (.+?) \| ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     old = [set(re.findall(r"\w+", row)) for row in rows]  # words of each cell of the column "old"
     public = {place: importlib.import_module(place).__all__ for place in PLACES}
