@@ -282,7 +282,7 @@ def with_bandwidth(kernel: KernelLike, bandwidth: Array) -> Any:
     if not unset:
         return kernel
 
-    def bandwidths(kernel: KernelLike) -> list[Array]:
+    def bandwidths(kernel: KernelLike) -> list[Any]:
         parts = _elements(kernel)
         return [parts[place].bandwidth for place in unset]
 
