@@ -43,8 +43,8 @@ MUTANTS = [
     Mutant(
         "tiles above the diagonal count once",
         "engine/quadratic.py",
-        "factor = np.where(i == j, 1, 2)",
-        "factor = np.where(i == j, 1, 1)",
+        "np.where(i == j, 1, 2)",
+        "np.where(i == j, 1, 1)",
         "unit/engine/test_quadratic.py",
     ),
     Mutant(
