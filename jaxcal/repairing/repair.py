@@ -180,7 +180,10 @@ def _of_probabilities(
         )
     p = checks.floats(predictions, "predictions")
     _enough(len(p), options[0])
-    return (of_labels if p.ndim == 1 else of_classes)(key, p, targets, *options)
+    if p.ndim == 1:
+        return of_labels(key, p, targets, *options)
+    # columns of a data frame are classes by their names
+    return of_classes(key, checks.probabilities(predictions), targets, *options)
 
 
 def _enough(n: int, folds: int) -> None:
