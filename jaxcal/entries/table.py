@@ -127,9 +127,12 @@ def _of_rows(
     explained, _ = jax.lax.scan(without, errors, features)
     square = jnp.sum(explained**2, axis=0) / (count - 1)
     relative = weight * (explained**2 / square[None] - 1) / 2
+    of_each = jnp.moveaxis(features, 2, 0)
+    products, sums = of_each @ jnp.swapaxes(of_each, 1, 2), jnp.sum(of_each, axis=2)
+    degrees = jax.vmap(_degrees, in_axes=(None, 0, 0))(count, products, sums)
     # half the square of a normal score has variance 1/2, which small samples underestimate
-    about = at_least(jnp.sqrt(jnp.sum(relative**2, axis=0) / (count - 1)), 0.5**0.5) / count**0.5
-    everywhere = jnp.stack([-mean, -jnp.log(square) / 2])
+    about = at_least(jnp.sqrt(jnp.sum(relative**2, axis=0) / (count - 1)), 0.5**0.5) / degrees**0.5
+    everywhere = jnp.stack([-mean, -jnp.log(square * (count - 1) / degrees) / 2])
     its_error = jnp.stack([jnp.sqrt(jnp.sum(errors**2, axis=0) / (count - 1) / count), about])
     moments = jnp.stack([errors, relative])
 
@@ -152,6 +155,29 @@ def _of_rows(
         jax.lax.map(trends, features),
     )
     return *cells, explained / jnp.sqrt(square)[None]
+
+
+@jax.jit
+def _degrees(count: Scalar, products: Float[Array, "f f"], sums: Float[Array, " f"]) -> Scalar:
+    r"""Return the degrees of freedom [] of scores without their trends, at least 1: the expected
+    sum of squared residuals of ``count`` independent scores of variance 1.
+
+    Scores v are centred by H and regressed on one of f features, columns of F, after the other:
+    :math:`(I - F L^{-1} F^\top) H v` remain, with L the lower triangle of :math:`F^\top F`, the
+    ``products``. ``sums``: sums of features. Uncorrelated features give count - 1 - f.
+    """
+    if not (f := len(sums)):
+        return count - 1
+    eye = jnp.eye(f, dtype=sums.dtype)
+    safe = jnp.where(jnp.diagonal(products) > 0, jnp.diagonal(products), 1)
+
+    def substituted(k: Array, inverse: Array) -> Array:
+        return inverse.at[k].set((eye[k] - products[k] @ inverse) / safe[k])
+
+    inverse = jax.lax.fori_loop(0, f, substituted, jnp.zeros_like(products))  # of L
+    explained = inverse @ (products - sums[:, None] * sums[None] / count)
+    lost = 2 * jnp.trace(explained) - jnp.sum((explained @ inverse.T) * products)
+    return at_least(count - 1 - lost, 1)
 
 
 def with_limits(
@@ -330,8 +356,10 @@ def _of_sums(
         square = axis @ products @ axis
         residual = residual - axis * (axis @ products @ residual) / (square if square > 0 else 1)
     spread, variance = (axis @ products @ axis / (n - 1) for axis in (residual, centred[1]))
+    of_trends = centred[2:] @ products @ centred[2:].T, np.zeros(f)
+    degrees = float(_degrees(*map(jnp.asarray, (n, *of_trends))))
     effect, error = np.full((2, 2, 1 + f), np.nan)
-    effect[:, 0] = -mean[1], -np.log(spread) / 2
+    effect[:, 0] = -mean[1], -np.log(spread * (n - 1) / degrees) / 2
     error[0, 0] = np.sqrt(variance / n)
     about = [_about(of) for of in mean[1:]]
     for k, axis in enumerate(centred[2:]):
@@ -343,7 +371,7 @@ def _of_sums(
             (third - c[3, 0]) / 2,
             (fourth / variance - 2 * c[2, 2] / variance + c[2, 0]) / 4,
         )
-        error[1, 0] = np.sqrt(max(of_spread[0] / (n - 1), 0.5) / n)
+        error[1, 0] = np.sqrt(max(of_spread[0] / (n - 1), 0.5) / degrees)
         if (size := c[2, 0]) > 0:
             along = np.einsum("a,b,c,abc->", axis, residual, residual, cubes)
             effect[:, 1 + k] = (

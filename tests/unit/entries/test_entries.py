@@ -364,7 +364,33 @@ def test_the_table_is_that_of_least_squares(key):
     plain = np.std(left) / np.std(f) / np.sqrt(300)
     reach = reach * max(1, plain / error) * np.sqrt(300 / 298)
     assert float(got.high[0, 1] - got.low[0, 1]) == pytest.approx(2 * reach, rel=1e-2)
-    assert float(got.effect[1, 0]) == pytest.approx(-np.log(np.std(left, ddof=1)), abs=1e-3)
+    assert float(got.effect[1, 0]) == pytest.approx(-np.log(np.std(left, ddof=2)), abs=1e-3)
+
+
+@pytest.mark.parametrize("alike", [0.0, 3.0], ids=["uncorrelated", "correlated"])
+def test_average_spreads_allow_for_regressed_trends(alike, key):
+    """12 trends of 40 observations. Divided by n - 1, mean effects were .17 and .05."""
+
+    def of_set(key):
+        keys = jax.random.split(key, 3)
+        scores = jax.random.normal(keys[0], (40, 1))
+        along = jax.random.normal(keys[1], (12, 40, 1))
+        along += alike * jax.random.normal(keys[2], (1, 40, 1))
+        along = (along - along.mean(1, keepdims=True)) / along.std(1, keepdims=True)
+        rest = jnp.ones(40, bool), 0.05, ("y",), ("",) * 13, jnp.zeros((40, 2, 0))
+        of = tables.table(scores, scores, along, *rest)
+        cells = jnp.stack([of.effect, of.low, of.high])[:, 1, 0]
+        return cells, tables.table_sums(scores, along, rest[0])
+
+    of_sets = jax.jit(lambda keys: jax.lax.map(of_set, keys, batch_size=100))
+    cells, sums = of_sets(jax.random.split(key, 600))
+    effect, low, high = np.asarray(cells).T
+    error = np.std(effect) / 600**0.5
+    assert abs(np.mean(effect) - 0.015) < 4 * error  # half the bias of a log variance
+    assert np.mean((low > 0) | (high < 0)) <= scipy.stats.binom.ppf(0.9999, 600, 0.05) / 600
+    two = [np.stack([part[0], part[0]]) for part in map(np.asarray, sums)]
+    streamed = tables.summed_table(*two, 0.05, ("y",), ("",) * 13)
+    np.testing.assert_allclose(streamed.effect[1, 0], effect[0], rtol=1e-4)
 
 
 def test_p_values_of_the_table_need_resolved_scores_to_agree(key):

@@ -409,16 +409,6 @@ def test_class_probabilities_are_tempered_and_can_be_compared(key):
     assert "200, 5 folds" in repr(repaired)
 
 
-def test_columns_of_classes_are_taken_by_their_names(key):
-    pandas = pytest.importorskip("pandas")
-    p = np.asarray(jax.random.dirichlet(key, jnp.ones(3), (60,)))
-    labels = np.asarray(jax.random.categorical(key, jnp.log(p)))
-    table = pandas.DataFrame(p, columns=["p0", "p1", "p2"])[["p2", "p0", "p1"]]
-    of_array, of_table = (jaxcal.repair(0, part, labels) for part in (p, table))
-    np.testing.assert_array_equal(of_table.gains, of_array.gains)
-    np.testing.assert_array_equal(of_table.predictions(table), of_array.predictions(p))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["densities", "distributions", "draws", "labels"])
 def test_a_model_and_its_repaired_self_are_compared(kind, key):
