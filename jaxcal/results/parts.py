@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.typing import Scalar
 
+CLAIMS = {1: "its claimed centre", 2: "its claimed log scale"}  # columns of a `Table`
 FEW = 0.05  # share of predictions whose chains may appear not converged by chance
 
 
@@ -187,7 +188,7 @@ class Table(eqx.Module):
             for part in (self.effect, self.low, self.high, self.p_adjusted)
         )
         what, where = self.rows[r], self.columns[c]
-        more = "" if c == 0 else f" for each deviation of {_places(where)}"
+        more = "" if c == 0 else f" for each deviation of {CLAIMS.get(c, where)}"
         if what.startswith("tails"):
             sizes = tuple(np.exp([effect, low, high]))
             said = f"claimed too {'heavy' if effect > 0 else 'light'}: mean |error| / deviation is "
@@ -213,10 +214,6 @@ def changes_correlations(effects: np.ndarray) -> np.ndarray:
     d = len(effects) // 2
     limits[:d, 0], limits[d:, 0] = 0.5, 0.3
     return np.abs(effects) > limits
-
-
-def _places(column: str) -> str:
-    return {"centre": "its claimed centre", "scale": "its claimed log scale"}.get(column, column)
 
 
 class Interval(NamedTuple):

@@ -285,3 +285,13 @@ def test_other_results_say_where_rows_are_dependent(key, memory):
         assert "dependent-rows" not in str(result.warnings()), result
     in_order = jaxcal.compare(key, {"one": narrow, "other": narrow}, jnp.sort(errors))
     assert "dependent-rows" not in str(in_order.warnings())
+
+
+def test_columns_of_claims_are_told_by_place_not_by_name():
+    """Inputs may be called as claims are."""
+    cells = np.full((1, 5), 0.5)
+    columns = "everywhere", "centre", "scale", "centre", "scale"
+    table = jaxcal.results.Table(("shift of a",), columns, cells, cells, cells, cells, cells / 100)
+    places = [text.split(" for each deviation of ")[1:] for text in table.sentences()]
+    claims = [["its claimed centre, p = 0.005"], ["its claimed log scale, p = 0.005"]]
+    assert places == [[], *claims, ["centre, p = 0.005"], ["scale, p = 0.005"]]
