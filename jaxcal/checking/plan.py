@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jaxtyping import Array
 
 from jaxcal.coverage import coverage
 from jaxcal.dce import distance_from_calibration
@@ -205,7 +206,7 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
     if is_distribution(predictions):
         closed = distribution_of(predictions)
         if isinstance(closed, Classes):
-            return _classes(closed.probabilities)
+            return _of_classes(predictions, closed.probabilities)
         return Plan(
             "distributions",
             "skce_test compares targets with the distributions' own averages; calibration_test "
@@ -249,6 +250,17 @@ def _draws(predictions: Draws) -> Plan:
     )
 
 
+def _of_classes(predictions: Any, probabilities: Array) -> Plan:
+    """Return the plan for a distribution of classes. Its repair takes its ``probs``, if they have
+    one row per observation, and else is left out."""
+    shape = np.shape(getattr(predictions, "probs", ()))
+    repair = REPAIR.replace("predictions", "predictions.probs")
+    return _classes(probabilities)._replace(
+        repair=repair if shape[:1] == probabilities.shape[:1] else "",
+        unit=ENERGY if len(shape) == 1 else NATS,
+    )
+
+
 def _classes(probabilities: Any) -> Plan:
     rows = checks.probabilities(probabilities, binary=True)
     if rows.shape[1] == 2:
@@ -262,7 +274,7 @@ def _classes(probabilities: Any) -> Plan:
             (),
             jnp.where(is_sum_one, rows[:, 1], jnp.nan),
             REPAIR,
-            ENERGY,
+            ENERGY if checks.floats(probabilities, "predictions").ndim == 1 else NATS,
         )
     return Plan(
         CLASS_PROBABILITIES,

@@ -138,6 +138,14 @@ def test_series_keep_the_tests_that_allow_for_dependence():
         plan(LOGS, YS, dependent=False)
 
 
+@pytest.mark.parametrize("name", ["binary", "two columns", "bernoulli", "categorical"])
+def test_the_repair_of_classes_is_a_call_with_the_unit_it_names(name):
+    predictions, targets, _ = CASES[name]
+    chosen = plan(predictions, targets, dependent=False)
+    names = {"jaxcal": jaxcal, "key": 0, "predictions": predictions, "targets": targets}
+    assert eval(chosen.repair, names).unit == chosen.unit
+
+
 def test_what_no_test_takes_is_named():
     with pytest.raises(TypeError, match="predictions: wanted log densities"):
         jaxcal.check(0, CENTERS[:, 0], YS[:, 0])
