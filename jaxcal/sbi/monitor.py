@@ -152,7 +152,8 @@ def monitor(
         key: Random key, a new one for each call: typed, legacy or an integer.
         posterior: What `score_pairs` takes, the same in each call.
         thetas: [k, d] parameters from the prior, k >= 2 new ones in each call.
-        xs: [k, ...] observations simulated from them.
+        xs: [k, ...] observations simulated from them, or a dict of such arrays, in any order of
+            its names: its numbers are the inputs in the order of the sorted names.
         so_far: Result of the previous call; None in the first call, which needs at least 20 pairs.
         n_samples: Number of draws of each posterior, if it is sampled without MCMC. Otherwise ranks
             are among points weighted by the log density, as in `jaxcal.calibration_test`.

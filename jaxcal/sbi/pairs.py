@@ -114,7 +114,8 @@ def score_pairs(
               ``guide.get_posterior(params)`` of numpyro's autoguides fitted to each observation.
             - `jaxcal.Scores`, precomputed in units of 1 / theta.
         thetas: [n, d] parameters from the prior.
-        xs: [n, ..] observations simulated from thetas, or a dict of such arrays.
+        xs: [n, ..] observations simulated from thetas, or a dict of such arrays, whose numbers are
+            the features x[j] in the order of the sorted names.
         prior: Source of nodes, and of bounds: a numpyro or torch distribution, draws [m, d], or a
             function ``prior(key, m)``. By default the posterior's prior; if it has none,
             ``n_nodes`` random pairs are removed and their parameters become the nodes.
@@ -332,7 +333,8 @@ def _paired(thetas: ArrayLike, xs: Observations) -> tuple[Array, Any]:
 
 
 def _features(xs: Observations, n: int, name: str = "summaries") -> Array:
-    flat = [checks.features(x, name) for x in (xs.values() if isinstance(xs, dict) else [xs])]
+    parts = [xs[key] for key in sorted(xs)] if isinstance(xs, dict) else [xs]  # as jax.tree does
+    flat = [checks.features(x, name) for x in parts]
     if any(x.shape[:1] != (n,) for x in flat):
         raise ValueError(f"{name}: wanted n={n} rows, one per pair, got {flat[0].shape}")
     if not sum(x.size for x in flat):

@@ -44,8 +44,9 @@ def repair_posterior(
             and NRE of sbi, functions, networks and flows of JAX and torch. TypeError if it has no
             log densities, solves an ODE for each one, or has log densities for one x only.
         thetas: [n, d] parameters from the prior.
-        xs: [n, ..] observations simulated from them, or a dict of such arrays. The certificate is
-            valid only if the posterior was not trained on these pairs.
+        xs: [n, ..] observations simulated from them, or a dict of such arrays, whose numbers are
+            inputs of the map in the order of the sorted names. The certificate is valid only if the
+            posterior was not trained on these pairs.
         summarize: Function of observations [n, ..] that returns the inputs of the map, [n, q]. By
             default it returns xs, or the network's embedding (if any) for over 100 numbers per x.
         folds: As in `jaxcal.repair`.

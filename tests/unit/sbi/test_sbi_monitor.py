@@ -237,3 +237,33 @@ def test_notes_on_the_pairs_of_all_calls_are_warnings():
     codes = [note.split("[")[-1] for note in evidence.warnings()]
     assert codes.count("unlike-prior]") == 2
     assert "few-observations]" not in codes
+
+
+def of_named(theta, x):
+    return -((theta - x["z"] / 2) ** 2).sum()
+
+
+@pytest.mark.slow
+def test_names_of_observations_may_change_their_order():
+    """By the order of insertion, two calls exchanged the columns of their inputs."""
+    results = []
+    for reverse in (False, True):
+        so_far = None
+        for call in range(2):
+            thetas, z = pairs(call, 40)
+            named = {"z": z, "a": jax.random.normal(jax.random.key(call), (40, 2))}
+            xs = dict(reversed(named.items())) if reverse and call else named
+            so_far = sbi.monitor(call, of_named, thetas, xs, so_far=so_far, prior=PRIOR)
+        results.append(so_far)
+    np.testing.assert_array_equal(results[1].inputs, results[0].inputs)
+    np.testing.assert_array_equal(results[1].log_evidence, results[0].log_evidence)
+
+
+def test_a_lost_row_leaves_the_inputs_of_others():
+    thetas, z = pairs(0, 30)
+    xs = {"z": z, "a": 10 + jax.random.normal(jax.random.key(1), (30, 1))}
+    lost = xs | {"a": xs["a"].at[4].set(jnp.nan)}
+    of_all = sbi.score_pairs(0, of_named, thetas, xs, prior=PRIOR).features
+    rest = sbi.score_pairs(0, of_named, thetas, lost, prior=PRIOR, exclude_invalid_x=True).features
+    np.testing.assert_array_equal(rest, jnp.delete(of_all, 4, axis=0))
+    np.testing.assert_array_equal(of_all, jnp.concatenate([xs["a"], xs["z"]], axis=1))

@@ -7,11 +7,14 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
 
 from jaxcal import sbi
+from jaxcal.sbi.pairs import summarized
+from jaxcal.sbi.repaired import RepairedPosterior
 
 with contextlib.suppress(ModuleNotFoundError), warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -131,6 +134,45 @@ def test_a_posterior_that_draws_by_jax_is_mapped_by_a_key():
     np.testing.assert_allclose(jnp.mean(drawn, axis=0), at + 0.5, atol=0.5)
     with pytest.raises(TypeError, match="key: wanted a random key"):
         repaired.sample((5,), at)
+
+
+def of_named(theta, x):
+    """N(x["z"], 1), x["a"] is noise: the mean of the posterior differs by x["z"] / 2 from it."""
+    return -jnp.sum((theta - x["z"]) ** 2) / 2
+
+
+@pytest.mark.slow
+def test_names_of_observations_may_come_in_any_order():
+    """By the order of insertion the map was fitted to x["z"], and given x["a"] in its place."""
+    z, noise, a = jax.random.normal(jax.random.key(4), (3, 200, 1))
+    thetas, at = z / 2 + noise, jnp.linspace(-2, 2, 9)[:, None]
+    orders, logs = ({"z": z, "a": a}, {"a": a, "z": z}), []
+    for xs in orders:
+        repaired = sbi.repair_posterior(0, of_named, thetas, xs, bounds=(-jnp.inf, jnp.inf))
+        one = {name: values[:1] for name, values in xs.items()}
+        logs += [repaired.log_prob(at, one), repaired.log_prob(at, dict(reversed(one.items())))]
+    for other in logs[1:]:
+        np.testing.assert_allclose(other, logs[0], rtol=1e-6, atol=1e-6)
+    density = np.exp(logs[0] - logs[0].max())
+    mean = np.sum(np.asarray(at)[:, 0] * density) / density.sum()
+    assert mean == pytest.approx(float(z[0, 0]) / 2, abs=0.3)
+
+
+def test_simulated_inputs_are_those_of_new_observations():
+    """`NumpyroPosterior.pairs` puts the observed site first; x_shapes is sorted by name."""
+
+    def model(design, y=None):
+        slope = numpyro.sample("slope", dist.Normal())
+        numpyro.sample("y", dist.Normal(slope * design, 0.5), obs=y)
+
+    posterior = sbi.NumpyroPosterior(model, "y", inputs=["design"])
+    design = jax.random.normal(jax.random.key(7), (60,))
+    _, xs = posterior.pairs(0, 60, {"design": design})
+    assert list(xs) == ["y", "design"]
+    shapes = jax.tree.map(lambda leaf: leaf.shape[1:], xs)
+    rows = RepairedPosterior(posterior, None, shapes, ())._rows(xs)
+    fitted, new = (summarized(posterior, of, None, 60)[0] for of in (xs, rows))
+    np.testing.assert_array_equal(new, fitted)
 
 
 @pytest.mark.optional("torch", "sbi")
