@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.ckce import any_predictions, kernels, solvers
 from jaxcal.ckce.any_predictions import are_classes
-from jaxcal.ckce.inputs import Ridge, checked, class_root, residuals, ridge_at
+from jaxcal.ckce.inputs import Ridge, checked, class_root, residuals, ridge_at, unmerged
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.results import CKCE
 from jaxcal.ckce.solvers import Exact, Solution, Solver, check_solver
@@ -25,7 +25,7 @@ from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls.contract import p_value
 from jaxcal.read import checks
 from jaxcal.read.families import Classes
-from jaxcal.read.observations import finite_rows, n_repeated
+from jaxcal.read.observations import n_repeated
 from jaxcal.results import TestResult, recorded
 from jaxcal.typing import (
     ArrayLike,
@@ -107,10 +107,11 @@ def ckce(
         targets: Classes 0, .., m - 1, [n]; or values, [n] or [n, d].
         key: Random key, required for predictions other than class probabilities.
         given: Further variables to condition on, [n] or [n, a]: the kernel on predictions is
-            multiplied by ``given_kernel``. For group numbers and the kernel `Equal`, the sum of the
-            ``contributions`` of the n_g members of a group is the CKCE of this group with ridge
-            ``ridge`` n / n_g. (`LowRank`, ``given``, ``target_kernel``: for class probabilities
-            only.)
+            multiplied by ``given_kernel``. ValueError, outside of jit, if whole numbers that differ
+            become equal in the float type of the predictions. For group numbers and the kernel
+            `Equal`, the sum of the ``contributions`` of the n_g members of a group is the CKCE of
+            this group with ridge ``ridge`` n / n_g. (`LowRank`, ``given``, ``target_kernel``: for
+            class probabilities only.)
         given_kernel: Kernel on ``given``; an unset bandwidth is set to the median distance.
         solver: `Exact`, or `LowRank` for more than about 10,000 observations.
         prediction_kernel: As in `jaxcal.compare`.
@@ -156,7 +157,7 @@ def ckce(
     strength = ridge_at(ridge, n, dtype, several=True)
     condition = None
     if given is not None:
-        variables = finite_rows(given, n, "given").astype(dtype)
+        variables = unmerged(given, n, dtype)
         condition = variables, points.as_kernel(given_kernel, "given_kernel")
     return _ckce(problem._replace(ridge=strength), solver, condition)
 

@@ -39,6 +39,23 @@ def standardized(given: ArrayLike | None, n: int, dtype: DTypeLike) -> Float[Arr
     return z / jnp.where(deviation > 0, deviation, 1)
 
 
+def unmerged(given: ArrayLike, n: int, dtype: DTypeLike) -> Float[Array, "n a"]:
+    """Return ``given`` as rows of a float type; ValueError, outside of jit, if whole numbers that
+    differ, such as group numbers above 2^24 in float32, would become equal."""
+    rows = finite_rows(given, n, "given").astype(dtype)
+    if isinstance(rows, Tracer):
+        return rows
+    exact = np.asarray(checks.array(given, "given")).reshape(n, -1)
+    for j, (before, after) in enumerate(zip(exact.T, np.asarray(rows).T, strict=True)):
+        counts = len(np.unique(before)), len(np.unique(after))
+        if counts[1] < counts[0] and np.all(before == np.round(before)):
+            raise ValueError(
+                f"given: column {j} has {counts[0]} different whole numbers, of which {rows.dtype} "
+                f"keeps {counts[1]} apart: number groups 0, 1, .., or subtract the smallest number"
+            )
+    return rows
+
+
 def named(models: Any) -> tuple[tuple[str, ...], list[PredictionsLike]]:
     """Return the names and the unchecked predictions of two models or more."""
     if isinstance(models, Mapping):

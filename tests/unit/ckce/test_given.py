@@ -11,7 +11,7 @@ import pytest
 import scipy.stats
 from test_probability import off_diagonal
 
-from jaxcal.ckce import ckce, compare
+from jaxcal.ckce import Equal, ckce, compare
 
 N = 150
 
@@ -97,6 +97,17 @@ def test_bad_variables_are_named():
         compare(0, MODELS, Y, given=X.at[3].set(jnp.nan))
     with pytest.raises(TypeError, match="given: wanted an array of numbers"):
         compare(0, MODELS, Y, given=["a"] * N)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.float64])
+def test_group_numbers_that_float32_merges_are_refused(kind):
+    groups = (2**24 + np.arange(N) % 3).astype(kind)
+    q, options = MODELS[0].astype(jnp.float32), {"given_kernel": Equal(), "bandwidth": 0.3}
+    with pytest.raises(ValueError, match=r"column 0 has 3 different .* float32 keeps 2 apart"):
+        ckce(q, Y, given=groups, **options)
+    small = ckce(q, Y, given=groups - 2**24, **options)
+    exact = ckce(MODELS[0], Y, given=groups, **options)
+    np.testing.assert_allclose(small.estimate, exact.estimate, rtol=1e-3)
 
 
 def test_a_constant_variable_and_groups():
