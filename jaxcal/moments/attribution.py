@@ -23,10 +23,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import betainc, ndtri
+from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.nulls.contract import holm
+from jaxcal.nulls.limits import student_tail
 from jaxcal.nulls.resampling import dependence
 from jaxcal.numerics import at_least, at_most
 from jaxcal.read.families import Normals, distribution_of, mean_and_covariance, offered_moments
@@ -115,10 +116,9 @@ def limited(means: Means, exact: Bool[Array, ""] | bool) -> Means:
 
 def student_p_value(estimate: Array, error: Array, degrees: Any) -> Array:
     """Return the two-sided p-value of mean 0 by Student's t; 1 for an error of 0, NaN for NaN."""
-    degrees = jnp.asarray(degrees, estimate.dtype)
-    t2 = (estimate / jnp.where(error > 0, error, 1)) ** 2
-    p = betainc(degrees / 2, jnp.asarray(0.5, estimate.dtype), degrees / (degrees + t2))
-    return jnp.where(error > 0, p, jnp.where(jnp.isnan(t2 + error), jnp.nan, 1.0))
+    t = jnp.abs(estimate) / jnp.where(error > 0, error, 1)
+    p = 2 * student_tail(t, degrees)
+    return jnp.where(error > 0, p, jnp.where(jnp.isnan(t + error), jnp.nan, 1.0))
 
 
 def student_quantile(probability: Scalar | float, degrees: Array) -> Array:

@@ -27,7 +27,7 @@ from jaxcal.nulls.contract import Needs, Outcome, Sums
 from jaxcal.nulls.resampling import float_type
 from jaxcal.numerics import at_least, at_most
 from jaxcal.read import convert
-from jaxcal.typing import Features, Key, Scalar
+from jaxcal.typing import ArrayLike, Features, Key, Scalar
 
 STEP, NODES = 1 / 8, 96  # trapezoidal rule in u, v = sinh(u), up to u = 12
 BENDS = tuple(0.25 * 2.0**-k for k in range(9))  # bends of the parabola, in widths of the peak
@@ -174,23 +174,33 @@ class BlockNormal(eqx.Module):
 
     def outcome(self, sums: Sums) -> Outcome:
         statistic = sums.unbiased / sums.standard_error
-        return sums.outcome(statistic, _student_tail(statistic, sums.blocks - 1))
+        return sums.outcome(statistic, student_tail(statistic, sums.blocks - 1))
 
     def least_p_value(self, n: int) -> float:
         """Return 0: the statistic is unbounded, as blocks may have arbitrarily small spread."""
         return 0.0
 
 
-def _student_tail(t: Float[Array, " r"], degrees: int) -> Float[Array, " r"]:
-    """Return P(T > t) of Student's t, [r]; from 30 degrees on by Hill's normal approximation, whose
-    relative error is below 1e-3 up to t = 8: `betainc` loses digits there in float32."""
-    if degrees < 30:
-        a, b = jnp.asarray([degrees / 2, 0.5], t.dtype)
-        upper = betainc(a, b, degrees / (degrees + t**2)) / 2
-        return jnp.where(t < 0, 1 - upper, upper)
-    w = degrees - 0.5
-    z = jnp.sqrt(w * jnp.log1p(t**2 / degrees))
-    return ndtr(-jnp.sign(t) * (z + (z**3 + 3 * z) / (48 * w**2)))
+def student_tail(t: Array, degrees: ArrayLike) -> Array:
+    """Return P(T > t) of Student's t, in the common shape of ``t`` and ``degrees``.
+
+    From 30 degrees of freedom on (10^4 in float64) by Hill's normal approximation. Its relative
+    error is below 1e-5 in float32 and 1e-12 in float64, for tails above 1e-12. `betainc` loses
+    digits there: in float32 it is wrong by 5 % at 10^5 degrees, and useless at 10^7.
+    Source: Hill (1970), Algorithm 395.
+    """
+    most = 30 if t.dtype == jnp.float32 else 10**4
+    degrees, half = jnp.asarray(degrees, t.dtype), jnp.asarray(0.5, t.dtype)
+    many = degrees >= most
+    few = jnp.where(many, most, degrees)
+    exact = betainc(few / 2, half, few / (few + t**2)) / 2
+    w = jnp.where(many, degrees, most) - 0.5
+    # the tail at 40 is 0 in float64; powers of larger z overflow
+    z = at_most(jnp.sqrt(w * jnp.log1p(t**2 / (w + 0.5))), 40)
+    b = 48 * w**2
+    second = (4 * z**7 + 33 * z**5 + 240 * z**3 + 855 * z) / (10 * b * (b + 0.8 * z**4 + 100))
+    upper = jnp.where(many, ndtr(-(z + (z**3 + 3 * z) / b - second)), exact)
+    return jnp.where(t < 0, 1 - upper, upper)
 
 
 class Eigenvalues(eqx.Module):

@@ -130,6 +130,15 @@ def test_a_p_value_without_an_error_is_nan(estimate, error):
     assert np.isnan(p[1]) == np.isnan(error)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("degrees", [1, 5, 29, 30, 500, 10**5, 2 * 10**6, 10**7 - 1, 10**9])
+def test_p_values_are_those_of_scipy_for_any_degrees(degrees, dtype):
+    t = np.array([0, 1e-4, 0.1, 1, 2, 5, 7], dtype)
+    got = student_p_value(jnp.asarray(-t), jnp.ones_like(t), degrees)
+    rtol = 2e-4 if dtype == np.float32 else 1e-9
+    np.testing.assert_allclose(got, 2 * scipy.stats.t.sf(t, degrees), rtol=rtol)
+
+
 def test_without_a_positive_variance_no_one_is_accused():
     """Where implied and plain residuals disagree, as centres without meaning make them."""
     rng = np.random.default_rng(1)
