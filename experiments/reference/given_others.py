@@ -26,5 +26,5 @@ def given_others(
     the inverse variances: an error of one coordinate affects those correlated with it."""
     roots = jnp.sqrt(jnp.diagonal(jnp.linalg.inv(covariances), axis1=1, axis2=2))
     alone, others = -scores / roots, (ys - centers) * roots
-    spread = _pseudo_values(_log_spreads(_covariances(alone, others)))
+    spread = _pseudo_values(*_log_spreads(*_covariances(alone, others)))
     return GivenOthers(attribution.means(-alone), attribution.means(spread))

@@ -102,7 +102,8 @@ def means(
         serial = dependence(values)
         count, degrees = n / serial.inflation, serial.degrees(n)
     estimate = jnp.mean(values, axis=0)
-    error = jnp.std(values, axis=0, ddof=1) / jnp.sqrt(count)
+    # differences to a row: exactly 0 for equal values
+    error = jnp.std(values - values[:1], axis=0, ddof=1) / jnp.sqrt(count)
     p = student_p_value(estimate, error, degrees)
     margin = student_quantile(1 - level / 2, degrees) * error
     return Means(estimate, error, p, holm(p), estimate - margin, estimate + margin)
@@ -249,61 +250,89 @@ def faults(
         i, j = np.triu_indices(d, 1)
         across = _covariances(implied[:, i], plain[:, j])
         back = _covariances(implied[:, j], plain[:, i])
-        pairs = (across + back) / 2
+        pairs = jax.tree.map(lambda a, b: (a + b) / 2, across, back)
         claimed = covariances[:, i, j] / (deviations[:, i] * deviations[:, j])
-        correlation = _correlation(pairs, variances[:, i], variances[:, j], claimed, tested)
-    spread = tested(_pseudo_values(_log_spreads(variances)))
+        first, second = (jax.tree.map(lambda v, k=k: v[..., k], variances) for k in (i, j))
+        correlation = _correlation(pairs, first, second, claimed, tested)
+    spread = tested(_pseudo_values(*_log_spreads(*variances)))
     both = spread, correlation
     spread, correlation = jax.tree.map(lambda part: jnp.where(gaussian, part, jnp.nan), both)
     return Faults(limited(tested(-implied), exact), spread, correlation)
 
 
-def _covariances(w: Float[Array, "n q"], z: Float[Array, "n q"]) -> Float[Array, "m q"]:
-    """Return covariances of columns of w and z: row 0 from all rows, row i + 1 without row i."""
+def _covariances(
+    w: Float[Array, "n q"], z: Float[Array, "n q"]
+) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:
+    """Return covariances of columns of w and z, and their changes if row i is left out.
+
+    The changes are of order 1 / n, and are multiplied by n - 1 in `_pseudo_values`: as differences
+    of two covariances they would be lost to rounding for many observations."""
     n = w.shape[0]
     products = (w - jnp.mean(w, axis=0)[None]) * (z - jnp.mean(z, axis=0)[None])
-    total = jnp.sum(products, axis=0)[None]
-    without = (total - products * n / (n - 1)) / (n - 2)
-    return jnp.concatenate([total / (n - 1), without])
+    covariance = jnp.sum(products, axis=0) / (n - 1)
+    return covariance, (covariance[None] - products * (n / (n - 1))) / (n - 2)
 
 
-def _pseudo_values(values: Float[Array, "m q"]) -> Float[Array, "n q"]:
-    """Return n jackknife pseudo-values from estimates in n + 1 rows, as in `_covariances`.
+def _pseudo_values(estimate: Float[Array, " q"], changes: Float[Array, "n q"]) -> Points:
+    """Return n jackknife pseudo-values from an estimate and its changes if row i is left out.
 
     The mean of the pseudo-values is the bias-corrected estimate; the standard error of this mean is
     used as that of the estimate.
     Source: Tukey (1958); Efron and Tibshirani (1993), Section 11.5."""
-    n = values.shape[0] - 1
-    return n * values[:1] - (n - 1) * values[1:]
+    return estimate[None] - (changes.shape[0] - 1) * changes
 
 
-def _log_spreads(variances: Float[Array, "m q"]) -> Float[Array, "m q"]:
+def _log_spreads(
+    variance: Float[Array, " q"], changes: Float[Array, "n q"]
+) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:
     """Return log(claimed / actual deviation) from ratios of actual to claimed variance."""
-    return -jnp.log(at_least(variances, NEARLY)) / 2
+    variance, changes = _positive(variance, changes)
+    return -jnp.log(variance) / 2, -changes / 2
+
+
+def _positive(
+    variance: Float[Array, " q"], changes: Float[Array, "n q"]
+) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:
+    """Return variances of at least `NEARLY`, and changes of their logarithms."""
+    least = at_least(variance, NEARLY)
+    ratio = at_least(changes - (least - variance)[None], NEARLY - least[None]) / least[None]
+    return least, jnp.log1p(at_least(ratio, NEARLY - 1))
+
+
+def _fisher(
+    r: Float[Array, " q"], changes: Float[Array, "n q"]
+) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:
+    """Return Fisher's z of correlations, with a distance from 1 of at least `NEARLY`, and its
+    changes: the difference of z for r and s is the arctanh of (r - s) / (1 - r s)."""
+    inside = at_most(at_least(r, NEARLY - 1), 1 - NEARLY)
+    changes = at_least(changes + (r - inside)[None], NEARLY - 1 - inside[None])
+    changes = at_most(changes, 1 - NEARLY - inside[None])
+    product = inside[None] * (inside[None] + changes)
+    return jnp.arctanh(inside), jnp.arctanh(changes / (1 - product))
 
 
 def _correlation(
-    pairs: Float[Array, "m q"],
-    first: Float[Array, "m q"],
-    second: Float[Array, "m q"],
+    pairs: tuple[Float[Array, " q"], Float[Array, "n q"]],
+    first: tuple[Float[Array, " q"], Float[Array, "n q"]],
+    second: tuple[Float[Array, " q"], Float[Array, "n q"]],
     claimed: Float[Array, "n q"],
     tested: Callable[[Array], Means],
 ) -> Means:
     """Return `Means` of claimed minus actual correlations, from ``tested`` applied to Fisher's z.
-    ``pairs`` (covariances), ``first``, ``second`` (variances) have rows as in `_covariances`."""
-    n = claimed.shape[0]
-    root = jnp.sqrt(at_least(first, NEARLY) * at_least(second, NEARLY))
-    total = jnp.sum(claimed, axis=0)[None]
-    center = jnp.concatenate([total / n, (total - claimed) / (n - 1)])
-    claims, actual = (
-        jnp.arctanh(at_most(at_least(r, NEARLY - 1), 1 - NEARLY)) for r in (center, pairs / root)
-    )
-    differences = tested(_pseudo_values(claims - actual))
+    ``pairs`` (covariances), ``first``, ``second`` (variances) are those of `_covariances`."""
+    (one, log_one), (other, log_other) = _positive(*first), _positive(*second)
+    root, growth = jnp.sqrt(one * other), jnp.expm1((log_one + log_other) / 2)
+    r = pairs[0] / root
+    actual, moved = _fisher(r, (pairs[1] / root[None] - r[None] * growth) / (1 + growth))
+    # exact if all claims are equal
+    center = claimed[0] + jnp.mean(claimed - claimed[:1], axis=0)
+    claim, claim_moved = _fisher(center, (center[None] - claimed) / (claimed.shape[0] - 1))
+    differences = tested(_pseudo_values(claim - actual, claim_moved - moved))
 
     def back(z: Array) -> Array:
-        return jnp.tanh(claims[0]) - jnp.tanh(claims[0] - z)
+        return jnp.tanh(claim) - jnp.tanh(claim - z)
 
-    slope = 1 - jnp.tanh(claims[0] - differences.estimate) ** 2
+    slope = 1 - jnp.tanh(claim - differences.estimate) ** 2
     return differences._replace(
         estimate=back(differences.estimate),
         standard_error=differences.standard_error * slope,

@@ -123,6 +123,26 @@ def test_a_shift_and_a_wrong_spread_accuse_nothing_else(n):
     assert np.mean(np.asarray(of_reference.mean.p_adjusted)[:, 1] <= 0.05) > 0.5
 
 
+def test_many_observations_in_float32_give_those_of_float64(key):
+    """Rounding of a variance, multiplied by n, exceeds the standard error."""
+    n = 200_000
+    z = jax.random.normal(key, (n, 2), np.float32) @ np.linalg.cholesky(COV).T.astype(np.float32)
+    scores = -z @ PRECISION.astype(np.float32)
+
+    def found(dtype):
+        covariances = jnp.broadcast_to(jnp.asarray(COV, dtype), (n, 2, 2))
+        rows = z.astype(dtype), scores.astype(dtype), jnp.zeros((n, 2), dtype), covariances
+        return jax.jit(faults)(*rows)
+
+    result, wanted = found(np.float32), found(np.float64)
+    for kind in ("spread", "correlation"):
+        got, right = getattr(result, kind), getattr(wanted, kind)
+        estimate, error = np.asarray(right.estimate), np.asarray(right.standard_error)
+        np.testing.assert_allclose(got.standard_error, error, rtol=1e-4)
+        assert np.all(np.abs(np.asarray(got.estimate) - estimate) < 0.02 * error)
+        np.testing.assert_allclose(got.p_value, right.p_value, atol=0.02)
+
+
 @pytest.mark.parametrize(("estimate", "error"), [(np.inf, np.nan), (1.0, np.nan), (np.nan, 1.0)])
 def test_a_p_value_without_an_error_is_nan(estimate, error):
     p = [student_p_value(jnp.asarray(x), jnp.asarray(error), 5) for x in (estimate, 2.0)]
