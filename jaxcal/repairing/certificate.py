@@ -30,7 +30,7 @@ from jaxcal.nulls.resampling import dependence
 from jaxcal.read import Standardized, Units
 from jaxcal.read.observations import copies
 from jaxcal.repairing.features import Features
-from jaxcal.repairing.fit import Fitted, Parameters, densities_at, fit, log_likelihoods
+from jaxcal.repairing.fit import Fitted, Frame, Parameters, densities_at, fit, log_likelihoods
 from jaxcal.repairing.move import Move
 from jaxcal.results import Sentences
 from jaxcal.results.notes import TABLE, memory
@@ -154,6 +154,7 @@ class CrossFitted(NamedTuple):
     ``features``: features with which maps vary. ``gains``: gain of each pair by each map, [k + 1,
     n]. ``fold``: fold of each pair, [n]. ``moves``: move of each prediction by the map fitted
     without its fold, in the units of the data. ``unmoved``: number of unchanged predictions, [].
+    ``axes`` [d, d]: row k is the direction of coordinate k in the units of predictions, on average.
     """
 
     parameters: Parameters
@@ -163,6 +164,7 @@ class CrossFitted(NamedTuple):
     fold: Int[Array, " n"]
     moves: Move
     unmoved: Int[Array, ""]
+    axes: Float[Array, "d d"]
 
 
 @partial(LightJit, static_argnames=("folds", "n_samples"))
@@ -216,7 +218,17 @@ def _cross_fitted(
     moves = jax.tree.map(lambda leaf: leaf[fold, jnp.arange(n)], everywhere)
     of_all = jax.tree.map(lambda leaf: leaf[-1], fits)
     unmoved = jnp.sum(~frame.reliable)
-    return CrossFitted(fits.parameters, of_all, features, gains, fold, moves, unmoved)
+    axes = _directions(frame)
+    return CrossFitted(fits.parameters, of_all, features, gains, fold, moves, unmoved, axes)
+
+
+def _directions(frame: Frame) -> Float[Array, "d d"]:
+    """Return the mean over predictions of the rows of ``scale``, each divided by its length, which
+    is the deviation of its coordinate; rows of the mean are divided by their lengths again."""
+    rows = frame.scale / jnp.linalg.norm(frame.scale, axis=2, keepdims=True)
+    mean = jnp.sum(jnp.where(frame.reliable[:, None, None], rows, 0), axis=0)
+    length = jnp.linalg.norm(mean, axis=1, keepdims=True)
+    return jnp.where(length > 0, mean / length, jnp.eye(len(mean), dtype=mean.dtype))
 
 
 def in_data_units(move: Move, units: Units) -> Move:

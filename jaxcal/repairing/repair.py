@@ -145,7 +145,7 @@ def repair(
     whole = jnp.all(ys == jnp.round(ys)) & jnp.any(ys != ys[:1])
     parts = before, after, maps.fitted, maps.features, (called, along), folds
     gain, low, high, p, each = certificate(gains, maps.fold, level, in_order)
-    chain = lag, n_samples, in_order
+    chain = lag, n_samples, in_order, maps.axes
     return Repair(gain, low, high, p, each, maps.unmoved, *parts, whole, unit, *chain)
 
 

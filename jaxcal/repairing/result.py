@@ -51,6 +51,9 @@ class Repair(Result):
         correlation: Lag-one correlation of successive draws, []; 0 for other predictions.
         n_samples: Number of independent draws per prediction; 0 for other predictions.
         in_order: Whether folds are blocks of rows, and limits allow for dependent neighbours.
+        axes: Row k is the direction of coordinate k in the units of predictions, [d, d]: the map
+            acts in units of centre and scale, whose axes are not the coordinates if claims are
+            correlated. None in files of earlier versions, and for uncorrelated claims the identity.
     """
 
     gain: Scalar
@@ -70,9 +73,10 @@ class Repair(Result):
     correlation: Scalar | float = 0.0
     n_samples: int = eqx.field(default=0, static=True)
     in_order: bool = eqx.field(default=False, static=True)
+    axes: Float[Array, "d d"] | None = None
 
     _scalar: ClassVar[str] = "gain"
-    _long: ClassVar[tuple[str, ...]] = ("gains", "features", "fitted", "names")
+    _long: ClassVar[tuple[str, ...]] = ("gains", "features", "fitted", "names", "axes")
 
     @property
     def level(self) -> float:
@@ -135,18 +139,46 @@ class Repair(Result):
         """Return a pair for each change: its size in standard errors, and a sentence."""
         (coordinates, inputs), said = self.names, []
         values, errors = self.fitted.parameters, self.fitted.errors
-        for kind, words in (("shift", _shift), ("stretch", _stretch)):
+        effects, slopes = self._effects()
+        d = len(coordinates)
+        of_shape = np.concatenate([errors.stretch["common"], errors.correlation])
+        noise = np.sqrt(slopes**2 @ of_shape**2)
+        for kind, words, mix in (
+            ("shift", _shift, self._axes),
+            ("stretch", _stretch, slopes[:d, :d]),
+        ):
             value, error = getattr(values, kind), getattr(errors, kind)
+            own = np.diag(np.diag(mix))  # how a coordinate changes with its own centre and scale
             # principal components of more inputs have no names
             for group in (*ALONG, "inputs")[: 4 if len(inputs) <= MOST else 3]:
-                for size, change, (k, *q) in _clear(value[group], error[group]):
+                by = own if group in ("center", "scale") else mix
+                each = by @ np.asarray(value[group])
+                about = np.sqrt(by**2 @ np.asarray(error[group]) ** 2)
+                if (kind, group) == ("stretch", "common"):
+                    each, about = effects[:d], noise[:d]
+                for size, change, (k, *q) in _clear(each, about):
                     along = ALONG[group] if not q else f" for each deviation of {inputs[q[0]]}"
                     said.append((size, f"{kind} of {coordinates[k]}: {words(change)}{along}"))
         pairs = list(combinations(coordinates, 2))
-        for size, change, (k,) in _clear(values.correlation, errors.correlation):
-            way = "lower" if change > 0 else "higher"
+        for size, change, (k,) in _clear(effects[d:], noise[d:]):
+            way = "higher" if change > 0 else "lower"
             said.append((size, f"correlation of {pairs[k][0]} and {pairs[k][1]}: {way}"))
         return said
+
+    @property
+    def _axes(self) -> np.ndarray:
+        return np.eye(len(self.names[0])) if self.axes is None else np.asarray(self.axes, float)
+
+    def _effects(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the effects on coordinates of the map at average features (logs of the factors on
+        their d widths, changes of their p correlations), and derivatives [d + p, d + p] by the
+        common stretch and the correlations of the map."""
+        fitted = self.fitted.parameters
+        at = np.concatenate([fitted.stretch["common"], fitted.correlation]).astype(float)
+        steps = 1e-5 * np.eye(len(at))
+        effects = partial(_on_coordinates, self._axes)
+        derivatives = [(effects(at + step) - effects(at - step)) / 2e-5 for step in steps]
+        return effects(at), np.stack(derivatives, axis=1)
 
     def _sentences(self) -> Sentences:
         beyond = int(np.sum(np.asarray(self.gains) == -np.inf))
@@ -175,7 +207,7 @@ class Repair(Result):
             "targets are whole numbers: the gain is that of densities of real numbers, not a log "
             "score of counts or classes [whole-targets]"
         )
-        times = float(np.exp(-np.min(np.asarray(self.fitted.parameters.stretch["common"]))))
+        times = float(np.exp(-np.min(self._effects()[0][: len(self.names[0])])))
         narrow = (
             f"the map makes predictions {times:.2g} times as narrow: if the model has seen these "
             f"targets, or predictions are computed from them, the gain is arbitrary [narrow-map]"
@@ -216,9 +248,25 @@ ALONG = {
 }
 
 
-def _clear(values: Array, errors: Array) -> Iterator[tuple[float, float, tuple[int, ...]]]:
+def _on_coordinates(axes: np.ndarray, parameters: np.ndarray) -> np.ndarray:
+    """Return the logs of factors on widths [d] and the changes of correlations [p] for a map of
+    these stretches and correlations [d + p], in predictions with unit covariance along ``axes``."""
+    d = len(axes)
+    i, j = np.triu_indices(d, 1)
+    mixing = np.eye(d)
+    mixing[i, j] = mixing[j, i] = parameters[d:]
+    half = np.exp(parameters[:d] / 2)
+    moved = axes @ (half[:, None] * np.linalg.inv(mixing) * half)
+    widths = np.linalg.norm(moved, axis=1)
+    rows = moved / widths[:, None]
+    return np.concatenate([np.log(widths), (rows @ rows.T - axes @ axes.T)[i, j]])
+
+
+def _clear(
+    values: np.ndarray, errors: np.ndarray
+) -> Iterator[tuple[float, float, tuple[int, ...]]]:
     """Yield (size in standard errors, value, index) of each value beyond `CLEAR` errors."""
-    ratios = np.asarray(jnp.abs(values) / errors)
+    ratios = np.abs(values) / np.where(errors > 0, errors, np.inf)
     for place in zip(*np.nonzero(ratios > CLEAR), strict=True):
         yield float(ratios[place]), float(values[place]), tuple(map(int, place))
 

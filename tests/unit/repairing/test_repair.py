@@ -18,6 +18,7 @@ from jaxcal import Unnormalized
 from jaxcal.repairing.certificate import certificate, cross_fitted
 from jaxcal.repairing.features import Features
 from jaxcal.repairing.move import Move, energy_scores, move_all, no_move
+from jaxcal.repairing.result import _on_coordinates
 
 
 def quartic(params, y):
@@ -130,6 +131,36 @@ def test_a_correlation_that_was_left_out_is_put_back(key):
     drawn = repaired.draws(jax.random.normal(key, (n, 5, 2)), claimed)
     correlation = np.corrcoef(np.asarray(drawn).reshape(-1, 2).T)[0, 1]
     np.testing.assert_allclose(correlation, rho, atol=0.04)
+
+
+def test_changes_are_those_of_coordinates(key):
+    """They were those of the axes of the map: of u by 2 deviations and of v by -1.2, and both
+    coordinates "7.1 times as narrow" where the repaired ones had deviations of 1.0."""
+    n, names = 400, ["u", "v"]
+    centers = jax.random.normal(key, (n, 2))
+    noise = jax.random.normal(jax.random.key(1), (n, 2))
+
+    def correlated(rho):
+        return jnp.stack([noise[:, 0], rho * noise[:, 0] + (1 - rho**2) ** 0.5 * noise[:, 1]], 1)
+
+    claimed = dist.MultivariateNormal(centers, jnp.array([[1.0, 0.9], [0.9, 1.0]]))
+    shifted = centers + correlated(0.9) + jnp.array([[1.0, 0.0]])
+    (said,) = jaxcal.repair(key, claimed, shifted, names=names).changes()
+    assert said.startswith("shift of u: higher by ")
+    claimed = dist.MultivariateNormal(centers, jnp.eye(2))
+    repaired = jaxcal.repair(key, claimed, centers + correlated(0.995), names=names)
+    assert repaired.changes() == ["correlation of u and v: higher"]
+    assert not any("narrow-map" in text for text in repaired.warnings())
+    drawn = jax.random.normal(jax.random.key(2), (n, 50, 2))
+    moved = repaired.draws(drawn, dist.MultivariateNormal(jnp.zeros((n, 2)), jnp.eye(2)))
+    np.testing.assert_allclose(np.std(np.asarray(moved), axis=(0, 1)), 1, atol=0.1)
+    effects, slopes = repaired._effects()
+    np.testing.assert_allclose(
+        effects[2], np.corrcoef(np.asarray(moved).reshape(-1, 2).T)[0, 1], atol=0.02
+    )
+    at_identity = _on_coordinates(np.eye(2), np.array([0.2, -0.1, 0.0]))
+    np.testing.assert_allclose(at_identity, [0.2, -0.1, 0.0], atol=1e-12)
+    assert slopes.shape == (3, 3)
 
 
 def mean_maps(key, n, folds, shift):
