@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
@@ -141,7 +142,7 @@ def _binned(data: Binary, edges: Array) -> BinnedECE:
 def _edges(edges: ArrayLike, shift: ArrayLike, dtype: DTypeLike) -> Array:
     if isinstance(edges, int) or getattr(edges, "shape", None) == ():
         edges = checks.integer(edges, "edges")
-        even = jnp.arange(edges + 1, dtype=dtype) / edges
+        even = jnp.asarray(np.arange(edges + 1) / edges, dtype)  # division by XLA rounds some up
         if isinstance(shift, (int, float)) and shift == 0:
             return even
         shift = checks.number(shift, "shift", below=1)

@@ -106,7 +106,7 @@ def reliability(
 def _binned(
     c: Float[Array, " n"], hits: Float[Array, " n"], bins: int, equal_mass: bool
 ) -> Reliability:
-    edges = jnp.linspace(0, 1, bins + 1, dtype=c.dtype)
+    edges = jnp.asarray(np.arange(bins + 1) / bins, c.dtype)  # linspace rounds some up
     if equal_mass:
         edges = jnp.quantile(c, edges).at[0].set(0).at[-1].set(1)
     index = jnp.searchsorted(edges[1:-1], c, side="right")

@@ -139,7 +139,7 @@ def _all_edges(bins: Bins, confidences: Float[Array, " n"]) -> tuple[Array, Arra
     elif bins.equal_mass:
         rows = [_quantile_edges(confidences, count) for count in bins.counts]
     else:
-        rows = [jnp.asarray(np.linspace(0, 1, m + 1), confidences.dtype) for m in bins.counts]
+        rows = [jnp.asarray(np.arange(m + 1) / m, confidences.dtype) for m in bins.counts]
     longest = max(row.size for row in rows)
     padded = [jnp.pad(row, (0, longest - row.size), constant_values=jnp.inf) for row in rows]
     return jnp.stack(padded), jnp.asarray([row.size - 1 for row in rows])

@@ -12,12 +12,13 @@ from reference.classes import canonical_error, cells, squared_euclidean
 from reference.distances import kernel_ce_of_pairs
 from reference.finite import lp_ball_error
 
-from jaxcal.dce import kernel_ce
+from jaxcal.dce import binned, kernel_ce
 from jaxcal.kernels.points import Gaussian, Laplace
 from jaxcal.measures import confidences, ece, reliability
 from jaxcal.measures.classes import wilson
 from jaxcal.plots.reliability import reliability as plot
 from jaxcal.skce import skce
+from jaxcal.squared_ce import Bins, binning
 
 N, M = 60, 3
 RNG = np.random.default_rng(21)
@@ -240,6 +241,19 @@ def test_order_does_not_matter(order):
     np.testing.assert_allclose(
         reliability(R[order], HITS[order]).ece, reliability(R, HITS).ece, atol=1e-12
     )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_value_on_an_edge_is_in_the_bin_above(dtype):
+    for b in range(2, 101):
+        v = np.asarray(np.arange(b + 1) / b, dtype)
+        edges = binning._all_edges(Bins(b), jnp.asarray(v))[0][0]
+        np.testing.assert_array_equal(edges, v)
+        np.testing.assert_array_equal(binned._edges(b, 0.0, dtype), v)
+    for b in (10, 15):
+        v = np.asarray(np.arange(b + 1) / b, dtype)
+        count = reliability(v, np.zeros(b + 1, int), bins=b).count
+        np.testing.assert_array_equal(count, [1] * (b - 1) + [2])
 
 
 @pytest.mark.parametrize(
