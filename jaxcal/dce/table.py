@@ -17,6 +17,7 @@ with probability :math:`|p - \bar p| / w`.
 
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -199,11 +200,10 @@ class Table(Result):
             raise ValueError(
                 f"bins: wanted a number that divides that of the cells, {k}, got {bins}"
             )
-        sums = (
-            jnp.asarray(each.reshape(bins, -1).sum(1))
-            for each in (self.counts, self.predictions, self.targets)
-        )
-        return of_bins(jnp.linspace(0, 1, bins + 1), *sums)
+        parts = (self.counts, self.predictions, self.targets)
+        with jax.enable_x64(True):  # int32 ends at 2^31 observations
+            sums = (jnp.asarray(each.reshape(bins, -1).sum(1)) for each in parts)
+            return of_bins(jnp.asarray(np.arange(bins + 1) / bins), *sums)
 
     def _shift(self) -> Float[np.ndarray, " k"]:
         k = self.counts.size

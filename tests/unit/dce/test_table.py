@@ -194,3 +194,12 @@ def test_other_things_are_no_tables():
         Table.of(["a"], [1])
     with pytest.raises(TypeError, match="other: wanted a Table"):
         Table.of([0.5], [1]).merge(3)
+
+
+def test_reliability_of_billions_of_forecasts():
+    table = Table.grouped([4e9, 3e9], [4e8, 2.4e9], [8e8, 2.4e9])
+    with jax.enable_x64(False):
+        result = table.reliability(bins=2)
+    np.testing.assert_array_equal(result.count, [4 * 10**9, 3 * 10**9])
+    np.testing.assert_allclose(result.ece, 4 / 7 * 0.1, rtol=1e-6)
+    assert "n = 7000000000" in str(result)
