@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax.numpy as jnp
-from jax.scipy.special import betainc
+from jax.scipy.special import betainc, gammaincc
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.engine.signs import independent_signs
@@ -121,7 +121,13 @@ class F(eqx.Module):
 
     def __call__(self, q: Scalar, n: int, j: int) -> Scalar:
         a, b = (jnp.asarray(x / 2, q.dtype) for x in (n - j, j))
-        return betainc(a, b, 1 / (1 + q / (n - 1)))
+        if q.dtype != jnp.float32 or n < max(1000, 200 * j):
+            return betainc(a, b, 1 / (1 + q / (n - 1)))
+        # betainc loses digits in float32; Bartlett (1938), to second order (Box, 1949)
+        m = n - j / 2 - 1
+        x = m * jnp.log1p(q / (n - 1)) / 2
+        first, third = gammaincc(b, x), gammaincc(b + 2, x)
+        return first + j * (j**2 - 4) / (48 * m**2) * (third - first)
 
     def judge(self, key: Key, z: Float[Array, "n j"]) -> Judgement:
         q, condition = hotelling(z)

@@ -76,6 +76,15 @@ def test_p_values_are_those_of_scipy(seed):
     np.testing.assert_allclose(F()(jnp.asarray(q), n, j), wanted, rtol=1e-8)
 
 
+@pytest.mark.parametrize("j", [1, 2, 5, 50])
+@pytest.mark.parametrize("n", [1000, 10**4, 10**5, 10**6, 10**8])
+def test_p_values_of_many_observations_in_float32(n, j):
+    p = np.array([0.99, 0.5, 0.05, 0.01, 1e-4, 1e-8])
+    q = (scipy.stats.f.isf(p, j, n - j) * j * (n - 1) / (n - j)).astype(np.float32)
+    wanted = scipy.stats.f.sf((n - j) / (j * (n - 1)) * q.astype(float), j, n - j)
+    np.testing.assert_allclose([F()(jnp.asarray(x), n, j) for x in q], wanted, rtol=2e-3)
+
+
 @given(st.integers(0, 2**31))
 def test_hotelling_ignores_linear_mixing_of_locations(seed):
     rng = np.random.default_rng(seed)
