@@ -272,9 +272,14 @@ def test_covariances_of_known_distributions_match_their_draws(key):
 
 
 def test_quantiles_of_student_are_those_of_scipy():
-    degrees = np.array([11, 29, 99, 299, 1e5])
-    for probability in (0.95, 0.975):
-        wanted = scipy.stats.t.ppf(probability, degrees)
-        for dtype in (jnp.float64, jnp.float32):
-            got = attribution.student_quantile(probability, jnp.asarray(degrees, dtype))
-            np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    degrees = np.array([1, 1.5, 2, 4, 11, 29, 30, 99, 299, 1e5])
+    for probability in (0.95, 0.975, 0.995, 0.9995, 0.99995):
+        for dtype in (np.float64, np.float32):
+            # of the rounded probability, on which the quantile depends strongly
+            wanted = scipy.stats.t.ppf(float(dtype(probability)), degrees)
+            quantile = jax.jit(attribution.student_quantile)
+            got = quantile(dtype(probability), jnp.asarray(degrees, dtype))
+            rtol = 1e-5 if dtype == np.float64 else 2e-5
+            np.testing.assert_allclose(got, wanted, rtol=rtol)
+    one = jnp.asarray([jnp.nan, 5.0])
+    assert np.isnan(attribution.student_quantile(0.975, one)).tolist() == [True, False]
