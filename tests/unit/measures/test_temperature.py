@@ -252,6 +252,16 @@ def test_no_finite_temperature_is_given_where_none_is_best():
         with_temperature(np.stack([1 - share, share], axis=1), fit.temperature)
 
 
+def test_swapped_classes_are_said_without_other_reasons():
+    p = np.array([[0.8, 0.2], [0.2, 0.8]] * 10)
+    fit = fit_temperature(p, [1, 0] * 10)
+    assert float(fit.temperature) == np.inf
+    assert int(fit.impossible) == 0
+    (said,) = fit.warnings()
+    assert "are classes swapped?" in said
+    assert "probability 0" not in said
+
+
 def test_right_and_sure_predictions_are_not_called_wide():
     says = np.eye(2)[np.arange(20) % 2]
     assert "no temperature is better than none" in str(fit_temperature(says, np.arange(20) % 2))
