@@ -377,8 +377,9 @@ def _table(
     scores = ranks.normal, normal(ranks.resolved)
     along = frame.along(fit.seen, inputs)
     rest = ("",) * scores[0].shape[1], ("",) * (1 + len(along)), ranks.expected
-    plain = table(*scores, along, fit.kept, level, *rest, isinstance(null, DependentWild))
-    return plain if m is None else sharpened(plain, ranks.even(m), m)
+    among = None if m is None else (m, ranks.even(m))
+    plain = table(*scores, along, fit.kept, level, *rest, isinstance(null, DependentWild), among)
+    return plain if among is None else sharpened(plain, among[1], among[0])
 
 
 def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums:

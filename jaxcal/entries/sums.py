@@ -13,6 +13,7 @@ from jaxcal.engine import LightJit
 from jaxcal.engine.signs import independent_signs
 from jaxcal.entries.calibration import IMPROBABLE, LEAST_ROWS, Fit, Names, about_data
 from jaxcal.entries.evidence import log_evidence, side_by_side
+from jaxcal.entries.landed import N_POINTS
 from jaxcal.entries.moments import Frame, Group, groups
 from jaxcal.entries.ranks import normal
 from jaxcal.entries.table import sharpened, summed_table, table_sums
@@ -95,7 +96,7 @@ class EntriesFit(eqx.Module):
         if sums["cubes"][0, 0, 0, 0, 0] < LEAST_ROWS:
             return None
         with jax.enable_x64(True):
-            of = sums["cubes"], sums["powers"], level, *self.names
+            of = sums["cubes"], sums["powers"], level, *self.names, (N_POINTS, self.even)
             table = sharpened(summed_table(*of), self.even)
             return jax.tree.map(np.asarray, table)
 

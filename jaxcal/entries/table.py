@@ -17,7 +17,7 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,12 +25,15 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.entries.landed import N_POINTS
+from jaxcal.entries.saturation import Directions, corrected, tested_alone
 from jaxcal.moments.attribution import student_p_value, student_quantile
 from jaxcal.nulls.contract import holm
 from jaxcal.nulls.resampling import Dependence, dependence
 from jaxcal.numerics import at_least
 from jaxcal.results import Table
 from jaxcal.typing import Scalar
+
+Among: TypeAlias = tuple[int, Bool[Array, ""]]  # number of points, whether of equal weights
 
 
 def table(
@@ -43,6 +46,7 @@ def table(
     columns: tuple[str, ...],
     expected: Float[Array, "n 2 q"],
     in_order: bool = False,
+    among: Among | None = None,
 ) -> Table:
     """Return the table of shifts, spreads, correlations and tails of d coordinates, with p-values.
 
@@ -54,6 +58,7 @@ def table(
     one robust to heteroscedasticity. Each p-value is the larger of those from ``normal`` and from
     ``resolved`` scores (`Ranked`). If ``in_order``, rows are a time series, and standard errors and
     degrees of freedom allow for its dependence as in `jaxcal.moments.attribution.means`.
+    ``among``: as in `with_limits`.
     """
     scores = jnp.stack([normal, resolved])
     of_rows = jax.vmap(lambda normal: _of_rows(normal, features, kept, in_order))
@@ -61,10 +66,10 @@ def table(
     of_pairs = jax.vmap(lambda z, rho: _shapes(z, rho, kept, in_order))
     shapes = of_pairs(standard, jnp.swapaxes(expected, 0, 1))
     count = jnp.sum(kept).astype(normal.dtype)
-    return with_limits(effects, errors, serial, count, level, row_names(names), columns, shapes)
+    rows = row_names(names)
+    return with_limits(effects, errors, serial, count, level, rows, columns, shapes, among)
 
 
-LEAST_RISE = 1e-3  # least slope of log spreads of scores against those of targets
 SMALL = 3.0  # limits of correlations widen by the share SMALL / m; measured for m = 4 to 49
 
 
@@ -189,20 +194,28 @@ def with_limits(
     rows: tuple[str, ...],
     columns: tuple[str, ...],
     shapes: Shapes | None = None,
+    among: Among | None = None,
 ) -> Table:
     """Return the `Table` of effects from ``count`` observations, with limits and p-values. Inputs
     at index 0 come from normal scores of ranks, and at index 1 from `Ranked.resolved`. Index 0
     gives the effects and limits; each p-value is the larger of its two values. ``errors`` are
     standard errors for independent rows. ``serial`` is the `Dependence` of each effect in a time
-    series, else None. ``shapes`` adds rows to the table, with values in column 0 only."""
+    series, else None. ``shapes`` adds rows to the table, with values in column 0 only. ``among``:
+    number of points among which targets are ranked, and whether their weights are equal. P-values
+    are then those of an error of the shift, or of the spread, alone."""
     _, r, c = effects.shape
     limited = tested = jax.tree.map(lambda part: part.reshape(2, -1), (effects, errors, serial))
+    if among is not None:
+        m, even = among
+        alone = (part.reshape(2, -1) for part in tested_alone(effects, errors, m))
+        both = (jnp.where(even, a, b) for a, b in zip(alone, limited[:2], strict=True))
+        tested = (*both, limited[2])
     if shapes is not None:
         ratios = shapes.ratio, jnp.ones_like(shapes.ratio), shapes.serial
         parts = shapes.effect, shapes.error, shapes.serial
         tested, limited = (
-            jax.tree.map(lambda a, b: jnp.concatenate([a, b], 1), limited, further)
-            for further in (ratios, parts)
+            jax.tree.map(lambda a, b: jnp.concatenate([a, b], 1), of, further)
+            for of, further in ((tested, ratios), (limited, parts))
         )
     p = jnp.max(student_p_value(*_in_order(count, *tested)), axis=0)
     effect, error, degrees = _in_order(count, *jax.tree.map(lambda part: part[0], limited))
@@ -256,13 +269,6 @@ def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return factors, np.log(variances) / 2, products / np.sqrt(variances)
 
 
-def unblurred(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
-    """Convert the ``spreads`` of normal scores of ranks among m draws to spreads of the targets,
-    log(predicted / actual standard deviation). Ranks make large spreads look smaller."""
-    factors, blurs = (jnp.asarray(part, spreads.dtype) for part in blur(m)[:2])
-    return -jnp.interp(-spreads, blurs, factors)
-
-
 def agreement(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
     """Return the correlation of Gaussian targets with normal scores of their ranks among m draws.
     ``spreads`` are log(predicted / actual standard deviation), computed from these scores."""
@@ -270,39 +276,46 @@ def agreement(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]
     return jnp.interp(-spreads, blurs, faith)
 
 
-def rises(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
-    """Return the derivative of the mean normal score with respect to a shift of all targets. The
-    shift is in predicted standard deviations; ``spreads`` and m are as in `agreement`."""
-    return agreement(spreads, m) * jnp.exp(unblurred(spreads, m) - spreads)
-
-
 def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:
-    """Return the table corrected for ranking targets among m points, which shrinks effects. If
-    points have unequal weights (``even`` is False), the table is unchanged. Corrected correlations
-    may be too small by a fraction `SMALL` / m; limits are widened by this fraction."""
-    factors, blurs, _ = blur(m)
-    dtype, count = table.effect.dtype, len(table.rows)
+    """Return the table corrected for ranking targets among m points, which shrinks effects, and
+    makes a shift look like a spread (`jaxcal.entries.saturation`). If points have unequal weights
+    (``even`` is False), the table is unchanged. Corrected correlations may be too small by a
+    fraction `SMALL` / m; limits are widened by this fraction."""
+    count = len(table.rows)
     d = sum(name.startswith("shift of") for name in table.rows)
-    spreads = table.effect[d : 2 * d, 0]
-    slopes = 1 / np.maximum(np.gradient(blurs) / np.gradient(factors), LEAST_RISE)
-    slope = jnp.interp(-table.effect[:, :1], jnp.asarray(blurs, dtype), jnp.asarray(slopes, dtype))
-    of_each = agreement(spreads, m)
+    of_each = agreement(table.effect[d : 2 * d, 0], m)
     j, k = np.triu_indices(d, 1)
     pairs = of_each[j] * of_each[k] * m / (m + 1)  # what is expected counts the target as a draw
-    plain = jnp.ones(d, dtype)
-    share = jnp.concatenate([rises(spreads, m), plain, pairs, plain])[:count, None]
-    of_spread = (np.arange(count) // d == 1)[:, None]
-    of_pair = ((np.arange(count) >= 2 * d) & (np.arange(count) < 2 * d + len(j)))[:, None]
-
-    def corrected(part: Float[Array, "r c"]) -> Float[Array, "r c"]:
-        widths = jnp.concatenate([unblurred(part[:, :1], m), part[:, 1:] * slope], axis=1)
-        return jnp.where(even, jnp.where(of_spread, widths, part / share), part)
-
-    effect, low, high = map(corrected, (table.effect, table.low, table.high))
-    further = jnp.where(even & of_pair, 1 + SMALL / m, 1)
+    share = jnp.concatenate([pairs, jnp.ones(d, pairs.dtype)])[: count - 2 * d, None]
+    of_pair = (np.arange(count) < 2 * d + len(j))[2 * d :, None]
+    plain = table.effect, table.low, table.high
+    sizes = _sizes(*(part[: 2 * d] for part in plain), m)
+    effect, low, high = (
+        jnp.where(even, jnp.concatenate([size, part[2 * d :] / share]), part)
+        for size, part in zip(sizes, plain, strict=True)
+    )
+    further = jnp.concatenate([np.zeros((2 * d, 1), bool), of_pair])
+    further = jnp.where(even & further, 1 + SMALL / m, 1)
     low = jnp.where(low < 0, low * further, low)
     high = jnp.where(high > 0, high * further, high)
     return replace(table, effect=effect, low=low, high=high)
+
+
+def _sizes(
+    effect: Float[Array, "r c"], low: Float[Array, "r c"], high: Float[Array, "r c"], m: int
+) -> tuple[Float[Array, "r c"], Float[Array, "r c"], Float[Array, "r c"]]:
+    """Return effects on targets and their limits, from those on normal scores among m draws."""
+    (means, logs), (of_mean, of_log) = (jnp.split(of, 2) for of in (-effect, (high - low) / 2))
+    everywhere = corrected(*(of[:, 0] for of in (means, logs, of_mean, of_log)), m)
+    at = Directions.at(everywhere.shift[0], everywhere.spread[0], m).columns()
+    shifts, its = means - at.lean * logs, at.of_shift(of_mean, of_log)
+    spreads, other = logs - at.turn * means, at.of_factor(of_mean, of_log)
+    slopes = jnp.concatenate([shifts / at.shift_rise, spreads / at.factor_rise])
+    widths = jnp.concatenate([its / at.shift_rise, other / at.factor_rise])
+    sizes = (slopes, slopes - widths, slopes + widths)
+    first = (jnp.concatenate(of) for of in zip(*everywhere, strict=True))
+    actual, least, most = (of.at[:, 0].set(size) for of, size in zip(sizes, first, strict=True))
+    return -actual, -most, -least
 
 
 def table_sums(
@@ -327,6 +340,7 @@ def summed_table(
     level: float,
     names: tuple[str, ...],
     columns: tuple[str, ...],
+    among: Among | None = None,
 ) -> Table:
     """Return the rows of shifts and spreads of `table`, computed from sums over observations.
 
@@ -338,7 +352,8 @@ def summed_table(
     each = np.stack([_of_sums(*of) for of in of_scores])  # [2 d, effects and errors, 2, 1 + f]
     both = each.reshape(2, d, 2, 2, 1 + f).transpose(2, 0, 3, 1, 4).reshape(2, 2, 2 * d, 1 + f)
     effects, errors, count = (jnp.asarray(part) for part in (*both, cubes[0, 0, 0, 0, 0]))
-    return with_limits(effects, errors, None, count, level, row_names(names)[: 2 * d], columns)
+    rows = row_names(names)[: 2 * d]
+    return with_limits(effects, errors, None, count, level, rows, columns, None, among)
 
 
 def _of_sums(

@@ -127,10 +127,12 @@ class Table(eqx.Module):
     of a feature: of the claimed centre of the coordinate, of the logarithm of its claimed scale, or
     of an input. For predictions that are not Gaussian, effects are in normal scores of ranks. Ranks
     among 97 weighted points make large spread errors look smaller: the exponential of the effect is
-    .52 if the true ratio is 1/2, and 2.7 if it is 3. For draws this is corrected. Features are used
-    one by one, so correlated features show the effects of each other. A shift of a skewed
-    prediction may show as a spread of the same coordinate, and a trend of the spread as an average
-    spread of that coordinate; other coordinates are not affected.
+    .52 if the true ratio is 1/2, and 2.7 if it is 3. For draws and distributions this is corrected,
+    and so is the saturation of ranks under a shift, which looks like a wide spread: shifts of more
+    than 4 are given as 4, and of spreads beside shifts above 3.5 nothing is known (p = 1 and limits
+    of .08 to 12 times). Features are used one by one, so correlated features show the effects of
+    each other. A shift of a skewed prediction may show as a spread of the same coordinate, and a
+    trend of the spread as an average spread of that coordinate; other coordinates are not affected.
 
     Correlations are those of normal scores, claimed minus actual. Tails are the logarithm of the
     mean absolute normal score over its standard deviation, minus the value for a normal variable:

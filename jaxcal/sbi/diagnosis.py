@@ -16,8 +16,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.engine import LightJit
+from jaxcal.entries.saturation import corrected, spread_alone
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.moments import attribution
+from jaxcal.moments.attribution import student_p_value
 from jaxcal.nulls.contract import holm
 from jaxcal.numerics import at_least
 from jaxcal.read import convert
@@ -163,6 +165,27 @@ def _means(effect: Array, p: Array, low: Array, high: Array, level: float | Scal
     reach = jax.scipy.stats.norm.ppf(1 - level / 2)
     error = (high - low) / (2 * jnp.asarray(reach, effect.dtype))
     return Means(effect, error, p, holm(p), low, high)
+
+
+def among_draws(diagnosis: Diagnosis, n: int, m: int) -> Diagnosis:
+    """Return the diagnosis by ranks of n parameters, corrected for the number m of draws
+    as in `jaxcal.entries.saturation`. P-values of marginal spreads are those beside any shift."""
+    shift, spread = diagnosis.shift, diagnosis.marginal_spread
+    if shift is None or spread is None:
+        return diagnosis
+    estimates = -shift.estimate, -spread.estimate
+    sizes = corrected(*estimates, *((of.high - of.low) / 2 for of in (shift, spread)), m)
+    gap, error = spread_alone(*estimates, shift.standard_error, spread.standard_error, m)
+    p = student_p_value(gap, error, n - 1)
+    spread = spread._replace(p_value=p, p_adjusted=holm(p))
+
+    def resized(means: Means, sizes: tuple[Array, Array, Array]) -> Means:
+        estimate, high, low = (-size for size in sizes)
+        error = means.standard_error * (high - low) / (means.high - means.low)
+        return means._replace(estimate=estimate, standard_error=error, low=low, high=high)
+
+    shift, spread = resized(shift, sizes.shift), resized(spread, sizes.spread)
+    return replace(diagnosis, shift=shift, marginal_spread=spread)
 
 
 def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:

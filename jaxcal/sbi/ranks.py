@@ -26,14 +26,13 @@ from jaxcal.divergences.fisher import Fisher
 from jaxcal.engine import LightJit
 from jaxcal.entries import calibration_test
 from jaxcal.entries.calibration import LEAST_DRAWS
-from jaxcal.entries.table import rises, unblurred
 from jaxcal.read import Draws, Units, checks
 from jaxcal.read.observations import finite_rows, n_repeated
 from jaxcal.results import Result, Sentences, TestResult, recorded
 from jaxcal.results.notes import of_a_chain
 from jaxcal.results.notes import sentences as sentences_of
 from jaxcal.sbi.adapters import paired
-from jaxcal.sbi.diagnosis import Diagnosis, diagnose, with_shapes
+from jaxcal.sbi.diagnosis import Diagnosis, among_draws, diagnose, with_shapes
 from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.sbi.report_text import CHAINS, DRAWS, sentences
 from jaxcal.typing import ArrayLike, Contents, Figure, Key, KeyLike, Names, Observations, Scalar
@@ -297,7 +296,7 @@ def diagnosed(
 ) -> Diagnosis:
     """Return the diagnosis of ranks in [0, 1] from their normal scores, which are N(0, 1) if the
     posterior is right. Without ``features`` there are no trends. Sizes are corrected for the number
-    ``m`` of draws; None, for chains and weighted points, means no correction."""
+    ``m`` of draws (`among_draws`); None, for chains and weighted points, means no correction."""
     z = jax.scipy.stats.norm.ppf(jnp.clip(of_parameters, LEAST, 1 - LEAST))
     n, d = z.shape
     predictors = jnp.zeros((n, 1), z.dtype) if features is None else features.astype(z.dtype)
@@ -314,16 +313,7 @@ def diagnosed(
     )
     # scores of dependent parameters are dependent, so a claimed correlation of 0 would be wrong
     diagnosis = replace(diagnosis, correlation=None)
-    shift, spread = diagnosis.shift, diagnosis.marginal_spread
-    if m is None or shift is None or spread is None:
-        return diagnosis
-    rise = rises(spread.estimate, m)
-    sizes = ("estimate", "standard_error", "low", "high")
-    shift = shift._replace(**{name: getattr(shift, name) / rise for name in sizes})
-    estimate, low, high = (unblurred(end, m) for end in (spread.estimate, spread.low, spread.high))
-    error = spread.standard_error * (high - low) / (spread.high - spread.low)
-    spread = spread._replace(estimate=estimate, standard_error=error, low=low, high=high)
-    return replace(diagnosis, shift=shift, marginal_spread=spread)
+    return diagnosis if m is None else among_draws(diagnosis, n, m)
 
 
 @recorded
