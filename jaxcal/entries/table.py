@@ -306,7 +306,7 @@ def _sizes(
 ) -> tuple[Float[Array, "r c"], Float[Array, "r c"], Float[Array, "r c"]]:
     """Return effects on targets and their limits, from those on normal scores among m draws."""
     (means, logs), (of_mean, of_log) = (jnp.split(of, 2) for of in (-effect, (high - low) / 2))
-    everywhere = corrected(*(of[:, 0] for of in (means, logs, of_mean, of_log)), m)
+    everywhere = corrected(means[:, 0], logs[:, 0], of_mean[:, 0], of_log[:, 0], m)
     at = Directions.at(everywhere.shift[0], everywhere.spread[0], m).columns()
     shifts, its = means - at.lean * logs, at.of_shift(of_mean, of_log)
     spreads, other = logs - at.turn * means, at.of_factor(of_mean, of_log)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.engine import LightJit
-from jaxcal.entries.saturation import corrected, spread_alone
+from jaxcal.entries.saturation import corrected, inverted, spread_alone
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.moments import attribution
 from jaxcal.moments.attribution import student_p_value
@@ -28,6 +28,7 @@ from jaxcal.results import Means, Table
 from jaxcal.typing import Key, KeyLike, Scalar
 
 FOLDS, LANDMARKS = 5, 200
+NEARLY = 1e-6  # least ratio of variances
 
 
 class Diagnosis(eqx.Module):
@@ -174,7 +175,8 @@ def among_draws(diagnosis: Diagnosis, n: int, m: int) -> Diagnosis:
     if shift is None or spread is None:
         return diagnosis
     estimates = -shift.estimate, -spread.estimate
-    sizes = corrected(*estimates, *((of.high - of.low) / 2 for of in (shift, spread)), m)
+    widths = (shift.high - shift.low) / 2, (spread.high - spread.low) / 2
+    sizes = corrected(*estimates, *widths, m)
     gap, error = spread_alone(*estimates, shift.standard_error, spread.standard_error, m)
     p = student_p_value(gap, error, n - 1)
     spread = spread._replace(p_value=p, p_adjusted=holm(p))
@@ -184,8 +186,13 @@ def among_draws(diagnosis: Diagnosis, n: int, m: int) -> Diagnosis:
         error = means.standard_error * (high - low) / (means.high - means.low)
         return means._replace(estimate=estimate, standard_error=error, low=low, high=high)
 
+    thirds = diagnosis.thirds
+    if thirds is not None:
+        logs = jnp.log(at_least(1 - thirds[1], NEARLY)) / 2  # 1 - actual / claimed variance
+        shifts, spreads = inverted(-thirds[0], logs, m)
+        thirds = jnp.stack([-shifts, 1 - jnp.exp(2 * spreads)])
     shift, spread = resized(shift, sizes.shift), resized(spread, sizes.spread)
-    return replace(diagnosis, shift=shift, marginal_spread=spread)
+    return replace(diagnosis, shift=shift, marginal_spread=spread, thirds=thirds)
 
 
 def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:

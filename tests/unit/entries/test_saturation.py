@@ -61,6 +61,17 @@ def test_a_shifted_posterior_that_is_too_narrow_is_not_called_too_wide():
 
 
 @pytest.mark.slow
+def test_errors_in_thirds_of_x_are_corrected_for_few_draws():
+    """Actual deviations are 1 and 3 times those of 20 draws; variances by ranks were 1 and 2.8."""
+    parts = [drawn_ranks(4, 2000, 20, 0.0, 1.0), drawn_ranks(5, 2000, 20, 0.5, 3.0)]
+    x = jnp.repeat(jnp.arange(2.0), 2000)[:, None]
+    thirds = diagnosed(jax.random.key(0), jnp.concatenate(parts), x, 0.05, 20).thirds
+    assert np.all(np.isnan(np.asarray(thirds)[:, 1]))  # equal values are in one third
+    np.testing.assert_allclose(1 - thirds[1, ::2], [1, 9], rtol=0.25)
+    np.testing.assert_allclose(thirds[0, ::2], [0, -0.5], atol=0.3)
+
+
+@pytest.mark.slow
 def test_limits_of_a_spread_that_nothing_tells_of_are_wide():
     of = diagnosed(jax.random.key(0), drawn_ranks(3, 500, 20, 6.0, 1.0), None, 0.05, 20)
     assert of.marginal_spread.p_value[0] == 1
