@@ -174,9 +174,9 @@ def tested_alone(
     (means, logs), (of_mean, of_log) = (
         jnp.split(sign * part, 2, axis=1) for sign, part in ((-1, effects), (1, errors))
     )
-    first = (part[:, :, 0] for part in (means, logs, of_mean, of_log))
-    gap, error = spread_alone(*first, m)
-    shift, spread = inverted(means[:, :, 0], logs[:, :, 0], m)
+    mean, log = means[:, :, 0], logs[:, :, 0]
+    gap, error = spread_alone(mean, log, of_mean[:, :, 0], of_log[:, :, 0], m)
+    shift, spread = inverted(mean, log, m)
     at = Directions.at(shift, spread, m).columns()
     shifts, its = means - at.lean * logs, at.of_shift(of_mean, of_log)
     spreads, other = logs - at.turn * means, at.of_factor(of_mean, of_log)

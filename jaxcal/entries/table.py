@@ -17,7 +17,7 @@ import math
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -208,8 +208,8 @@ def with_limits(
     if among is not None:
         m, even = among
         alone = (part.reshape(2, -1) for part in tested_alone(effects, errors, m))
-        both = (jnp.where(even, a, b) for a, b in zip(alone, limited[:2], strict=True))
-        tested = (*both, limited[2])
+        gaps, sizes = (jnp.where(even, a, b) for a, b in zip(alone, limited[:2], strict=True))
+        tested: Any = (gaps, sizes, limited[2])
     if shapes is not None:
         ratios = shapes.ratio, jnp.ones_like(shapes.ratio), shapes.serial
         parts = shapes.effect, shapes.error, shapes.serial
@@ -289,7 +289,7 @@ def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:
     share = jnp.concatenate([pairs, jnp.ones(d, pairs.dtype)])[: count - 2 * d, None]
     of_pair = (np.arange(count) < 2 * d + len(j))[2 * d :, None]
     plain = table.effect, table.low, table.high
-    sizes = _sizes(*(part[: 2 * d] for part in plain), m)
+    sizes = _sizes(table.effect[: 2 * d], table.low[: 2 * d], table.high[: 2 * d], m)
     effect, low, high = (
         jnp.where(even, jnp.concatenate([size, part[2 * d :] / share]), part)
         for size, part in zip(sizes, plain, strict=True)
