@@ -56,6 +56,35 @@ def tables(m: int) -> dict[str, np.ndarray]:
     return {"mean": mean, "log": log, "tie": third / variance**2 / 2} | derivatives
 
 
+@lru_cache
+def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (a, log s, r), each for 41 values a. Targets N(0, e^(2a)) are ranked among m draws of
+    N(0, 1); normal scores of the ranks have standard deviation s and correlation r with targets."""
+    from scipy.special import gammaln, log_ndtr, ndtri
+
+    z, weights = np.polynomial.hermite_e.hermegauss(64)
+    edges = np.arange(m + 2) / (m + 1)
+    x = ndtri(edges[1:-1])
+    heights = np.concatenate([[0], np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi), [0]])
+    tails = heights * np.concatenate([[0], x, [0]])
+    means = -(m + 1) * np.diff(heights)  # mean score of each rank, and of its square
+    squares = (m + 1) * np.diff(edges - tails)
+    factors = np.linspace(-2.5, 2.5, 41)
+    k, y = np.arange(m + 1), (np.exp(factors)[:, None] * z)[:, :, None]
+    counts = gammaln(m + 1) - gammaln(k + 1) - gammaln(m - k + 1)  # binomial probabilities of k
+    chances = np.exp(counts + k * log_ndtr(y) + (m - k) * log_ndtr(-y))
+    variances = weights @ (chances @ squares).T / weights.sum()
+    products = (weights * z) @ (chances @ means).T / weights.sum()
+    return factors, np.log(variances) / 2, products / np.sqrt(variances)
+
+
+def agreement(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
+    """Return the correlation of Gaussian targets with normal scores of their ranks among m draws.
+    ``spreads`` are log(predicted / actual standard deviation), computed from these scores."""
+    blurs, faith = (jnp.asarray(part, spreads.dtype) for part in blur(m)[1:])
+    return jnp.interp(-spreads, blurs, faith)
+
+
 def look_up(name: str, m: int, shifts: Array, factors: Array) -> Array:
     """Return an entry of `tables`, interpolated at shifts and factors of one shape."""
     of = jnp.asarray(tables(m)[name], shifts.dtype)

@@ -15,7 +15,6 @@ below 1 if actual tails are heavier than predicted (Geary, 1935).
 
 import math
 from dataclasses import replace
-from functools import lru_cache
 from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
@@ -25,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.entries.landed import N_POINTS
-from jaxcal.entries.saturation import Directions, corrected, tested_alone
+from jaxcal.entries.saturation import Directions, agreement, corrected, tested_alone
 from jaxcal.moments.attribution import student_p_value, student_quantile
 from jaxcal.nulls.contract import holm
 from jaxcal.nulls.resampling import Dependence, dependence
@@ -204,12 +203,17 @@ def with_limits(
     number of points among which targets are ranked, and whether their weights are equal. P-values
     are then those of an error of the shift, or of the spread, alone."""
     _, r, c = effects.shape
-    limited = tested = jax.tree.map(lambda part: part.reshape(2, -1), (effects, errors, serial))
+    limited: tuple[Any, Any, Any] = jax.tree.map(
+        lambda part: part.reshape(2, -1), (effects, errors, serial)
+    )
+    tested: tuple[Any, Any, Any] = limited
     if among is not None:
         m, even = among
-        alone = (part.reshape(2, -1) for part in tested_alone(effects, errors, m))
-        gaps, sizes = (jnp.where(even, a, b) for a, b in zip(alone, limited[:2], strict=True))
-        tested: Any = (gaps, sizes, limited[2])
+        effect, error = (
+            jnp.where(even, alone.reshape(2, -1), plain)
+            for alone, plain in zip(tested_alone(effects, errors, m), limited[:2], strict=True)
+        )
+        tested = effect, error, limited[2]
     if shapes is not None:
         ratios = shapes.ratio, jnp.ones_like(shapes.ratio), shapes.serial
         parts = shapes.effect, shapes.error, shapes.serial
@@ -245,35 +249,6 @@ def row_names(names: tuple[str, ...]) -> tuple[str, ...]:
     rows = [f"{kind} of {name}" for kind in ("shift", "spread") for name in names]
     rows += [f"correlation of {a} and {b}" for a, b in combinations(names, 2)]
     return (*rows, *(f"tails of {name}" for name in names))
-
-
-@lru_cache
-def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (a, log s, r), each for 41 values a. Targets N(0, e^(2a)) are ranked among m draws of
-    N(0, 1); normal scores of the ranks have standard deviation s and correlation r with targets."""
-    from scipy.special import gammaln, log_ndtr, ndtri
-
-    z, weights = np.polynomial.hermite_e.hermegauss(64)
-    edges = np.arange(m + 2) / (m + 1)
-    x = ndtri(edges[1:-1])
-    heights = np.concatenate([[0], np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi), [0]])
-    tails = heights * np.concatenate([[0], x, [0]])
-    means = -(m + 1) * np.diff(heights)  # mean score of each rank, and of its square
-    squares = (m + 1) * np.diff(edges - tails)
-    factors = np.linspace(-2.5, 2.5, 41)
-    k, y = np.arange(m + 1), (np.exp(factors)[:, None] * z)[:, :, None]
-    counts = gammaln(m + 1) - gammaln(k + 1) - gammaln(m - k + 1)  # binomial probabilities of k
-    chances = np.exp(counts + k * log_ndtr(y) + (m - k) * log_ndtr(-y))
-    variances = weights @ (chances @ squares).T / weights.sum()
-    products = (weights * z) @ (chances @ means).T / weights.sum()
-    return factors, np.log(variances) / 2, products / np.sqrt(variances)
-
-
-def agreement(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
-    """Return the correlation of Gaussian targets with normal scores of their ranks among m draws.
-    ``spreads`` are log(predicted / actual standard deviation), computed from these scores."""
-    blurs, faith = (jnp.asarray(part, spreads.dtype) for part in blur(m)[1:])
-    return jnp.interp(-spreads, blurs, faith)
 
 
 def sharpened(table: Table, even: Bool[Array, ""], m: int = N_POINTS) -> Table:

@@ -266,9 +266,10 @@ def test_covariances_of_known_distributions_match_their_draws(key):
         gaps = draws - draws.mean(axis=0)
         products = gaps[..., :, None] * gaps[..., None, :]
         error = products.std(axis=0) / 20_000**0.5
-        covariances = attribution.covariances_of(predictions, None, None)
+        covariances = attribution.covariances_of(predictions, None, None, jnp.zeros((3, 2)))
         assert np.all(np.abs(products.mean(axis=0) - covariances) < 5 * error)
-    assert attribution.covariances_of(Draws(jnp.zeros((3, 4, 2))), None, None) is None
+    none = attribution.covariances_of(Draws(jnp.zeros((3, 4, 2))), None, None, jnp.zeros((3, 2)))
+    assert none is None
 
 
 def test_quantiles_of_student_are_those_of_scipy():

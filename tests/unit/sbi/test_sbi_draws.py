@@ -15,8 +15,7 @@ from jaxcal import LogDensities, Unnormalized, sbi
 from jaxcal.candidates import exchangeability_test
 from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.coverage import coverage
-from jaxcal.entries.saturation import Directions
-from jaxcal.entries.table import blur
+from jaxcal.entries.saturation import Directions, blur
 from jaxcal.sbi.adapters import as_draws
 from jaxcal.sbi.ranks import diagnosed, rank_draws, ranks_among_draws
 from jaxcal.streaming import StreamedTest
