@@ -52,7 +52,7 @@ def test_a_shift_is_no_spread_and_its_limits_hold(m):
 
 
 @pytest.mark.slow
-def test_a_shifted_posterior_that_is_too_narrow_is_not_called_too_wide():
+def test_a_shifted_narrow_posterior_is_not_called_too_wide():
     of = diagnosed(jax.random.key(0), drawn_ranks(2, 2000, 20, 2.5, 1.4), None, 0.05, 20)
     assert of.shift.low[0] < -2.5 < of.shift.high[0]
     assert of.marginal_spread.high[0] < 0
