@@ -103,9 +103,11 @@ def group_sums(x: Array, group: Array, k: int) -> Array:
 def binary_size(x: Array) -> Array:
     """Return the smallest power of two above ``abs(x)``; 1 for 0, NaN and infinity. Dividing x by
     it loses no digits, and the square of the quotient neither overflows nor underflows."""
-    x = jax.lax.stop_gradient(x)
-    size = jnp.ldexp(jnp.ones((), x.dtype), jnp.frexp(x)[1])
-    return jnp.where(jnp.isfinite(x) & (x != 0), size, 1)
+    unsigned = jnp.uint32 if x.dtype == jnp.float32 else jnp.uint64
+    exponent = jax.lax.bitcast_convert_type(jnp.asarray(jnp.inf, x.dtype), unsigned)
+    bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(x), unsigned) & exponent
+    below = jax.lax.bitcast_convert_type(bits, x.dtype)  # 0 for 0, infinite for NaN too
+    return jnp.where((below > 0) & (below < jnp.inf), 2 * below, 1)
 
 
 def in_order(x: Array) -> Array:
