@@ -60,11 +60,11 @@ def subsample_trials(
     """Every measure of every model on ``trials`` subsets of ``size`` observations.
 
     Subsets are drawn without replacement and are the same for all models and measures; each
-    measure is one program, walked over trials and models. ``models`` as in `compare`, at least one.
+    measure is one program, walked over trials and models. ``models`` as in `compare`, at least two.
     Source: Section 5.1.2.
     """
     key = checks.key(key)
-    _, stack = stacked(models, least=1)
+    _, stack = stacked(models)
     _, n, m = stack.shape
     size = checks.integer(size, "size", least=2, most=n)
     labels, measures = checks.labels(targets, n, m), _measures(measures)

@@ -301,7 +301,8 @@ def merged(paths: Sequence[Path], *, level: float) -> tuple[CheckReport, int]:
     fitted_to, total = states[0].fitted_to, states[0]
     with jax.enable_x64(_wide(fitted_to)):
         for path, state in zip(paths[1:], states[1:], strict=True):
-            if _columns(state) != _columns(states[0]):
+            here, first = _columns(state), _columns(states[0])
+            if None not in (here, first) and here != first:
                 raise BadFile(f"{path}: its rows are of other columns than those of {paths[0]}")
             try:
                 total = total.merge(state)

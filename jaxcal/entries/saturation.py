@@ -89,7 +89,7 @@ def look_up(name: str, m: int, shifts: Array, factors: Array) -> Array:
     """Return an entry of `tables`, interpolated at shifts and factors of one shape."""
     of = jnp.asarray(tables(m)[name], shifts.dtype)
     at = [
-        jnp.clip((value - grid[0]) / (grid[1] - grid[0]), 0, len(grid) - 1)
+        jnp.clip((value - float(grid[0])) / float(grid[1] - grid[0]), 0, len(grid) - 1)
         for value, grid in ((shifts, SHIFTS), (factors, FACTORS))
     ]
     return jax.scipy.ndimage.map_coordinates(of, at, order=1, mode="nearest")
@@ -187,7 +187,7 @@ def corrected(means: Array, logs: Array, of_mean: Array, of_log: Array, m: int) 
     ends = jnp.stack([means - by_mean, means + by_mean, means, means])
     others = jnp.stack([logs, logs, logs - by_log, logs + by_log])
     shifts, spreads = inverted(ends, others, m)
-    known: Bool[Array, "*shape"] = jnp.abs(shift) <= MOST
+    known: Bool[Array, "*shape"] = ~(jnp.abs(shift) > MOST)
     low, high = (
         jnp.where(known, end, jnp.asarray(last, end.dtype))
         for end, last in zip(spreads[2:], FACTORS[[0, -1]], strict=True)

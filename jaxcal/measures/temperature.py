@@ -66,12 +66,12 @@ class TemperatureFit(Result):
                 "no finite temperature is best: targets of probability 0, as a tree or few "
                 "neighbours give them, ask for ever larger ones; smooth the probabilities first"
                 " [no-optimum]",
-                bool(np.any(t > 1e3)) and never > 0,
+                bool(np.any(np.isinf(t))) and never > 0,
             ),
             (
                 "no finite temperature is best: equal probabilities fit better than these "
                 "predictions at any temperature; are classes swapped? [no-optimum]",
-                bool(np.any(t > 1e3)) and never == 0,
+                bool(np.any(np.isinf(t))) and never == 0,
             ),
             (
                 "the search has not ended at an optimum: is every target predicted perfectly (then "

@@ -143,7 +143,8 @@ def student_quantile(probability: Scalar | float, degrees: Array) -> Array:
     t = z
     for power, (divisor, *odd) in enumerate(_CORNISH_FISHER, start=1):
         t = t + sum(c * z ** (2 * k + 1) for k, c in enumerate(odd)) / (divisor * degrees**power)
-    return jnp.where(degrees < 30, jnp.exp((low + high) / 2), t)
+    few = jnp.where(degrees > 0, jnp.exp((low + high) / 2), jnp.inf)
+    return jnp.where(degrees < 30, few, t)
 
 
 # for each power of 1 / degrees of freedom: a divisor, then the coefficients of z, z^3, z^5, ..

@@ -180,6 +180,15 @@ class Repair(Result):
         derivatives = [(effects(at + step) - effects(at - step)) / 2e-5 for step in steps]
         return effects(at), np.stack(derivatives, axis=1)
 
+    def _narrowest(self) -> float:
+        """Return the least log factor on a width, over coordinates and all maps of a batch."""
+        fitted, d = self.fitted.parameters, len(self.names[0])
+        at = np.concatenate([fitted.stretch["common"], fitted.correlation], -1).astype(float)
+        at = at.reshape(-1, at.shape[-1])
+        axes = np.broadcast_to(self._axes.reshape(-1, d, d), (len(at), d, d))
+        each = [_on_coordinates(*pair)[:d] for pair in zip(axes, at, strict=True)]
+        return float(np.min(each))
+
     def _sentences(self) -> Sentences:
         beyond = int(np.sum(np.asarray(self.gains) == -np.inf))
         moved = counted(
@@ -207,7 +216,7 @@ class Repair(Result):
             "targets are whole numbers: the gain is that of densities of real numbers, not a log "
             "score of counts or classes [whole-targets]"
         )
-        times = float(np.exp(-np.min(self._effects()[0][: len(self.names[0])])))
+        times = float(np.exp(-self._narrowest()))
         narrow = (
             f"the map makes predictions {times:.2g} times as narrow: if the model has seen these "
             f"targets, or predictions are computed from them, the gain is arbitrary [narrow-map]"
