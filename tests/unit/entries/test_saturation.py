@@ -86,3 +86,13 @@ def test_a_shift_alone_is_named_alone():
     (said,) = result.table.sentences()
     assert said.startswith("shift of 0: claimed too low by 2 sd")
     assert result.table.low[0, 0] < -2 < result.table.high[0, 0]
+
+
+def test_float32_and_nan_stay_what_they_are():
+    """With x64 and strict promotion; an unknown mean has no limits of its spread."""
+    means, logs = jnp.asarray([[1.0, jnp.nan], [0.0, 0.1]], jnp.float32)
+    of_mean, of_log = jnp.full((2, 2), 0.05, jnp.float32)
+    sizes = saturation.corrected(means, logs, of_mean, of_log, 20)
+    for numbers in (*sizes.shift, *sizes.spread):
+        assert numbers.dtype == jnp.float32
+        np.testing.assert_array_equal(np.isnan(numbers), [False, True])
