@@ -301,8 +301,8 @@ def merged(paths: Sequence[Path], *, level: float) -> tuple[CheckReport, int]:
     fitted_to, total = states[0].fitted_to, states[0]
     with jax.enable_x64(_wide(fitted_to)):
         for path, state in zip(paths[1:], states[1:], strict=True):
-            here, first = _columns(state), _columns(states[0])
-            if None not in (here, first) and here != first:
+            columns = _columns(state), _columns(states[0])
+            if None not in columns and columns[0] != columns[1]:
                 raise BadFile(f"{path}: its rows are of other columns than those of {paths[0]}")
             try:
                 total = total.merge(state)

@@ -26,63 +26,56 @@ LEAST_RISE = 1e-3  # least derivative by which an effect is divided
 def tables(m: int) -> dict[str, np.ndarray]:
     """Return arrays over `SHIFTS` and `FACTORS` (log s): ``mean`` and ``log`` standard deviation of
     normal scores, their derivatives by shift and factor, and ``tie``, the covariance of sample mean
-    and log deviation over the variance of the mean."""
+    and log deviation over the variance of the mean. ``agreement``, over `FACTORS`, is the
+    correlation of scores and targets without a shift.
+
+    Cost: the powers of a score given its target, at 1,001 targets, take 1,001 m exponentials.
+    """
     from scipy.special import gammaln, log_ndtr, ndtri
 
-    z, weights = np.polynomial.hermite_e.hermegauss(64)
     edges, k = np.arange(m + 2) / (m + 1), np.arange(m + 1)
     x = np.concatenate([[0], ndtri(edges[1:-1]), [0]])
     heights = np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi)
     heights[[0, -1]] = 0
     # mean of the score of each rank, of its square and of its cube
     ends = np.stack([-heights, edges - heights * x, -(x**2 + 2) * heights])
-    powers = (m + 1) * np.diff(ends)
+    of_ranks = (m + 1) * np.diff(ends)
     counts = gammaln(m + 1) - gammaln(k + 1) - gammaln(m - k + 1)
 
-    def moments(shift: float) -> np.ndarray:
-        y = (shift + np.exp(FACTORS)[:, None] * z)[:, :, None]
-        chances = np.exp(counts + k * log_ndtr(y) + (m - k) * log_ndtr(-y))
-        return powers @ (weights @ chances / weights.sum()).T
+    def given_targets(y: np.ndarray) -> np.ndarray:
+        y = y[:, None]
+        return of_ranks @ np.exp(counts + k * log_ndtr(y) + (m - k) * log_ndtr(-y)).T
 
-    half = np.stack([moments(shift) for shift in SHIFTS[32:]], axis=1)  # [3, shifts, factors]
-    signs = np.array([-1.0, 1.0, -1.0])[:, None, None]
-    mean, square, cube = np.concatenate([signs * half[:, :0:-1], half], axis=1)
+    grid = np.linspace(-10, 10, 1001)  # targets beyond have the scores of its ends
+    powers = np.concatenate([given_targets(part) for part in np.array_split(grid, 50)], axis=1)
+    z = np.linspace(-7, 7, 281)
+    weights = np.exp(-(z**2) / 2) / np.sum(np.exp(-(z**2) / 2))
+    ys = SHIFTS[:, None, None] + np.exp(FACTORS)[:, None] * z  # [shifts, factors, z]
+    scores = [np.interp(ys, grid, power) for power in powers]
+    mean, square, cube = (score @ weights for score in scores)
     variance = square - mean**2
     third = cube - 3 * mean * square + 2 * mean**3
     log = np.log(variance) / 2
     of_mean, of_log = (np.gradient(of, SHIFTS, FACTORS) for of in (mean, log))
-    names = ("mean_by_shift", "mean_by_factor"), ("log_by_shift", "log_by_factor")
-    derivatives = dict(zip(sum(names, ()), (*of_mean, *of_log), strict=True))
-    return {"mean": mean, "log": log, "tie": third / variance**2 / 2} | derivatives
-
-
-@lru_cache
-def blur(m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return (a, log s, r), each for 41 values a. Targets N(0, e^(2a)) are ranked among m draws of
-    N(0, 1); normal scores of the ranks have standard deviation s and correlation r with targets."""
-    from scipy.special import gammaln, log_ndtr, ndtri
-
-    z, weights = np.polynomial.hermite_e.hermegauss(64)
-    edges = np.arange(m + 2) / (m + 1)
-    x = ndtri(edges[1:-1])
-    heights = np.concatenate([[0], np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi), [0]])
-    tails = heights * np.concatenate([[0], x, [0]])
-    means = -(m + 1) * np.diff(heights)  # mean score of each rank, and of its square
-    squares = (m + 1) * np.diff(edges - tails)
-    factors = np.linspace(-2.5, 2.5, 41)
-    k, y = np.arange(m + 1), (np.exp(factors)[:, None] * z)[:, :, None]
-    counts = gammaln(m + 1) - gammaln(k + 1) - gammaln(m - k + 1)  # binomial probabilities of k
-    chances = np.exp(counts + k * log_ndtr(y) + (m - k) * log_ndtr(-y))
-    variances = weights @ (chances @ squares).T / weights.sum()
-    products = (weights * z) @ (chances @ means).T / weights.sum()
-    return factors, np.log(variances) / 2, products / np.sqrt(variances)
+    middle = len(SHIFTS) // 2
+    return {
+        "mean": mean,
+        "mean_by_shift": of_mean[0],
+        "mean_by_factor": of_mean[1],
+        "log": log,
+        "log_by_shift": of_log[0],
+        "log_by_factor": of_log[1],
+        "tie": third / variance**2 / 2,
+        "agreement": scores[0][middle] @ (weights * z) / np.sqrt(variance[middle]),
+    }
 
 
 def agreement(spreads: Float[Array, "*shape"], m: int) -> Float[Array, "*shape"]:
     """Return the correlation of Gaussian targets with normal scores of their ranks among m draws.
     ``spreads`` are log(predicted / actual standard deviation), computed from these scores."""
-    blurs, faith = (jnp.asarray(part, spreads.dtype) for part in blur(m)[1:])
-    return jnp.interp(-spreads, blurs, faith)
+    of, middle = tables(m), len(SHIFTS) // 2
+    logs, values = (jnp.asarray(a, spreads.dtype) for a in (of["log"][middle], of["agreement"]))
+    return jnp.interp(-spreads, logs, values)
 
 
 def look_up(name: str, m: int, shifts: Array, factors: Array) -> Array:
@@ -114,9 +107,9 @@ def inverted(
 
         ends = (jnp.full_like(mean, end) for end in SHIFTS[[0, -1]])
         low, high = jax.lax.fori_loop(0, 40, halve, tuple(ends))
-        shift, known = (low + high) / 2, ~jnp.isnan(mean + log)
+        shift, missing = (low + high) / 2, jnp.isnan(mean + log)
         factor = factor_at(shift, log)
-        return jnp.where(known, shift, jnp.nan), jnp.where(known, factor, jnp.nan)
+        return jnp.where(missing, jnp.nan, shift), jnp.where(missing, jnp.nan, factor)
 
     shifts, factors = jax.vmap(one)(jnp.ravel(means), jnp.ravel(logs))
     return shifts.reshape(means.shape), factors.reshape(means.shape)
@@ -151,9 +144,14 @@ class Directions(NamedTuple):
         square = (1 - 2 * self.lean * self.tie) * of_mean**2 + self.lean**2 * of_log**2
         return jnp.sqrt(at_least(square, of_mean**2 / 4))
 
-    def columns(self) -> "Directions":
-        """Return the directions with a further axis, for slopes along features."""
-        return Directions(*(part[..., None] for part in self))
+    def apart(
+        self, means: Array, logs: Array, of_mean: Array, of_log: Array
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Return (mean - lean log, its standard error) and (log - turn mean, its standard error),
+        for slopes along features in a last axis that the directions lack."""
+        at = Directions(*(part[..., None] for part in self))
+        shifts = means - at.lean * logs, at.of_shift(of_mean, of_log)
+        return shifts, (logs - at.turn * means, at.of_factor(of_mean, of_log))
 
 
 def spread_alone(
@@ -187,9 +185,9 @@ def corrected(means: Array, logs: Array, of_mean: Array, of_log: Array, m: int) 
     ends = jnp.stack([means - by_mean, means + by_mean, means, means])
     others = jnp.stack([logs, logs, logs - by_log, logs + by_log])
     shifts, spreads = inverted(ends, others, m)
-    known: Bool[Array, "*shape"] = ~(jnp.abs(shift) > MOST)
+    beyond: Bool[Array, "*shape"] = jnp.abs(shift) > MOST
     low, high = (
-        jnp.where(known, end, jnp.asarray(last, end.dtype))
+        jnp.where(beyond, jnp.asarray(last, end.dtype), end)
         for end, last in zip(spreads[2:], FACTORS[[0, -1]], strict=True)
     )
     return Sizes((shift, shifts[0], shifts[1]), (spread, low, high))
@@ -206,9 +204,8 @@ def tested_alone(
     mean, log = means[:, :, 0], logs[:, :, 0]
     gap, error = spread_alone(mean, log, of_mean[:, :, 0], of_log[:, :, 0], m)
     shift, spread = inverted(mean, log, m)
-    at = Directions.at(shift, spread, m).columns()
-    shifts, its = means - at.lean * logs, at.of_shift(of_mean, of_log)
-    spreads, other = logs - at.turn * means, at.of_factor(of_mean, of_log)
+    directions = Directions.at(shift, spread, m)
+    (shifts, its), (spreads, other) = directions.apart(means, logs, of_mean, of_log)
     spreads = jnp.where(jnp.abs(shift[:, :, None]) > MOST, 0, spreads)
     shifts, its = shifts.at[:, :, 0].set(means[:, :, 0]), its.at[:, :, 0].set(of_mean[:, :, 0])
     spreads, other = spreads.at[:, :, 0].set(gap), other.at[:, :, 0].set(error)

@@ -282,11 +282,12 @@ def _sizes(
     """Return effects on targets and their limits, from those on normal scores among m draws."""
     (means, logs), (of_mean, of_log) = (jnp.split(of, 2) for of in (-effect, (high - low) / 2))
     everywhere = corrected(means[:, 0], logs[:, 0], of_mean[:, 0], of_log[:, 0], m)
-    at = Directions.at(everywhere.shift[0], everywhere.spread[0], m).columns()
-    shifts, its = means - at.lean * logs, at.of_shift(of_mean, of_log)
-    spreads, other = logs - at.turn * means, at.of_factor(of_mean, of_log)
-    slopes = jnp.concatenate([shifts / at.shift_rise, spreads / at.factor_rise])
-    widths = jnp.concatenate([its / at.shift_rise, other / at.factor_rise])
+    at = Directions.at(everywhere.shift[0], everywhere.spread[0], m)
+    apart, rises = at.apart(means, logs, of_mean, of_log), (at.shift_rise, at.factor_rise)
+    slopes, widths = (
+        jnp.concatenate([part / rise[:, None] for part, rise in zip(parts, rises, strict=True)])
+        for parts in zip(*apart, strict=True)
+    )
     sizes = (slopes, slopes - widths, slopes + widths)
     first = (jnp.concatenate(of) for of in zip(*everywhere, strict=True))
     actual, least, most = (of.at[:, 0].set(size) for of, size in zip(sizes, first, strict=True))

@@ -144,14 +144,14 @@ class Repair(Result):
         of_shape = np.concatenate([errors.stretch["common"], errors.correlation])
         noise = np.sqrt(slopes**2 @ of_shape**2)
         for kind, words, mix in (
-            ("shift", _shift, self._axes),
+            ("shift", _shift, self._directions),
             ("stretch", _stretch, slopes[:d, :d]),
         ):
             value, error = getattr(values, kind), getattr(errors, kind)
-            own = np.diag(np.diag(mix))  # how a coordinate changes with its own centre and scale
+            diagonal = np.diag(np.diag(mix))  # changes along a coordinate's own centre and scale
             # principal components of more inputs have no names
             for group in (*ALONG, "inputs")[: 4 if len(inputs) <= MOST else 3]:
-                by = own if group in ("center", "scale") else mix
+                by = diagonal if group in ("center", "scale") else mix
                 each = by @ np.asarray(value[group])
                 about = np.sqrt(by**2 @ np.asarray(error[group]) ** 2)
                 if (kind, group) == ("stretch", "common"):
@@ -166,7 +166,7 @@ class Repair(Result):
         return said
 
     @property
-    def _axes(self) -> np.ndarray:
+    def _directions(self) -> np.ndarray:
         return np.eye(len(self.names[0])) if self.axes is None else np.asarray(self.axes, float)
 
     def _effects(self) -> tuple[np.ndarray, np.ndarray]:
@@ -176,7 +176,7 @@ class Repair(Result):
         fitted = self.fitted.parameters
         at = np.concatenate([fitted.stretch["common"], fitted.correlation]).astype(float)
         steps = 1e-5 * np.eye(len(at))
-        effects = partial(_on_coordinates, self._axes)
+        effects = partial(_on_coordinates, self._directions)
         derivatives = [(effects(at + step) - effects(at - step)) / 2e-5 for step in steps]
         return effects(at), np.stack(derivatives, axis=1)
 
@@ -185,7 +185,7 @@ class Repair(Result):
         fitted, d = self.fitted.parameters, len(self.names[0])
         at = np.concatenate([fitted.stretch["common"], fitted.correlation], -1).astype(float)
         at = at.reshape(-1, at.shape[-1])
-        axes = np.broadcast_to(self._axes.reshape(-1, d, d), (len(at), d, d))
+        axes = np.broadcast_to(self._directions.reshape(-1, d, d), (len(at), d, d))
         each = [_on_coordinates(*pair)[:d] for pair in zip(axes, at, strict=True)]
         return float(np.min(each))
 

@@ -203,13 +203,13 @@ def test_no_odd_value_ends_in_anothers_error(subpackage, odd, traced):
         if record(call) or (name in fuzz_calls.WITHOUT and subpackage != "torch"):
             continue
         parameters = inspect.signature(call).parameters.values()
-        given = {p.name: p.default for p in parameters}
+        plain = {p.name: p.default for p in parameters}
         options = [p.name for p in parameters if p.kind in (1, 3)]
         needs = [p.name for p in parameters if p.kind in (1, 3) and p.default is p.empty]
         assert name in recipes or not needs, f"{name}: no valid call in fuzz_calls.py"
         Traced.ends = False
         valid = values(recipes.get(name, {}), tables)
-        given |= valid
+        plain |= valid
         with warnings.catch_warnings(), contextlib.suppress(PastTheChecks):
             warnings.simplefilter("ignore")
             Traced.ends = odd < len(ODD)
@@ -220,7 +220,7 @@ def test_no_odd_value_ends_in_anothers_error(subpackage, odd, traced):
                 if argument == "self":
                     continue
                 for words in itertools.islice(in_turn, odd):
-                    if ODD[words] is given[argument]:
+                    if ODD[words] is plain[argument]:
                         continue  # the valid call once more
                     calls += 1
                     try:

@@ -15,7 +15,7 @@ from jaxcal import LogDensities, Unnormalized, sbi
 from jaxcal.candidates import exchangeability_test
 from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.coverage import coverage
-from jaxcal.entries.saturation import Directions, blur
+from jaxcal.entries.saturation import FACTORS, SHIFTS, Directions, tables
 from jaxcal.sbi.adapters import as_draws
 from jaxcal.sbi.ranks import diagnosed, rank_draws, ranks_among_draws
 from jaxcal.streaming import StreamedTest
@@ -208,8 +208,7 @@ def test_normal_scores_of_ranks_are_blurred_as_simulated(m, factor):
     random = np.random.default_rng(m)
     below = random.binomial(m, scipy.stats.norm.cdf(factor * random.normal(size=200_000)))
     scores = scipy.stats.norm.ppf((below + random.random(len(below))) / (m + 1))
-    factors, blurs, _ = blur(m)
-    wanted = np.exp(np.interp(np.log(factor), factors, blurs))
+    wanted = np.exp(np.interp(np.log(factor), FACTORS, tables(m)["log"][len(SHIFTS) // 2]))
     np.testing.assert_allclose(np.std(scores), wanted, rtol=0.01)
 
 
@@ -225,8 +224,7 @@ def test_effects_by_ranks_look_smaller_as_simulated(m, factor):
     plain, (up, down) = scores(0), (np.mean(scores(shift)) for shift in (0.25, -0.25))
     at = jnp.zeros(1), jnp.log(jnp.asarray([factor]))
     assert abs((up - down) / 0.5 - float(Directions.at(*at, m).shift_rise[0])) < 0.025
-    factors, _, faith = blur(m)
-    wanted = np.interp(np.log(factor), factors, faith)
+    wanted = np.interp(np.log(factor), FACTORS, tables(m)["agreement"])
     assert abs(np.corrcoef(targets, plain)[0, 1] - wanted) < 0.005
 
 
