@@ -130,21 +130,21 @@ def student_quantile(probability: Scalar | float, degrees: Array) -> Array:
     Source: Abramowitz and Stegun (1964), 26.7.5.
     """
     probability = jnp.asarray(probability, degrees.dtype)
-    few = at_most(degrees, 30)
+    at_most_30 = at_most(degrees, 30)
 
     def halve(_: object, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         middle = (ends[0] + ends[1]) / 2
-        above = student_tail(jnp.exp(middle), few) > 1 - probability
+        above = student_tail(jnp.exp(middle), at_most_30) > 1 - probability
         return jnp.where(above, middle, ends[0]), jnp.where(above, ends[1], middle)
 
-    start = jnp.full_like(few, -20), jnp.full_like(few, 40)
+    start = jnp.full_like(at_most_30, -20), jnp.full_like(at_most_30, 40)
     low, high = jax.lax.fori_loop(0, 40, halve, start)
     z = ndtri(probability)
     t = z
     for power, (divisor, *odd) in enumerate(_CORNISH_FISHER, start=1):
         t = t + sum(c * z ** (2 * k + 1) for k, c in enumerate(odd)) / (divisor * degrees**power)
-    few = jnp.where(degrees > 0, jnp.exp((low + high) / 2), jnp.inf)
-    return jnp.where(degrees < 30, few, t)
+    bisected = jnp.where(degrees > 0, jnp.exp((low + high) / 2), jnp.inf)
+    return jnp.where(degrees < 30, bisected, t)
 
 
 # for each power of 1 / degrees of freedom: a divisor, then the coefficients of z, z^3, z^5, ..
