@@ -289,7 +289,7 @@ def test_other_results_say_where_rows_are_dependent(key, memory):
 
 def test_columns_of_claims_are_told_by_place_not_by_name():
     """Inputs may be called as claims are."""
-    cells = np.full((1, 5), 0.5)
+    cells = jnp.full((1, 5), 0.5)
     columns = "everywhere", "centre", "scale", "centre", "scale"
     table = jaxcal.results.Table(("shift of a",), columns, cells, cells, cells, cells, cells / 100)
     places = [text.split(" for each deviation of ")[1:] for text in table.sentences()]

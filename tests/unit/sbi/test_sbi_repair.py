@@ -158,7 +158,7 @@ def test_names_of_observations_may_come_in_any_order():
     assert mean == pytest.approx(float(z[0, 0]) / 2, abs=0.3)
 
 
-def test_simulated_inputs_are_those_of_new_observations():
+def test_simulated_inputs_are_those_of_new_observations(as_users_run_it):
     """`NumpyroPosterior.pairs` puts the observed site first; x_shapes is sorted by name."""
 
     def model(design, y=None):
