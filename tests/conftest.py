@@ -1,5 +1,6 @@
 """Strict in tests: float64, fixed keys, checked annotations, no silent promotion."""
 
+import ctypes
 import functools
 import gc
 import importlib
@@ -61,11 +62,27 @@ def pytest_addoption(parser):
         action="store_true",
         help="a package that a test needs and that is not installed is an error, not a skip",
     )
+    parser.addoption(
+        "--part",
+        metavar="K/N",
+        help="of slow tests every N-th from the K-th on, counted from 0; of tests/docs all",
+    )
 
 
 def pytest_configure(config):
     if config.getoption("--no-missing-packages"):
         pytest.importorskip = import_or_fail
+
+
+@pytest.hookimpl(trylast=True)  # -m has chosen
+def pytest_collection_modifyitems(config, items):
+    if part := config.getoption("--part"):
+        first, step = map(int, part.split("/"))
+        slow = [item for item in items if item.get_closest_marker("slow")]
+        slow = [item for item in slow if not item.nodeid.startswith("tests/docs/")]
+        left = set(slow).difference(slow[first::step])
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
 
 
 def import_or_fail(name, **_):
@@ -82,11 +99,12 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(scope="module", autouse=True)
 def programs_do_not_pile_up():
-    """Linux grants a process 65,530 memory maps, and every compiled program keeps several."""
+    """Programs of 10,000 memory maps take 2 GB; Linux grants a process 65,530."""
     yield
     maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > 30_000:
+    if maps.exists() and maps.read_bytes().count(b"\n") > 10_000:
         jax.clear_caches()
+        ctypes.CDLL(None).malloc_trim(0)  # else their memory stays with the process
 
 
 @pytest.fixture

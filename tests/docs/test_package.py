@@ -6,10 +6,12 @@ import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from api import PLACES
+from conftest import pytest_collection_modifyitems
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
@@ -116,7 +118,7 @@ def test_hosted_runs_cover_all_systems_with_the_local_command():
     assert claimed == PYTHONS
     (job,) = workflow("ci.yml")["jobs"].values()
     assert job["strategy"]["matrix"] == {"os": ["ubuntu-latest", "macos-latest"], "python": PYTHONS}
-    assert "bash .ci/run" in [step.get("run") for step in job["steps"]]
+    assert "bash .ci/run all" in [step.get("run") for step in job["steps"]]
     (newest,) = workflow("newest.yml")["jobs"].values()
     assert "bash .ci/optional all" in [step.get("run") for step in newest["steps"]]
     release = workflow("release.yml")
@@ -140,6 +142,28 @@ def test_every_test_of_the_run_has_its_packages():
     commands = re.findall(r"pytest -q(?:[^\n]|(?<=\\)\n)*", run + optional)
     assert len(commands) == 7
     assert [c for c in commands if not re.search("--no-missing-packages|--collect-only", c)] == []
+
+
+class Item(str):
+    """A test by its name, slow where that ends so."""
+
+    nodeid = property(str)
+
+    def get_closest_marker(self, name):
+        return self.endswith(name)
+
+
+def test_three_parts_of_slow_tests_are_all_of_them():
+    """As conftest.py chooses for `.ci/run`; quick tests and those of pages are in each part."""
+    names = [f"tests/unit/test_{k}_{kind}" for k in range(5) for kind in ("slow", "quick")]
+    tests = [*map(Item, names), Item("tests/docs/test_slow")]
+    parts = [list(tests) for _ in range(3)]
+    hook = SimpleNamespace(pytest_deselected=lambda items: None)
+    for k, part in enumerate(parts):
+        config = SimpleNamespace(hook=hook, getoption={"--part": f"{k}/3"}.get)
+        pytest_collection_modifyitems(config, part)
+    assert [len(part) for part in parts] == [8, 8, 7]
+    assert [sum(test in part for part in parts) for test in tests] == [1, 3] * 5 + [3]
 
 
 @pytest.mark.parametrize("name", ["run", "optional"])
