@@ -36,6 +36,7 @@ from jaxcal.read.scores import (
     log_densities_and_gradients,
     log_densities_at,
     scores_at,
+    within_support,
 )
 from jaxcal.results import recorded
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
@@ -158,8 +159,9 @@ class _Densities:
     event: tuple[int, ...]
 
     def __call__(self, points: Float[Array, "n k d"], /) -> tuple[Array, Array]:
-        each = jax.vmap(partial(log_densities_and_gradients, self.predictions))
-        logs, gradients = each(self._rows(points))
+        rows = self._rows(points)
+        logs, gradients = jax.vmap(partial(log_densities_and_gradients, self.predictions))(rows)
+        logs = jax.vmap(partial(within_support, self.predictions))(rows, logs)
         gradients = gradients.reshape(*logs.shape, points.shape[2])
         return jnp.moveaxis(logs, 0, 1), jnp.moveaxis(gradients, 0, 1)
 
@@ -210,7 +212,9 @@ def _test(
     statistics = jnp.stack([jnp.sum(jax.lax.map(forms, part), axis=0) for part in parts])
     standardized, p = _p_values(statistics)
     combined = jnp.nanmax(standardized, axis=0)
-    spread = jnp.any(~jnp.isnan(standardized[:, 0]))
+    still = jnp.all(candidates.points == candidates.points[:, :1], axis=(1, 2))
+    still = still | (candidates.weights[:, 0] >= 1)
+    spread = jnp.any(~jnp.isnan(standardized[:, 0])) & ~jnp.all(still)
     total = jnp.mean(combined >= combined[0], dtype=combined.dtype)
     total = jnp.where(impossible > 0, 1 / (1 + n_resamples), jnp.where(spread, total, jnp.nan))
     u = jnp.stack(
@@ -220,7 +224,6 @@ def _test(
         ],
         axis=1,
     )
-    same = jnp.all(candidates.points == candidates.points[:, :1], axis=(1, 2))
     return ExchangeabilityResult(
         p_value=jnp.where(all_finite, total, jnp.nan),
         part_p_values=jnp.where(all_finite, p, jnp.nan),
@@ -232,7 +235,7 @@ def _test(
         nonfinite_features=nonfinite_features,
         impossible=impossible,
         repeated=n_repeated(targets, predictions),
-        unmoved=jnp.sum(same | (candidates.weights[:, 0] >= 1)),
+        unmoved=jnp.sum(still),
         parts=PARTS if d > 1 else PARTS[:3],
         n_resamples=n_resamples,
     )

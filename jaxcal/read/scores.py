@@ -55,8 +55,16 @@ def log_densities_at(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[A
         density = jax.vmap(predictions.log_density, in_axes=(predictions.in_axes, 0))
         return density(predictions.params, ys)
     if is_distribution(predictions):
-        return predictions.log_prob(ys)
+        return within_support(predictions, ys, predictions.log_prob(ys))
     raise no_log_densities(predictions)
+
+
+def within_support(predictions: Any, ys: Array, logs: Array) -> Array:
+    """Return ``logs`` at ``ys``, -infinity outside of the support that a distribution declares:
+    numpyro does not check this under ``jit``. Other predictions: ``logs`` as they are."""
+    if not is_distribution(predictions) or not states_an_end(predictions):
+        return logs
+    return jnp.where(predictions.support(ys), logs, -jnp.inf)
 
 
 def no_log_densities(predictions: object, what: str = "this") -> TypeError:
@@ -196,10 +204,7 @@ def each_density(
         raise no_log_densities(predictions)
 
     def density(zs: Array) -> Array:
-        logs = predictions.log_prob(zs)
-        if not states_an_end(predictions):
-            return logs
-        return jnp.where(predictions.support(zs), logs, -jnp.inf)
+        return within_support(predictions, zs, predictions.log_prob(zs))
 
     if not predictions.batch_shape:
         return jax.vmap(lambda y, *row: function(density, y, *row))(ys, *rows)

@@ -10,6 +10,7 @@ import scipy.stats
 import jaxcal
 from jaxcal.coverage import coverage, massart, ranks_of
 from jaxcal.mcmc import MALA, mcmc_draws
+from jaxcal.measures import nll
 from jaxcal.plots.reliability import coverage as plot
 from jaxcal.read import Unnormalized, draws
 
@@ -219,3 +220,13 @@ def test_the_figure_shows_the_shares_and_the_band():
 def test_wrong_input_is_named(as_users_run_it, predictions, z, error, message):
     with pytest.raises(error, match=message):
         coverage(predictions, targets_with(1.0), z)
+
+
+def test_targets_outside_the_support_are_outside_every_region():
+    """All densities were equal under jit, and the p-value .38."""
+    predictions = dist.Uniform(jnp.zeros(50), 1.0)
+    drawn = predictions.sample(jax.random.key(0), (19,)).T
+    result = coverage(predictions, jnp.full(50, 5.0), drawn)
+    assert int(result.counts[-1]) == 50
+    assert float(result.p_conservative) < 1e-6
+    assert jnp.isinf(jax.jit(nll)(predictions, jnp.full(50, 5.0)))

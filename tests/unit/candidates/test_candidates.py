@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import scipy.stats
 from reference.proposals import Independent, RandomWalk
@@ -234,3 +235,22 @@ def test_rows_that_repeat_and_rows_in_order_are_said(key):
     said = str(exchangeability_test(0, predictions, centers + 2 * noise))
     assert "79 observations repeat" in said or "80 observations repeat" in said
     assert "[dependent-rows]" in said
+
+
+@pytest.mark.parametrize("family", [dist.HalfNormal, dist.Exponential])
+def test_chains_stay_in_the_support_of_a_distribution(family):
+    """numpyro's log densities are finite outside of it under jit: all were rejected."""
+    predictions = family(jnp.ones(150))
+    targets = predictions.sample(jax.random.key(1))
+    right = exchangeability_test(0, predictions, targets, n_resamples=99)
+    assert right.verdict == "not rejected"
+    assert float(jnp.min(right.rank_p_values)) > 1e-3
+    impossible = exchangeability_test(0, predictions, targets.at[3].set(-1), n_resamples=99)
+    assert (int(impossible.impossible), impossible.verdict) == (1, "rejected")
+
+
+def test_chains_that_never_move_cannot_tell(key):
+    x, noise = jax.random.normal(key, (2, 100))
+    proposal = Chains(smallest=1e6, largest=1e6)
+    result = exchangeability_test(0, dist.Normal(x, 1.0), x + noise, proposal=proposal)
+    assert (int(result.unmoved), result.verdict) == (100, "cannot tell")
