@@ -46,6 +46,8 @@ class Landed(NamedTuple):
     near a mode; ``claims``: (centre, standard deviation) of predictions, both [n, d], from which
     features are computed; ``endless`` [n]: whether density i falls more slowly than 1 / distance
     along coordinate i mod d, so that its integral is infinite. It is False for draws.
+    ``originals`` [n, m + 1, *event]: the points in units of the data, not rounded by a change of
+    units and back.
     """
 
     points: Float[Array, "n k d"]
@@ -55,6 +57,7 @@ class Landed(NamedTuple):
     scales: Float[Array, "n d d"]
     claims: tuple[Points, Points]
     endless: Bool[Array, " n"]
+    originals: Float[Array, "n k *event"]
 
 
 def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> Landed:
@@ -103,8 +106,8 @@ def _drawn(
     else:
         logs = _logs(predictions, originals, ys.dtype)
     weights = jnp.full_like(logs, 1 / logs.shape[1])
-    claims = (centers, jnp.linalg.norm(scales, axis=2))
-    return Landed(points, logs, weights, centers, scales, claims, jnp.zeros(len(ys), bool))
+    claims, endless = (centers, jnp.linalg.norm(scales, axis=2)), jnp.zeros(len(ys), bool)
+    return Landed(points, logs, weights, centers, scales, claims, endless, originals)
 
 
 def _log_normal(
@@ -127,11 +130,13 @@ def _climbed(key: Key, predictions: Standardized, ys: Points, targets: Array) ->
     looked_at = _originals(predictions, jnp.concatenate([points, _far(*near.claims)], axis=1))
     points = jnp.concatenate([ys[:, None], points], axis=1)
     looked_at = jnp.concatenate([targets[:, None], looked_at], axis=1)
+    originals = looked_at[:, : points.shape[1]]
     all_logs = _logs(predictions, looked_at, ys.dtype, at_target=True)
     logs, beyond = jnp.split(all_logs, [points.shape[1]], axis=1)
     endless = jnp.max(beyond, axis=1) + math.log(FAR) > jnp.max(logs, axis=1) - 1
     weights = jax.nn.softmax(logs - _log_mixture(three, points), axis=1)
-    return Landed(points, logs, weights, near.centers, near.scales, near.claims, endless)
+    located = near.centers, near.scales, near.claims
+    return Landed(points, logs, weights, *located, endless, originals)
 
 
 def _far(centers: Points, deviations: Points) -> Float[Array, "n 2 d"]:

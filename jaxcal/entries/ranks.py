@@ -132,8 +132,7 @@ def seen(
         near = landed(keys[0], predictions, ys, targets)
         if statistics is None:
             return Seen.of(keys[1], near)
-        points = predictions.units.original(near.points).reshape(*near.logs.shape, *ys.shape[1:])
-        return Seen.of(keys[1], near, values_of(statistics, points, targets, inputs))
+        return Seen.of(keys[1], near, values_of(statistics, near.originals, inputs))
 
     def of_rows(keys: Keys, predictions: Standardized, ys: Points, targets: Array, _: None) -> Seen:
         densities = predictions.predictions
@@ -193,11 +192,9 @@ def _in_blocks(
 def values_of(
     statistics: Statistics,
     points: Float[Array, "n k *event"],
-    targets: Float[Array, "n *event"],
     inputs: Float[Array, "n q"] | None,
 ) -> Float[Array, "n k s"]:
     """Return s statistics of each of k points, the target first; NaN counts as -infinity."""
-    points = points.reshape(*points.shape[:2], *targets.shape[1:]).at[:, 0].set(targets)
 
     def of_row(members: Array, x: Array | None) -> Array:
         return jax.vmap(lambda y: jnp.ravel(statistics(*((y,) if x is None else (y, x)))))(members)

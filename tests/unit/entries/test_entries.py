@@ -1020,3 +1020,13 @@ def test_bad_input_is_said(key):
         plots.parts(jaxcal.kccsd_test(0, predictions, ys))
     with pytest.raises(ValueError, match="no table"):
         plots.table(jaxcal.kccsd_test(0, predictions, ys))
+
+
+def test_statistics_see_draws_as_they_are():
+    """After a change of units and back 0 was 6e-8, and right counts were rejected (p = .002)."""
+    with jax.enable_x64(False):
+        rates, draw = jax.random.split(jax.random.key(6))
+        predictions = dist.Poisson(jnp.exp(0.5 * jax.random.normal(rates, (400,))))
+        ys = predictions.sample(draw)
+        result = calibration_test(6, predictions, ys, statistics=lambda y: jnp.sign(y))
+    assert result.parts.p_values[result.parts.names.index("statistics")] > 0.01
