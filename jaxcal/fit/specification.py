@@ -202,13 +202,15 @@ class Specification(eqx.Module):
 
 
 def units(spec: Specification, predictions: Any, targets: Array) -> Frame | ClassFrame:
-    """Return a `Frame` with units from the targets, without nodes; a `ClassFrame` for classes."""
+    """Return a `Frame` with units from the targets, without nodes; a `ClassFrame` for classes. The
+    origin is 0 for targets as they are if the kernel depends on more than their differences."""
     if isinstance(predictions, Classes):
         return ClassFrame(predictions.probabilities.shape[1])
     ys = targets.reshape(targets.shape[0], -1)
     of_targets = Units.of(ys)
     used = of_targets if spec.standardize else Units.unchanged(ys)
-    return Frame(used, of_targets.center, None, spec.whiten)
+    moved = spec.standardize or points.shift_invariant(spec.target_kernel)
+    return Frame(used, of_targets.center if moved else used.center, None, spec.whiten)
 
 
 def nodes(

@@ -94,6 +94,7 @@ class Radial(Kernel):
         0.5
     """
 
+    shift_invariant: ClassVar[bool] = True
     bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
 
     @abstractmethod
@@ -149,6 +150,7 @@ class Constant(Kernel):
     """
 
     smooth: ClassVar[bool | None] = True
+    shift_invariant: ClassVar[bool] = True
 
     def __call__(self, x: Array, y: Array) -> Scalar:
         return jnp.ones((), jnp.result_type(x))
@@ -254,6 +256,11 @@ def smoothness(kernel: KernelLike) -> bool | None:
     """Return whether the kernel is twice differentiable at x = y; None if that is not declared."""
     answers = [getattr(part, "smooth", None) for part in _elements(kernel)]
     return False if False in answers else None if None in answers else True
+
+
+def shift_invariant(kernel: KernelLike) -> bool:
+    """Return whether the kernel declares that it depends on x - y alone."""
+    return all(getattr(part, "shift_invariant", False) for part in _elements(kernel))
 
 
 def lengths(kernel: KernelLike) -> list[Array]:

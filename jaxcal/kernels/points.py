@@ -32,6 +32,7 @@ from jaxcal.kernels.algebra import (  # noqa: F401 (also imported from here)
     needs_bandwidth,
     of_type,
     profile,
+    shift_invariant,
     smoothness,
     with_bandwidth,
 )
@@ -256,6 +257,7 @@ class L1Laplace(Kernel):
     """
 
     smooth: ClassVar[bool | None] = False
+    shift_invariant: ClassVar[bool] = True
     bandwidth: Bandwidth = eqx.field(default=None, converter=check_bandwidth)
 
     def __call__(self, x: Array, y: Array) -> Scalar:
