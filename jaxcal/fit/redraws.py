@@ -146,7 +146,7 @@ def rare_targets(
     predictions. For events of small probabilities :math:`q_i` this ratio is :math:`1 / \sum_i q_i`,
     the inverse of the expected number of events. Moments of V come from class probabilities or
     `LOOKS` redrawn data sets. The result is None for normals, Laplaces, `Draws`, tests without
-    kernel means, and distributions without a sampler.
+    kernel means or their random features, and distributions without a sampler.
     """
     prepared, featured = fitted
     if isinstance(predictions, Draws) or isinstance(
@@ -161,6 +161,8 @@ def rare_targets(
         mean, variance = _of_classes(p, grams)
     elif statistic is not None and samplable(predictions, targets):
         mean, variance = _of_looks(key, prepared, statistic, featured, predictions, targets)
+    elif featured.means is not None and samplable(predictions, targets):  # random features
+        mean, variance = _of_vectors(key, prepared, featured, predictions, targets)
     else:
         return None
     return RARE * variance > mean**2
@@ -207,6 +209,25 @@ def _of_looks(
     values, off = jax.lax.map(sums, jax.random.split(key, LOOKS))
     mean = jnp.mean(values)
     return mean, jnp.mean((values - mean + off) ** 2)
+
+
+def _of_vectors(
+    key: Key, prepared: Fitted, featured: Featured, predictions: Any, targets: Array
+) -> tuple[Array, Array]:
+    """Return the mean and the variance of V, as `_of_looks`, for random features."""
+    frame = prepared.frame
+    assert isinstance(frame, Frame)
+    if frame.whitener is None:
+        frame = Frame(frame.units, frame.origin, None)
+
+    def size(key: Key) -> Array:
+        ys = redraw(key, predictions, targets)[1]
+        points = frame.view(predictions, ys, scores=False).points
+        residual = featured.features.residual._replace(ys=points)
+        return jnp.sum(prepared.pairwise.diagonal(featured.features._replace(residual=residual)))
+
+    values = jax.lax.map(size, jax.random.split(key, LOOKS))
+    return jnp.mean(values), jnp.var(values)
 
 
 def kernel_residual(pairwise: Pairwise) -> KernelResidual | None:

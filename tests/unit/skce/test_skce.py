@@ -694,3 +694,15 @@ def test_forecasts_of_points_that_are_right_are_not_rejected():
     verdicts = {skce_test(0, dist.Delta(y), y).verdict for y in ys}
     assert verdicts <= {"cannot tell", "not rejected"}
     assert skce_test(0, dist.Delta(ys[0] + 1), ys[0]).verdict == "rejected"
+
+
+def test_random_features_keep_the_guard_of_rare_targets():
+    """A jump of probability 1 / 200 is in none of 300 targets: it was "rejected" (p = .002)."""
+    x, noise = jax.random.normal(jax.random.key(5), (2, 300))
+    weights = dist.Categorical(probs=jnp.array([0.995, 0.005]))
+    for step, verdict in ((5, "cannot tell"), (0, "not rejected")):
+        parts = dist.Normal(jnp.stack([x, x + step], 1), 0.001)
+        predictions = dist.MixtureSameFamily(weights, parts)
+        options = {"divergence": Vectors(x), "features": RandomFeatures(1, 100)}
+        result = skce_test(0, predictions, x + 0.001 * noise, **options)
+        assert result.verdict == verdict
