@@ -11,7 +11,7 @@ from jaxcal.fit.residuals import Featured, View, noted
 from jaxcal.moments import Moment, attribution
 from jaxcal.moments.stein import edges, evaluate, smooth
 from jaxcal.numerics import at_least, normals, not_finite
-from jaxcal.read import OwnUnits, Standardized
+from jaxcal.read import OwnUnits, Standardized, Units
 from jaxcal.read.scores import each_density, is_distribution, signs_reversed, states_an_end
 from jaxcal.statistics.weighted import Inner, WeightedFeatures
 from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
@@ -70,7 +70,9 @@ class MomentResidual(eqx.Module):
         fitted = getattr(moment, "fitted", None)
         if fitted is not None:
             moment = fitted(keys[1], ys.shape[1], ys.dtype)
-        at, units = common if _asks(moment, "common") else (centers, scales)
+        # with standardize=False too: what moves targets moves them by their own deviations
+        spread = jnp.diag(Units.of(targets.reshape(len(targets), -1)).scale)
+        at, units = (common[0], spread[None]) if _asks(moment, "common") else (centers, scales)
         if _asks(moment, "marginal") and each is None:
             units = units @ _roots(view, predictions)
         rows = (jax.random.split(keys[1], len(ys)),) if _asks(moment, "randomized") else ()
@@ -81,7 +83,7 @@ class MomentResidual(eqx.Module):
         for group, values in groups.items():
             values = jnp.where(finite[:, None] & ~kept[:, None], 0, values)
             if by_user:
-                args = (densities, targets, common[1][0], at, units, *rows)
+                args = (densities, targets, spread, at, units, *rows)
                 rare |= _one_sided(keys[1], moment, group, values, *args)
             nonfinite = nonfinite + not_finite(jnp.where(finite[:, None], values, 0))
             groups[group] = values
@@ -132,7 +134,7 @@ def _one_sided(
         logs = each_density(densities, lambda log_density, y: log_density(y), moved)
         return jnp.max(jnp.where(jnp.isfinite(logs) & jnp.isfinite(there), -there, 0))
 
-    b = jnp.max(jax.lax.map(opposite, jax.random.split(key, LOOKS)))
+    b = at_least(jnp.max(jax.lax.map(opposite, jax.random.split(key, LOOKS))), 0)
     share = jnp.where(along > 0, b / jnp.where(along > 0, b + along, 1), 1)
     return jnp.all(along > 0) & (jnp.prod(share) > CHANCE)
 

@@ -457,3 +457,34 @@ def test_a_shift_of_many_correlated_coordinates_is_found(options):
     ys = centers + 0.3 + jax.random.normal(noise_key, (n, d)) @ root.T
     result = moment_test(key, predictions, ys, moment=Score(marginal=True), **options)
     assert result.p_value < 0.01
+
+
+@pytest.mark.parametrize("n", [200, 201])
+def test_an_absent_event_is_no_evidence_in_any_units(n):
+    """Of 201 equal values a product of bounds was negative: "rejected"; of 200 "cannot tell"."""
+
+    def event(_, y):
+        return jnp.where(y > 3000.0, 1.0, 0.0) - 0.00135
+
+    def log_density(_, y):
+        return -jnp.sum((y / 1000) ** 2) / 2
+
+    targets = 1000 * jax.random.truncated_normal(jax.random.key(3), -3.0, 2.8, (n, 1))
+    predictions = Unnormalized(log_density, jnp.zeros(n))
+    options = {"moment": event, "standardize": False}
+    assert moment_test(0, predictions, targets, **options).verdict == "cannot tell"
+
+
+def test_points_exchanged_have_the_width_of_the_targets():
+    """They had that of one unit with standardize=False: p was NaN for .002."""
+
+    def modes(_, y):
+        return two_modes(_, y / 1000)
+
+    targets = 1000 * (2 + jax.random.normal(jax.random.key(0), (200, 1)))
+    predictions = Unnormalized(modes, jnp.zeros(200))
+    p = [
+        moment_test(0, predictions, targets, moment=Exchangeable(), standardize=units).p_value
+        for units in (True, False)
+    ]
+    np.testing.assert_allclose(*p)
