@@ -99,9 +99,12 @@ class Moments(eqx.Module):
         if isinstance(original, Draws):
             return _of_draws(original, predictions, self.form)
         try:
-            mean = original.mean
-            covariance = getattr(original, "covariance_matrix", None)
-            covariance = original.variance if covariance is None else covariance
+            mean, covariance = original.mean, original.variance
+            shape = getattr(original, "covariance_matrix", None)
+            if shape is not None:  # that of MultivariateStudentT is its scale matrix
+                ratio = jnp.sqrt(covariance / jnp.diagonal(shape, axis1=-2, axis2=-1))
+                ratio = jnp.where(jnp.isfinite(ratio), ratio, 1)
+                covariance = shape * ratio[..., :, None] * ratio[..., None, :]
         except (AttributeError, NotImplementedError):
             raise TypeError(
                 f"whiten: {type(original).__name__} offers no mean and variance; give "

@@ -532,3 +532,11 @@ def test_coordinates_of_full_scales_are_those_of_the_targets(key):
     ) / (N * (N - 1))  # fmt: skip
     close(result.coordinates.estimate, wanted)
     close(jnp.sum(result.coordinates.estimate), result.estimate)
+
+
+@pytest.mark.parametrize(("degrees", "factor"), [(4.0, 2**0.5), (1.5, 1.0)])
+def test_moments_of_a_student_t_are_its_covariance(degrees, factor):
+    """numpyro calls its scale matrix covariance_matrix; it is used where there is no covariance."""
+    predictions = dist.MultivariateStudentT(degrees, jnp.zeros((5, 2)), jnp.eye(2))
+    units = Standardized(predictions, Units(jnp.zeros(2), jnp.ones(2)), (2,))
+    np.testing.assert_allclose(Moments().fit(units, None).scale[0], factor * np.eye(2), atol=1e-6)
