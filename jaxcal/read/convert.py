@@ -287,7 +287,7 @@ def _entries(value: object, name: str) -> Any:
     return [array(x, name) if brought(x) else _entries(x, name) for x in plain]
 
 
-def _named_columns(value: Any) -> list[Any]:
+def column_names(value: Any) -> list[Any]:
     """Return the names of the columns of a data frame, table or series; [] for anything else."""
     if type(value).__module__.partition(".")[0] not in ("pandas", "pyarrow", "polars"):
         return []
@@ -299,7 +299,7 @@ def input_names(value: Any, q: int, fitted: tuple[str, ...] = ()) -> tuple[str, 
     """Return names of q inputs: column names of a data frame, or else "input 0", .. ``fitted``:
     names in an earlier fit. If any column has one of these, the first columns must be ``fitted``
     in this order, else ValueError."""
-    names = tuple(_named_columns(value))
+    names = tuple(column_names(value))
     if set(names) & set(fitted) and names[: len(fitted)] != fitted:
         raise ValueError(f"inputs: wanted the columns {fitted} of the fit, got {names}")
     strings = len(names) == q and all(isinstance(name, str) and name for name in names)
@@ -311,7 +311,7 @@ def class_columns(value: Any, name: str) -> list[int] | None:
     are named by numbers, or by texts that differ in one number ("p0", "p1", ..). None, if no
     reordering is needed: for other names, and for texts whose numbers ascend. Otherwise ValueError
     unless the numbers are 0, 1, .."""
-    names = [str(word) for word in _named_columns(value)]
+    names = [str(word) for word in column_names(value)]
     words = [{"False": "0", "True": "1"}.get(word, word) for word in names]
     words = [re.sub(r"^(-?\d+)\.0$", r"\1", word) for word in words]
     if not any(re.fullmatch(r"-?\d+", word) for word in words):

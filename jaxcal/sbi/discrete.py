@@ -145,9 +145,11 @@ def _along(
 
     errors = errors_of(place)
     of_draws, largest = jax.lax.map(redrawn, jax.random.split(key, draws))
-    (p_along,) = p_value(_evidence(errors)[None], of_draws[None])
+    # sums of equal values are rounded differently in a loop: they are equal up to rounding
+    (p_along,) = p_value(_evidence(errors)[None], of_draws[None], ties=True)
     each = jnp.abs(errors).ravel()
-    p_errors = p_value(each, jnp.broadcast_to(largest, (len(each), draws))).reshape(errors.shape)
+    largest = jnp.broadcast_to(largest, (len(each), draws))
+    p_errors = p_value(each, largest, ties=True).reshape(errors.shape)
     of_place = jnp.take_along_axis(probabilities, place[:, None], axis=1)
     at_most = jnp.sum(jnp.where(probabilities <= of_place, probabilities, 0), axis=1)
     return p_along, jnp.minimum(1.0, n * jnp.min(at_most)), errors, p_errors

@@ -171,7 +171,9 @@ def score_pairs(
     check_continuous(values, names)
     features, of_network = summarized(scorer, xs, summaries, n)
     notes += of_network
-    space = space_of(prior, bounds, d, values.dtype)
+    # draws and functions have no support: the bounds are those of the posterior's own prior
+    declares = own_prior is None or hasattr(prior, "support")
+    space = space_of(prior if declares else own_prior, bounds, d, values.dtype)
     check_inside(space, values, names)
     notes += suspicions.simulated_again(values, features)
     notes += suspicions.about_space(space, bounds, values, names)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxcal import repairing
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.sbi.adapters import as_posterior
 from jaxcal.sbi.pairs import PairOptions, inputs_of, score_pairs, summarized
 from jaxcal.sbi.posteriors import ArrayPosterior, Densities, DistributionPosterior, Sampler
@@ -106,9 +106,9 @@ def repair_posterior(
     kind = RepairedSampler if isinstance(scorer, Sampler) else Repaired
     features = partial(_features, scorer, summarize, pairs.thetas.dtype)
     shapes = jax.tree.map(lambda leaf: tuple(jnp.shape(leaf))[1:], pairs.xs)
-    return RepairedPosterior(
-        posterior, kind(scorer, pairs.space, repair, features), shapes, pairs.notes
-    )
+    repaired = kind(scorer, pairs.space, repair, features)
+    x_names = tuple(convert.column_names(xs))
+    return RepairedPosterior(posterior, repaired, shapes, pairs.notes, x_names)
 
 
 def _features(scorer: Any, summarize: Any, dtype: Any, xs: Any) -> Array:

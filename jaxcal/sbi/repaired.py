@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.read import Scores, checks
+from jaxcal.read import Scores, checks, convert
 from jaxcal.read.predictions import along_last
 from jaxcal.read.scores import each_density, scores_at
 from jaxcal.repairing import Repair
-from jaxcal.sbi.posteriors import Densities, is_tensor
+from jaxcal.sbi.posteriors import Densities, PairedSampler, is_tensor
 from jaxcal.sbi.space import Space, bound_again, freed
 from jaxcal.typing import ArrayLike, Key, KeyLike
 
@@ -73,7 +73,8 @@ class RepairedSampler(Repaired):
 
     def sample(self, key: Key, xs: PyTree, m: int) -> Float[Array, "n m d"]:
         scorer: Any = self.scorer
-        return self.moved(scorer.sample(key, xs, m), xs)
+        drawn = PairedSampler(scorer, xs, self.space.low.dtype, self.space)
+        return self.moved(drawn(key, m), xs)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,12 +88,14 @@ class RepairedPosterior:
         repaired: The repaired posterior as a `Repaired`, which tests call.
         x_shapes: Shape of one observation, or a dict of shapes.
         notes: Sentences on possible problems of the pairs.
+        x_names: Names of the columns of x if the pairs had a data frame, else ().
     """
 
     source: Any
     repaired: Repaired
     x_shapes: PyTree
     notes: tuple[str, ...]
+    x_names: tuple[str, ...] = ()
 
     @property
     def certificate(self) -> Repair:
@@ -207,6 +210,7 @@ class RepairedPosterior:
 
         if isinstance(self.x_shapes, dict):
             return {name: rows(x[name], shape) for name, shape in self.x_shapes.items()}
+        convert.input_names(x, len(self.x_names), self.x_names)
         return rows(x, self.x_shapes)
 
     def _one(self, x: Any) -> PyTree:

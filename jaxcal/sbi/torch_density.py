@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 else:
     Tensor = Any
 Estimator: TypeAlias = Any  # a network of sbi, zuko or lampe, which have no common class
+LogProb: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Prior: TypeAlias = Any  # a distribution of torch, or another object with log_prob
 LEAKING = (
     "an ensemble was tested without its members' corrections for mass outside of the prior, which "
@@ -120,7 +121,7 @@ def _direct(owner: Estimator, prior: Prior) -> TorchDensity:
     estimator = owner.posterior_estimator
     if getattr(owner, "_apply_correction", False):  # NPE-A after several rounds
         return TorchDensity(
-            lambda theta, x: owner._corrected_log_prob(theta[None], x)[0],
+            _cut(lambda theta, x: owner._corrected_log_prob(theta[None], x)[0], prior),
             prior=prior,
             **_shapes(estimator, "input_shape", "condition_shape"),
         )
@@ -129,12 +130,27 @@ def _direct(owner: Estimator, prior: Prior) -> TorchDensity:
 
 def _posterior_estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
     return TorchDensity(
-        lambda theta, x: estimator.log_prob(theta.unsqueeze(0), condition=x)[0],
+        _cut(lambda theta, x: estimator.log_prob(theta.unsqueeze(0), condition=x)[0], prior),
         draw=lambda x, m: estimator.sample((m,), condition=x),
         embed=_embedding(estimator, "embedding_net"),
         prior=prior,
         **_shapes(estimator, "input_shape", "condition_shape"),
     )
+
+
+def _cut(log_prob: LogProb, prior: Prior) -> LogProb:
+    """Return the log density, -infinity outside of the support that the prior declares, where sbi
+    draws nothing."""
+    try:
+        support = prior.support
+    except (AttributeError, NotImplementedError):
+        return log_prob
+
+    def cut(theta: Tensor, x: Tensor) -> Tensor:
+        logs, inside = log_prob(theta, x), support.check(theta)
+        return logs.masked_fill(~inside.reshape(len(theta), -1).all(dim=1), -math.inf)
+
+    return cut
 
 
 def _vector_field(estimator: Estimator, prior: Prior) -> TorchDensity:

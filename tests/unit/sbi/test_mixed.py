@@ -215,3 +215,22 @@ def test_bad_calls_name_the_remedy(pairs):
         checked(lambda xs: dist.Normal(xs, 1.0).to_event(1), pairs)
     with pytest.raises(TypeError, match="needs a posterior, thetas and xs"):
         sbi.check_posterior(1, log_prob, discrete=VALUES)
+
+
+def test_choices_that_equal_all_redrawn_ones_are_no_evidence(monkeypatch):
+    """Their sums are rounded differently in a loop: p was the share of redraws that differ."""
+    counted = []
+
+    def p_value(*args, ties=False):
+        counted.append(ties)
+        return jnp.ones(args[0].shape)
+
+    monkeypatch.setattr(discrete, "p_value", p_value)
+    discrete._along.__wrapped__(
+        jax.random.key(0),
+        jnp.tile(jnp.array([0.999, 0.001]), (60, 1)),
+        jnp.zeros(60, int),
+        jnp.zeros((60, 1)),
+        draws=9,
+    )
+    assert counted == [True, True]

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 import scipy.stats
 
@@ -239,3 +240,35 @@ def shown_by_the_tools_of_sbi(repaired, drawn, theta, x):
     assert ranks.shape == (len(theta), 1)
     covered, levels = run_tarp(theta, x, repaired, **options)
     assert covered.shape == levels.shape
+
+
+def beside_a_bound(xs):
+    return dist.Normal(xs, 0.3).to_event(1)
+
+
+@pytest.mark.slow
+def test_draws_beyond_a_bound_are_drawn_again():
+    """More than half of the draws at x = 1.06 were NaN."""
+    thetas = jax.random.uniform(jax.random.key(0), (200, 1))
+    xs = thetas + 0.3 * jax.random.normal(jax.random.key(1), (200, 1))
+    prior = dist.Uniform(jnp.zeros(1), 1.0).to_event(1)
+    fitted = sbi.repair_posterior(0, beside_a_bound, thetas, xs, prior=prior)
+    drawn = fitted.sample((1000,), jnp.array([1.06]), key=1)
+    assert ((drawn >= 0) & (drawn <= 1)).all()
+
+
+@pytest.mark.slow
+def test_columns_of_observations_are_those_of_the_fit():
+    """Of a frame with columns in another order they were taken by position."""
+    signal, noise, other = jax.random.normal(jax.random.key(0), (3, 200))
+    thetas = (signal + noise)[:, None]
+    xs = pd.DataFrame({"signal": signal, "noise": other})
+
+    def of_columns(theta, x):
+        return -jnp.sum((theta - x[0]) ** 2) / 2
+
+    fitted = sbi.repair_posterior(0, of_columns, thetas, xs, bounds=(-jnp.inf, jnp.inf))
+    one = xs.iloc[:1]
+    assert np.isfinite(fitted.log_prob(jnp.zeros((1, 1)), one)).all()
+    with pytest.raises(ValueError, match="wanted the columns"):
+        fitted.log_prob(jnp.zeros((1, 1)), one[["noise", "signal"]])

@@ -18,7 +18,7 @@ import scipy.stats
 
 import jaxcal
 from jaxcal import sbi
-from jaxcal.read.scores import score, to_second_order
+from jaxcal.read.scores import log_densities_at, score, to_second_order
 from jaxcal.sbi.adapters import as_posterior
 from jaxcal.sbi.torch_posterior import TorchPosterior
 
@@ -633,3 +633,15 @@ def test_mixed_sbi_posteriors_are_checked_by_draws_and_densities():
         float(wrong.discrete[0].p_value) <= 0.003
     )  # three tests, the draws of one of which are 999
     assert any(text.startswith("kind = ") or "of kind = " in text for text in wrong.findings())
+
+
+def test_draws_of_a_prior_leave_its_bounds_to_the_posterior():
+    """Without them what NPE leaks was tested as mass; sbi draws nothing outside of the prior."""
+    theta, x = simulated(box())
+    posterior = trained("NPE", box(), theta, x)[1]
+    pairs = sbi.score_pairs(0, posterior, theta, x, prior=box().sample((200,)).numpy())
+    np.testing.assert_array_equal(pairs.space.low, -np.ones(D))
+    predictions = sbi.predictions(posterior, x)
+    inside, outside = (log_densities_at(predictions, jnp.full((N, D), at)) for at in (0.5, 5.0))
+    assert jnp.isfinite(inside).all()
+    assert (outside == -jnp.inf).all()
