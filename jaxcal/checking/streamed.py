@@ -239,6 +239,8 @@ STREAMED: dict[Question, Callable[..., StreamedTest]] = {
     RELIABILITY: lambda key, sample, features: _of_table(ReliabilitySums(CELLS), sample),
 }
 
+ENDED = "ended"  # name in a state of the number of rows at the end of its pass
+
 
 def run(
     shards: Shards,
@@ -279,7 +281,9 @@ def run(
             start = replace(test.empty(), fitted_to=fitted_to) if start is None else start
             first = shards.first_row() if test.fit.numbered else None
             options = {"first": first, "checkpoint": state, "every": 10, "progress": True}
-            total = replace(test.run(shards, state=start, **options), left_out=shards.left_out)
+            total = test.run(shards, state=start, **options)
+            ended = total.fitted_to | {ENDED: np.array(total.n)}
+            total = replace(total, left_out=shards.left_out, fitted_to=ended)
             if state is not None:
                 total.save(state)
             return _judged(test, total, level)
@@ -294,10 +298,16 @@ def merged(paths: Sequence[Path], *, level: float) -> tuple[CheckReport, int]:
     the number of rows left out as unusable.
 
     Raises:
-        BadFile: A file is no such state; two states are of different tests or include the same
-            rows; or a shard is in none of the states.
+        BadFile: A file is no such state, or that of a pass that has not ended; two states are of
+            different tests or include the same rows; or a shard is in none of the states.
     """
     states = [_loaded(path) for path in paths]
+    for path, state in zip(paths, states, strict=True):
+        if state.fitted_to.get(ENDED) != state.n:
+            raise BadFile(
+                f"{path}: its pass has not ended, after {state.n} rows: give its command again, "
+                f"with this --state, to go on"
+            )
     fitted_to, total = states[0].fitted_to, states[0]
     with jax.enable_x64(_wide(fitted_to)):
         for path, state in zip(paths[1:], states[1:], strict=True):

@@ -276,7 +276,7 @@ def _is_of(words: list[str], label: list[str]) -> bool:
     """Return whether a name begins or ends in the words of a label, and does not negate it."""
     k = len(label)
     return (words[-k:] == label and NEGATIONS.isdisjoint(words[:-k])) or (
-        words[:k] == label and NEGATIONS.isdisjoint(words[k:])
+        words[:k] == label and NEGATIONS.isdisjoint([*words[k:], *label])  # "no show"
     )
 
 

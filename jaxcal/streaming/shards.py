@@ -1,5 +1,6 @@
 """Read the batches of a test from the files of a folder or a bucket."""
 
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -225,6 +226,15 @@ class Shards:
                 for each in (form, self._form["form"])
             )
             raise BadFile(f"{path}: holds {said}, where the first shard has {first}")
+        for name in ("mean", "deviation"):
+            shape, event = (
+                arrays[one].shape[1:] if one in arrays else () for one in (name, TARGETS)
+            )
+            if shape not in (event, ()) and math.prod(shape) != math.prod(event):
+                raise BadFile(
+                    f"{path}: '{name}' has shape {arrays[name].shape} for '{TARGETS}' of shape "
+                    f"{arrays[TARGETS].shape}: wanted a number, or one for each coordinate"
+                )
         kind = self._form["kind"]
         return {k: a.astype(kind) if a.dtype.kind == "f" else a for k, a in arrays.items()}
 

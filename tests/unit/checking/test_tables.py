@@ -209,3 +209,13 @@ def test_the_mapping_is_said_and_the_option_reaches_the_reader(write, capsys):
     np.savez(path.with_suffix(".npz"), targets=B, probabilities=Q)
     assert main(["check", str(path.with_suffix(".npz")), "--columns", "1=p"]) == 2
     assert "--columns is for tables" in capsys.readouterr().err
+
+
+def test_a_name_that_begins_with_no_is_not_of_the_label_no():
+    """Probabilities of "no show" were taken for those of the label "no"."""
+    for name in ("no_show_prob", "non_payment_p"):
+        label = name.split("_")[0]
+        columns = [("label", ["yes", label]), (name, np.array([0.9, 0.2]))]
+        with pytest.raises(tables.Unreadable, match="not clear"):
+            tables.classes_of(columns)
+    assert tables.classes_of([("label", ["yes", "no"]), ("p_no", np.array([0.9, 0.2]))])

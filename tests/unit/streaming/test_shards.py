@@ -533,3 +533,42 @@ def test_missing_labels_are_not_the_other_class(shards, absent):
     labels = np.concatenate([np.asarray(targets) for _, targets in read])
     np.testing.assert_array_equal(labels, LABELS[np.arange(N) % 4 > 0] == 0)
     assert read.left_out == N / 4
+
+
+def test_a_pass_that_was_stopped_is_not_merged(shards, tmp_path, monkeypatch, capsys):
+    """Its shard was counted as read: rows after the stop were left out without a word."""
+    folder = shards("npz", targets=LABELS, probabilities=P)
+    states = [str(tmp_path / f"{k}.npz") for k in (1, 2)]
+    parts = [["--shard", f"{k}/2", "--state", state] for k, state in enumerate(states, 1)]
+    usual, usual_run, calls = StreamedTest._update, StreamedTest.run, []
+
+    def stops(self, *batch):
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return usual(self, *batch)
+
+    def often(self, batches, **options):
+        return usual_run(self, batches, **options | {"every": 1})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StreamedTest, "_update", stops)
+        patched.setattr(StreamedTest, "run", often)
+        assert main(["check", str(folder), *SMALL, *parts[0]]) == 130
+    assert main(["check", str(folder), *SMALL, *parts[1]]) == 0
+    capsys.readouterr()
+    assert main(["merge", *states]) == 2
+    assert "1.npz: its pass has not ended, after 30 rows" in capsys.readouterr().err
+    assert main(["check", str(folder), *SMALL, *parts[0]]) == 0
+    assert main(["merge", *states]) == 0
+    assert f"n = {N}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("mean", "deviation"), [((2,), (2,)), ((), (2, 2))])
+def test_means_and_deviations_have_the_shape_of_targets(tmp_path, mean, deviation):
+    """Components of a mixture, or covariances, were multiplied and added up: "rejected"."""
+    event = () if len(mean) else (2,)
+    arrays = {"mean": np.zeros((9, *mean)), "deviation": np.ones((9, *deviation))}
+    np.savez(tmp_path / "a.npz", targets=np.zeros((9, *event)), **arrays)
+    with pytest.raises(BadFile, match=r"a\.npz: '(mean|deviation)' has shape"):
+        next(iter(Shards(tmp_path, 9)))
