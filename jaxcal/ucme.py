@@ -229,6 +229,9 @@ def _checked(
         where = other = Classes(checks.probabilities(where, "locations"))
     if isinstance(other, Classes):
         where = other
+        at = checks.labels(at, at.shape[0], other.probabilities.shape[1], "locations")
+    if isinstance(where, Draws):
+        where = other = where.unsorted()
     shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(one)] for one in (distribution, other)]
     if distribution is None or type(distribution) is not type(other) or shapes[0] != shapes[1]:
         raise TypeError(

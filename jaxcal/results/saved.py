@@ -228,6 +228,8 @@ def _refused(word: str) -> None:
 
 
 COMPILED = 0.1  # a call that takes more seconds has probably compiled a large program
+MOST_PARTS = 1000  # longest list whose members may be tables
+ALIKE = ("predictions.at_targets", "locations[1]")  # arguments with the columns of the targets
 SOURCE = "_source"  # attribute of a result that describes its call
 
 
@@ -251,7 +253,8 @@ def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outc
 
 
 def rows_in_one_order(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
-    """Decorate a function: ValueError if pandas arguments order the same labels differently."""
+    """Decorate a function: ValueError if pandas arguments order the same rows differently, or
+    columns of `ALIKE` those of the targets."""
     names = tuple(inspect.signature(function).parameters)
 
     @functools.wraps(function)
@@ -263,10 +266,13 @@ def rows_in_one_order(function: Callable[Arguments, Outcome]) -> Callable[Argume
 
 
 def in_one_order(arguments: Mapping[str, Any]) -> None:
-    """Raise ValueError if two pandas arguments have the same index labels in different orders."""
+    """Raise ValueError if two pandas arguments have the same index labels in different orders, or
+    one of `ALIKE` the columns of the targets in another order."""
     tables: dict[str, Any] = {}
     for name, value in arguments.items():
-        parts = value if isinstance(value, Mapping) else {None: value}
+        several = isinstance(value, list | tuple) and len(value) <= MOST_PARTS
+        parts = dict(enumerate(value)) if several else {None: value}
+        parts = value if isinstance(value, Mapping) else parts
         for label, part in parts.items():
             whole = name if label is None else f"{name}[{label!r}]"
             fields = {"": part}
@@ -275,16 +281,25 @@ def in_one_order(arguments: Mapping[str, Any]) -> None:
             for field, table in fields.items():
                 if type(table).__module__.startswith("pandas") and hasattr(table, "index"):
                     tables[whole + field] = table
-    first = next(iter(tables), "")
+    firsts: dict[str, Any] = {}  # one table of each index
     for name, table in tables.items():
-        here, there = tables[first].index, table.index
-        if len(here) != len(there) or here.equals(there) or not here.is_unique:
-            continue
-        if here.difference(there).empty:
+        there = table.index
+        for first, here in firsts.items():
+            if here.equals(there):
+                break
+            if len(here) == len(there) and here.is_unique and here.difference(there).empty:
+                raise ValueError(
+                    f"{name}: its index has the labels of {first} in another order, and rows are "
+                    f"taken as they stand: pass .loc of that index, or .to_numpy() if the rows do "
+                    f"belong together"
+                )
+        else:
+            firsts[name] = there
+    for name in ALIKE:
+        got, wanted = (list(getattr(tables.get(one), "columns", ())) for one in (name, "targets"))
+        if got != wanted and sorted(map(str, got)) == sorted(map(str, wanted)):
             raise ValueError(
-                f"{name}: its index has the labels of {first} in another order, and rows are taken "
-                f"as they stand: pass .loc of that index, or .to_numpy() if the rows do belong "
-                f"together"
+                f"{name}: wanted the columns of targets in their order, {wanted}, got {got}"
             )
 
 

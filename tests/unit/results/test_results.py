@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 import scipy.stats
 from reference.nulls import Gamma
@@ -295,3 +296,26 @@ def test_columns_of_claims_are_told_by_place_not_by_name():
     places = [text.split(" for each deviation of ")[1:] for text in table.sentences()]
     claims = [["its claimed centre, p = 0.005"], ["its claimed log scale, p = 0.005"]]
     assert places == [[], *claims, ["centre, p = 0.005"], ["scale, p = 0.005"]]
+
+
+def test_frames_in_lists_are_looked_at_too():
+    """Only dicts were, and only the first index: errors of .3 for 0."""
+    p, names = np.tile([[0.3, 0.7]], (6, 1)), list("abcdef")
+    model, without = pd.DataFrame(p, index=names), pd.DataFrame(p)
+    targets = pd.Series([0, 1, 1, 0, 1, 1], index=names[::-1])
+    for models in ([model, model], [without, model], {"a": without, "b": model}):
+        with pytest.raises(ValueError, match="another order"):
+            jaxcal.compare(0, models, targets)
+
+
+def test_scores_and_locations_have_the_columns_of_the_targets():
+    targets = pd.DataFrame(YS, columns=["a", "b"])
+    scores = pd.DataFrame(-YS, columns=["a", "b"])
+    nodes = jnp.zeros((12, 3, 2)), jnp.ones((3, 2))
+    assert kccsd_test(0, jaxcal.Scores(scores, *nodes), targets, null=Wild(19)).p_value > 0
+    with pytest.raises(ValueError, match=r"predictions\.at_targets: wanted the columns"):
+        kccsd_test(0, jaxcal.Scores(scores[["b", "a"]], *nodes), targets)
+    normals = dist.Normal(MEANS, 1.0).to_event(1)
+    other = dist.Normal(MEANS[:5], 1.0).to_event(1), targets.iloc[:5][["b", "a"]]
+    with pytest.raises(ValueError, match=r"locations\[1\]: wanted the columns"):
+        jaxcal.ucme.ucme(0, normals, targets, locations=other)
