@@ -46,6 +46,7 @@ class QuantileCalibration(JudgedResult):
         level: Probability of rejecting uniform transforms, which determines `verdict`.
         draws: Number m of draws of each prediction; 0 for distributions.
         repeated: Number of observations that repeat an earlier one, [].
+        correlation: Lag-one correlation of the draws in their order, [] (`Draws.correlation`).
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("levels", "observed")
@@ -59,6 +60,7 @@ class QuantileCalibration(JudgedResult):
     level: float = eqx.field(static=True, default=0.05)
     draws: int = eqx.field(static=True, default=0)
     repeated: Int[Array, ""] | int = 0
+    correlation: Scalar | float = 0.0
 
     def _no_verdict(self) -> Sentences:
         few = too_few("of Massart", _least, self.pit.shape[-1], self.level)
@@ -70,7 +72,11 @@ class QuantileCalibration(JudgedResult):
         nans = f"{unknown} transforms are NaN, so it cannot tell [nonfinite-transforms]"
         rejected = np.asarray(self.p_value) <= self.level
         lag = np.where(rejected, memory(np.asarray(self.pit)[..., None]), 0)
-        notes = {"dependent-rows": lag, "repeated-rows": np.asarray(self.repeated)}
+        notes = {
+            "dependent-rows": lag,
+            "repeated-rows": np.asarray(self.repeated),
+            "correlated-draws": np.asarray(self.correlation),
+        }
         return [(nans, unknown > 0), *sentences(notes)]
 
     def _batch_lines(self) -> list[str]:
@@ -165,10 +171,13 @@ def quantile_calibration(
     """
     ys = _numbers(targets)
     at = _levels(levels, ys.dtype)
+    samples, m, lag = _samples(predictions, ys), 0, jnp.zeros(())
+    if samples is not None:
+        predictions, lag = Draws(samples).thinned()
+        samples = jnp.asarray(predictions.samples)
     u = pit(predictions, ys)
     n = u.shape[0]
     unknown = jnp.any(jnp.isnan(u))
-    samples, m = _samples(predictions, ys), 0
     ranked = jnp.sort(u)
     if samples is None:
         steps = jnp.arange(n + 1, dtype=u.dtype) / n
@@ -187,6 +196,7 @@ def quantile_calibration(
         checks.level(level),
         m,
         n_repeated(ys, predictions if samples is None else samples),
+        lag,
     )
 
 

@@ -87,7 +87,9 @@ class TemperatureFit(Result):
     def _lines(self) -> list[str]:
         t = float(self.temperature)
         words = "predictions were too narrow" if t > 1 else "predictions were too wide"
-        if self.after >= self.before:
+        if np.isnan(t):
+            words = "there is none"
+        elif self.after >= self.before:
             words = "no temperature is better than none"
         return [
             f"temperature {t:.4g}   ({words})",

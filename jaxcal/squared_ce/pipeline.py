@@ -373,7 +373,7 @@ def _notes(
     touches = np.any((inputs == 0) | (inputs == 1), axis=-1)
     return {
         "unseen-classes": np.setdiff1d(np.arange(d), classes) if of_all else np.arange(0),
-        "incomplete-folds": np.flatnonzero(lacking),
+        "incomplete-folds": np.flatnonzero(lacking if tested is not None else []),
         "few-observations": tested if tested is not None and tested < FEWEST else 0,
         "saturated-probabilities": np.sum(touches if inputs.ndim == 2 else np.any(touches, axis=0)),
         "identical-predictions": bool(np.all(inputs == inputs[..., :1, :])),

@@ -307,3 +307,18 @@ def test_traced_results_print():
 def test_wrong_input_is_named(as_users_run_it, call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_draws_of_a_chain_are_thinned_and_said():
+    """Calibrated draws with correlation .9 were rejected in 30 of 30 data sets."""
+    random = np.random.default_rng(0)
+    centers, z = random.normal(size=300), random.normal(size=(300, 60))
+    for t in range(1, 60):
+        z[:, t] = 0.9 * z[:, t - 1] + 0.19**0.5 * z[:, t]
+    targets = centers + random.normal(size=300)
+    draws = Draws(centers[:, None] + z)
+    result = quantile_calibration(draws, targets)
+    assert "[correlated-draws]" in str(result)
+    assert result.draws == draws.thinned()[0].samples.shape[1] < 60
+    mixed = quantile_calibration(Draws(random.permuted(draws.samples, axis=1)), targets)
+    assert (mixed.draws, mixed.warnings()) == (60, [])

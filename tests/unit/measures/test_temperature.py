@@ -299,3 +299,10 @@ def test_fits_are_traced_and_batched():
 def test_wrong_input_is_named(as_users_run_it, call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_no_temperature_says_nothing_of_widths():
+    targets = jnp.arange(20.0).at[3].set(jnp.nan)
+    text = str(fit_temperature(dist.Normal(jnp.zeros(20), 1.0), targets))
+    assert "too wide" not in text
+    assert "too narrow" not in text

@@ -636,3 +636,11 @@ def test_an_interval_from_test_rows_holds_its_estimate():
         interval = report.best.interval
         assert interval.low - 1e-12 <= step <= interval.high
         assert interval.high > interval.low
+
+
+def test_folds_are_no_matter_without_estimators():
+    p = jax.nn.softmax(jax.random.normal(jax.random.key(3), (200, 3)))
+    classes = np.zeros(200, int)
+    classes[50:] = 1
+    classes[7] = 2
+    assert "incomplete-folds" not in str(squared_ce.calibration_error(0, p, classes))
