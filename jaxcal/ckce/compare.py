@@ -52,9 +52,10 @@ def compare(
     The measure "skce" is the squared kernel calibration error of `jaxcal.skce_test`, also for any
     kind: the mean over pairs of observations of k(q, q') times the inner product of their
     residuals. For classes sqrt(SKCE / 2) is at most the root mean square error of the
-    probabilities, if no k(q, q) exceeds 1. Errors of opposite signs cancel at predictions that are
-    closer than the bandwidth, so SKCE understates the errors of models with such predictions. CKCE
-    and SKCE have no unit; compare their values only between models with the same kernels.
+    probabilities, if no k(q, q) and no eigenvalue of ``target_kernel`` exceeds 1. Errors of
+    opposite signs cancel at predictions that are closer than the bandwidth, so SKCE understates the
+    errors of models with such predictions. CKCE and SKCE have no unit; compare their values only
+    between models with the same kernels.
 
     An interval of an error contains the values >= 0 that a test does not reject. Intervals of
     differences are simultaneous: in simulations at level 95 % all differences were in their

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PyTree
 
@@ -194,7 +195,7 @@ def low_rank(
     """Return the feature map from incomplete Cholesky; see `LowRank` for the arguments."""
     n, candidates = len(xs), xs
     if n > CANDIDATES:
-        candidates = xs[by_values(xs)[jnp.arange(CANDIDATES) * n // CANDIDATES]]
+        candidates = xs[by_values(xs)[np.arange(CANDIDATES) * n // CANDIDATES]]  # beyond 32 bits
     if tolerance is None:
         tolerance = 1000 * float(jnp.finfo(xs.dtype).eps)
     chosen, used = pivots(kernel, candidates, min(rank, len(candidates)), tolerance)

@@ -7,7 +7,10 @@ import numpy as np
 from jaxcal.results import confidence
 
 COMPARABLE = "comparable only at equal n, ridge and kernel"
-BOUND = "the root of half a value is at most the error in units of probability, if no k(q, q) > 1"
+BOUND = (
+    "the root of half a value is at most the error in units of probability, if no k(q, q) and no "
+    "eigenvalue of target_kernel is > 1"
+)
 NARROW = "errors cancel where a model's predictions lie within the bandwidth, so it looks better"
 SKILL = "calibration is not skill: a constant forecast can be calibrated"
 SAYS = "what is said and what comes true, of the class where they differ most:"

@@ -251,6 +251,7 @@ class Comparison(Result):
         ``p_adjusted`` is at most the level).
         """
         order, rows = self.order(), []
+        shown = np.asarray(self.differences.p_adjusted) <= self.level  # as `judged`, in its type
         fields = [np.asarray(a) for a in self.differences]
         keys = ("difference", "low", "high", "p_value", "p_adjusted")
         for position, i in enumerate(order):
@@ -258,7 +259,7 @@ class Comparison(Result):
                 values = [float(a[i, j]) for a in fields]
                 pair = {"better": self.names[i], "worse": self.names[j]}
                 pair |= dict(zip(keys, values, strict=True))
-                rows.append(pair | {"shown": values[-1] <= self.level})
+                rows.append(pair | {"shown": bool(shown[i, j])})
         return rows
 
     def _sentences(self) -> Sentences:
@@ -278,7 +279,7 @@ class Comparison(Result):
             (
                 f"{self.n_draws} draws cannot give p-values below {1 / (1 + self.n_draws):.2g}, "
                 f"with {pairs} pairs to look at: take more [too-few-draws]",
-                self.n_draws < 99,
+                self.n_draws < 99 or (1 + self.n_draws) * self.level < 1 - 1e-9,
             ),
         ]
         lags = np.zeros(1) if self.covered is None else np.asarray(self.covered.correlation)

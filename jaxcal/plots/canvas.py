@@ -189,7 +189,7 @@ def errors(
     for at, row in enumerate(rows):
         ends = np.clip([row.low, row.high], -FARTHEST, FARTHEST)
         ax.plot(ends, [at, at], color=DARK, linewidth=1)
-        face = BLACK if row.p <= level else "white"
+        face = BLACK if row.p <= level * (1 + 1e-6) else "white"  # p may be in float32
         ax.plot(row.size, at, row.marker, color=BLACK, markerfacecolor=face, markersize=6)
         beside(ax, f"p = {row.p:.2g}", ends[1], at, fontsize="small")
     ax.axvline(0, color=DARK, linewidth=0.8)

@@ -13,6 +13,7 @@ from functools import partial
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.engine import LightJit
@@ -235,7 +236,7 @@ def cross_fitted_means(
     n = len(thetas)
     z = jnp.arcsinh(_standard(predictors))
     count = min(LANDMARKS, n)
-    landmarks = z[by_values(z)[jnp.arange(count) * n // count]]
+    landmarks = z[by_values(z)[np.arange(count) * n // count]]
     gaps = _squares(z, landmarks)
     width = jnp.median(gaps)
     kernels = jnp.exp(-gaps / jnp.where(width > 0, width, 1))

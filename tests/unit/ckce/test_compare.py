@@ -18,10 +18,10 @@ from jaxcal.ckce import ckce, class_comparison, errors, expansion, kernels
 from jaxcal.ckce.class_comparison import pooled
 from jaxcal.ckce.errors import value_interval
 from jaxcal.ckce.expansion import Noise, by_features, by_products
-from jaxcal.ckce.features import NystroemFeatures
+from jaxcal.ckce.features import NystroemFeatures, low_rank
 from jaxcal.ckce.inputs import residuals
 from jaxcal.ckce.results import Comparison
-from jaxcal.kernels import grams
+from jaxcal.kernels import Gaussian, grams
 
 compare = partial(package.compare, measure="ckce")
 N = 200
@@ -418,3 +418,31 @@ def test_bad_input_is_named():
         compare(KEY, TRUTH, Y)
     with pytest.raises(ValueError, match="n_draws: wanted"):
         compare(KEY, MODELS, Y, n_draws=0)
+
+
+def two_models(**options):
+    p = jax.random.uniform(jax.random.key(0), (300,))
+    ys = jax.random.bernoulli(jax.random.key(1), p).astype(int)
+    good = jnp.stack([1 - p, p], axis=1)
+    return package.compare(0, {"good": good, "bad": good[:, ::-1]}, ys, **options)
+
+
+def test_the_table_agrees_with_the_ranking_at_the_least_p():
+    """In float64 the p-value 1 / 1000 of float32 was above the level .001: "no difference"."""
+    with jax.enable_x64(False):
+        result = two_models(level=0.001)
+    assert result.best() == ["good"]
+    assert [row["shown"] for row in result.table()] == [True]
+
+
+def test_draws_too_few_for_the_level_are_said():
+    assert "[too-few-draws]" in str(two_models(level=0.0005))
+    assert "[too-few-draws]" not in str(two_models(level=0.001))
+
+
+def test_candidates_of_a_low_rank_cover_all_values():
+    """Their numbers exceed 32 bits: a third of the values had none."""
+    with jax.enable_x64(False):
+        x = jnp.linspace(0, 1, 1_500_000)[:, None]
+        chosen = low_rank(Gaussian(0.02), x, 64).landmarks[:, 0]
+    assert float(jnp.max(jnp.diff(jnp.sort(chosen)))) < 0.1
