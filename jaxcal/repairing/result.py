@@ -1,6 +1,6 @@
 """`Repair`, the result of a repair: the map and its gain."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar
@@ -149,16 +149,18 @@ class Repair(Result):
         ):
             value, error = getattr(values, kind), getattr(errors, kind)
             diagonal = np.diag(np.diag(mix))  # changes along a coordinate's own centre and scale
-            # principal components of more inputs have no names
-            for group in (*ALONG, "inputs")[: 4 if len(inputs) <= MOST else 3]:
+            for group in (*ALONG, "claims", "inputs"):
                 by = diagonal if group in ("center", "scale") else mix
                 each = by @ np.asarray(value[group])
                 about = np.sqrt(by**2 @ np.asarray(error[group]) ** 2)
                 if (kind, group) == ("stretch", "common"):
                     each, about = effects[:d], noise[:d]
                 for size, change, (k, *q) in _clear(each, about):
-                    along = ALONG[group] if not q else f" for each deviation of {inputs[q[0]]}"
-                    said.append((size, f"{kind} of {coordinates[k]}: {words(change)}{along}"))
+                    how = words(change) + ALONG.get(group, "")
+                    if q:
+                        names = coordinates if group == "claims" else inputs
+                        how = _along(how, group, names, k, q[0])
+                    said += [(size, f"{kind} of {coordinates[k]}: {how}")] * bool(how)
         pairs = list(combinations(coordinates, 2))
         for size, change, (k,) in _clear(effects[d:], noise[d:]):
             way = "higher" if change > 0 else "lower"
@@ -226,7 +228,7 @@ class Repair(Result):
         return [
             *((text, True) for text in said),
             *about_gains(self.gains, self.in_order),
-            (integers, bool(np.any(np.asarray(self.whole)))),
+            (integers, self.unit == NATS and bool(np.any(np.asarray(self.whole)))),
             (narrow, times > NARROWEST),
             (moved, beyond > 0),
             (few, bool(left_out)),
@@ -255,6 +257,18 @@ ALONG = {
     "center": " for each deviation of its claimed centre",
     "scale": " for each deviation of its claimed log scale",
 }
+
+
+def _along(how: str, group: str, names: Sequence[str], k: int, q: int) -> str:
+    """Return how a parameter of coordinate k changes along column q of ``claims`` or ``inputs``,
+    with ``names`` of coordinates or inputs; "" for claims of coordinate k, which `ALONG` has."""
+    claims, count = group == "claims", len(names)
+    if count * (1 + claims) > MOST:  # principal components, whose signs are arbitrary
+        return f"varies with principal component {q + 1} of {group}"
+    if not claims:
+        return f"{how} for each deviation of {names[q]}"
+    what, of = ("centre", "log scale")[q // count], q % count
+    return "" if of == k else f"{how} for each deviation of the claimed {what} of {names[of]}"
 
 
 def _on_coordinates(axes: np.ndarray, parameters: np.ndarray) -> np.ndarray:

@@ -675,3 +675,26 @@ def test_no_gain_is_certified_by_copies_of_rows(key, kind):
     assert int(jnp.sum(jnp.isfinite(repaired.gains))) == 30
     assert float(repaired.low) < 0
     assert "150 (30 used)" in str(repaired)
+
+
+@pytest.mark.slow
+def test_changes_along_claims_of_other_coordinates_are_said():
+    """The largest change of the map was not among those printed."""
+    center, noise, other = jax.random.normal(jax.random.key(0), (3, 300, 2))
+    ys = center + noise + jnp.stack([0.8 * center[:, 1], 0 * center[:, 0]], axis=1)
+    predictions = dist.Normal(center, 1.0).to_event(1)
+    first = jaxcal.repair(1, predictions, ys, folds=2).changes()[0]
+    assert first.startswith("shift of 0: higher by ")
+    assert first.endswith(" for each deviation of the claimed centre of 1")
+    right = jaxcal.repair(1, predictions, center + other, folds=2).changes()
+    assert not any("claimed centre of" in text for text in right)
+
+
+@pytest.mark.slow
+def test_draws_of_counts_have_a_score_of_their_own():
+    """No density enters the energy score, which is proper for counts too."""
+    random = np.random.default_rng(0)
+    rates = random.uniform(5, 20, 100)
+    draws = jaxcal.Draws(random.poisson(rates[:, None], (100, 40)).astype(float))
+    repaired = jaxcal.repair(1, draws, random.poisson(rates), folds=2)
+    assert "[whole-targets]" not in str(repaired)
