@@ -65,7 +65,7 @@ def pytest_addoption(parser):
     parser.addoption(
         "--part",
         metavar="K/N",
-        help="of slow tests every N-th from the K-th on, counted from 0; of tests/docs all",
+        help="of slow tests every N-th, from number K on; of notebooks and studies all",
     )
 
 
@@ -74,12 +74,15 @@ def pytest_configure(config):
         pytest.importorskip = import_or_fail
 
 
+SMOKE = "tests/docs/test_notebooks.py", "tests/docs/test_experiments.py"
+
+
 @pytest.hookimpl(trylast=True)  # -m has chosen
 def pytest_collection_modifyitems(config, items):
     if part := config.getoption("--part"):
         first, step = map(int, part.split("/"))
         slow = [item for item in items if item.get_closest_marker("slow")]
-        slow = [item for item in slow if not item.nodeid.startswith("tests/docs/")]
+        slow = [item for item in slow if not item.nodeid.startswith(SMOKE)]
         left = set(slow).difference(slow[first::step])
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]

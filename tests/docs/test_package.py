@@ -138,7 +138,7 @@ def workflow(name):
 def test_every_test_of_the_run_has_its_packages():
     """Those with the marker `optional` run in .ci/optional; a missing package is an error."""
     run, optional = ((ROOT / ".ci" / name).read_text() for name in ("run", "optional"))
-    assert 'bash .ci/optional test "$work/optional"' in run
+    assert 'bash .ci/optional test "$work/optional" "$part"' in run
     commands = re.findall(r"pytest -q(?:[^\n]|(?<=\\)\n)*", run + optional)
     assert len(commands) == 7
     assert [c for c in commands if not re.search("--no-missing-packages|--collect-only", c)] == []
@@ -154,9 +154,9 @@ class Item(str):
 
 
 def test_three_parts_of_slow_tests_are_all_of_them():
-    """As conftest.py chooses for `.ci/run`; quick tests and those of pages are in each part."""
+    """As conftest.py chooses; quick tests and those of notebooks are in each part."""
     names = [f"tests/unit/test_{k}_{kind}" for k in range(5) for kind in ("slow", "quick")]
-    tests = [*map(Item, names), Item("tests/docs/test_slow")]
+    tests = [*map(Item, names), Item("tests/docs/test_notebooks.py::slow")]
     parts = [list(tests) for _ in range(3)]
     hook = SimpleNamespace(pytest_deselected=lambda items: None)
     for k, part in enumerate(parts):
