@@ -1,6 +1,7 @@
 """Probability integral transforms, quantiles and the pinball loss of scalar predictions."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -44,7 +45,7 @@ class QuantileCalibration(JudgedResult):
         pit: Probability integral transforms, [n].
         p_value: P-value [] of "transforms are uniform", valid for every n; NaN if one is NaN.
         level: Probability of rejecting uniform transforms, which determines `verdict`.
-        draws: Number m of draws of each prediction; 0 for distributions.
+        draws: Number m of draws of each prediction that are used; 0 for distributions.
         repeated: Number of observations that repeat an earlier one, [].
         correlation: Lag-one correlation of the draws in their order, [] (`Draws.correlation`).
     """
@@ -63,7 +64,8 @@ class QuantileCalibration(JudgedResult):
     correlation: Scalar | float = 0.0
 
     def _no_verdict(self) -> Sentences:
-        few = too_few("of Massart", _least, self.pit.shape[-1], self.level)
+        least = partial(massart, jnp.ones(()), sides=2)
+        few = too_few("of Massart", lambda n: float(least(n)), self.pit.shape[-1], self.level)
         unknown = "transforms are NaN"
         return [(unknown, np.isnan(np.asarray(self.p_value))), (few, bool(few))]
 
@@ -72,11 +74,8 @@ class QuantileCalibration(JudgedResult):
         nans = f"{unknown} transforms are NaN, so it cannot tell [nonfinite-transforms]"
         rejected = np.asarray(self.p_value) <= self.level
         lag = np.where(rejected, memory(np.asarray(self.pit)[..., None]), 0)
-        notes = {
-            "dependent-rows": lag,
-            "repeated-rows": np.asarray(self.repeated),
-            "correlated-draws": np.asarray(self.correlation),
-        }
+        notes = {"dependent-rows": lag, "repeated-rows": np.asarray(self.repeated)}
+        notes["correlated-draws"] = np.asarray(self.correlation)
         return [(nans, unknown > 0), *sentences(notes)]
 
     def _batch_lines(self) -> list[str]:
@@ -84,14 +83,12 @@ class QuantileCalibration(JudgedResult):
         return [f"{size} results of quantile calibration, n = {n}, {count_verdicts(self)}"]
 
     def _lines(self) -> list[str]:
-        p = float(self.p_value)
-        n = self.pit.shape[-1]
         gaps = np.asarray(self.observed) - np.asarray(self.levels)
         worst = 0 if np.isnan(gaps).any() else int(np.argmax(np.abs(gaps)))
         return [
-            f"quantile calibration, n = {n}",
+            f"quantile calibration, n = {self.pit.shape[-1]}",
             f"  largest gap {gaps[worst]:+.3f} at level {float(self.levels[worst]):.2f}",
-            f"  p-value     {p:.3g}   (transforms are uniform)",
+            f"  p-value     {float(self.p_value):.3g}   (transforms are uniform)",
             f"  verdict     {in_words(self)}",
         ]
 
@@ -198,11 +195,6 @@ def quantile_calibration(
         n_repeated(ys, predictions if samples is None else samples),
         lag,
     )
-
-
-def _least(n: int) -> float:
-    """Return the smallest possible p-value of n transforms, at max abs(share - tau) = 1."""
-    return float(massart(jnp.ones(()), n, sides=2))
 
 
 def quantiles(predictions: PredictionsLike, levels: ArrayLike = LEVELS) -> Float[Array, "n q"]:
