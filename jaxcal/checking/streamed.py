@@ -305,8 +305,8 @@ def merged(paths: Sequence[Path], *, level: float) -> tuple[CheckReport, int]:
     for path, state in zip(paths, states, strict=True):
         if state.fitted_to.get(ENDED) != state.n:
             raise BadFile(
-                f"{path}: its pass has not ended, after {state.n} rows: give its command again, "
-                f"with this --state, to go on"
+                f"{path}: its pass has not ended, after {state.n} rows, or it is of an earlier "
+                f"version: give its command again, with this --state, to go on"
             )
     fitted_to, total = states[0].fitted_to, states[0]
     with jax.enable_x64(_wide(fitted_to)):

@@ -181,7 +181,8 @@ class Draws(eqx.Module):
 
         For each coordinate it is the mean over predictions whose draws are not all equal. Its bias
         is corrected: for m draws of a chain of correlation r the raw expectation is r - (1 + 3 r) /
-        m, up to O(m^-2). It counts as 0 for sorted coordinates and below five standard errors.
+        m, up to O(m^-2). It counts as 0 for sorted coordinates and below five standard errors. From
+        8 draws on, predictions whose draws are sorted are left out: these are no chain.
         """
         x = self._columns()
         x = x - x[:, :1]  # the mean of large or equal numbers is rounded
@@ -190,6 +191,9 @@ class Draws(eqx.Module):
         # divided by a power of two, so that squares neither overflow nor underflow
         x = x / binary_size(jnp.max(jnp.abs(x), axis=1, keepdims=True))
         of_each = jnp.sum(x[:, 1:] * x[:, :-1], axis=1) / jnp.sum(x**2, axis=1)
+        steps = jnp.diff(x, axis=1)
+        ordered = jnp.all(steps >= 0, axis=1) | jnp.all(steps <= 0, axis=1)
+        of_each = jnp.where(ordered, jnp.nan, of_each) if x.shape[1] >= 8 else of_each
         m, count = max(x.shape[1], 4), jnp.sum(~jnp.isnan(of_each), axis=0, dtype=x.dtype)
         lag = jnp.clip((jnp.nanmean(of_each, axis=0) + 1 / m) / (1 - 3 / m), max=1)
         shown = (lag >= 5 / (count * m) ** 0.5) & ~self._sorted()

@@ -11,6 +11,7 @@ from jaxcal.numerics import at_least, at_most
 from jaxcal.read.predictions import Scores, Standardized, Units, Unnormalized, in_units_of_data
 from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
 
+ROUNDED = 1e-3  # largest distance from 1 of the sum of shares
 COARSEST = 3.0  # cap, in deviations, on rounding steps, so that no single target decides
 
 
@@ -61,10 +62,17 @@ def log_densities_at(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[A
 
 def within_support(predictions: Any, ys: Array, logs: Array) -> Array:
     """Return ``logs`` at ``ys``, -infinity outside of the support that a distribution declares:
-    numpyro does not check this under ``jit``. Other predictions: ``logs`` as they are."""
+    numpyro does not check this under ``jit``. Shares may add up to 1 +- `ROUNDED`, as they are
+    rounded when stored. Other predictions: ``logs`` as they are."""
+    from numpyro.distributions import constraints
+
     if not is_distribution(predictions) or not states_an_end(predictions):
         return logs
-    return jnp.where(predictions.support(ys), logs, -jnp.inf)
+    inside = predictions.support(ys)
+    if predictions.support is constraints.simplex:
+        gap = jnp.abs(jnp.sum(ys, axis=-1) - 1)
+        inside = jnp.all(ys >= 0, axis=-1) & (gap <= ROUNDED)
+    return jnp.where(inside, logs, -jnp.inf)
 
 
 def no_log_densities(predictions: object, what: str = "this") -> TypeError:

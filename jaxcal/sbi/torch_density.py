@@ -141,14 +141,21 @@ def _posterior_estimator(estimator: Estimator, prior: Prior) -> TorchDensity:
 def _cut(log_prob: LogProb, prior: Prior) -> LogProb:
     """Return the log density, -infinity outside of the support that the prior declares, where sbi
     draws nothing."""
+    import torch  # pyright: ignore[reportMissingImports]
+    from torch.distributions import constraints  # pyright: ignore[reportMissingImports]
+
     try:
         support = prior.support
     except (AttributeError, NotImplementedError):
         return log_prob
+    if not isinstance(support, constraints.Constraint):
+        return log_prob
+    with torch.random.fork_rng():
+        like = prior.sample((1,))
 
     def cut(theta: Tensor, x: Tensor) -> Tensor:
-        logs, inside = log_prob(theta, x), support.check(theta)
-        return logs.masked_fill(~inside.reshape(len(theta), -1).all(dim=1), -math.inf)
+        inside = support.check(theta.to(like.device, like.dtype)).reshape(len(theta), -1)
+        return log_prob(theta, x).masked_fill(~inside.all(dim=1).to(theta.device), -math.inf)
 
     return cut
 

@@ -322,3 +322,14 @@ def test_draws_of_a_chain_are_thinned_and_said():
     assert result.draws == draws.thinned()[0].samples.shape[1] < 60
     mixed = quantile_calibration(Draws(random.permuted(draws.samples, axis=1)), targets)
     assert (mixed.draws, mixed.warnings()) == (60, [])
+
+
+def test_sorted_draws_are_no_chain(key):
+    """Sorted in all rows but one, 2 of 100 draws were left, and p was 1e-26."""
+    draws = jax.random.normal(key, (300, 100))
+    ys = jax.random.normal(jax.random.fold_in(key, 1), (300,))
+    ordered = jnp.sort(draws, axis=1).at[0].set(draws[0])
+    either = jnp.where(ys[:, None] > 0, jnp.sort(draws, axis=1), -jnp.sort(-draws, axis=1))
+    whole = quantile_calibration(Draws(draws), ys).p_value
+    for other in (ordered, either):
+        np.testing.assert_allclose(quantile_calibration(Draws(other), ys).p_value, whole)

@@ -316,6 +316,8 @@ def test_scores_and_locations_have_the_columns_of_the_targets():
     with pytest.raises(ValueError, match=r"predictions\.at_targets: wanted the columns"):
         kccsd_test(0, jaxcal.Scores(scores[["b", "a"]], *nodes), targets)
     normals = dist.Normal(MEANS, 1.0).to_event(1)
+    moved = targets.sample(frac=1, random_state=0)
+    assert jaxcal.ucme.ucme(0, normals, targets, locations=(normals, moved)).biased >= 0
     other = dist.Normal(MEANS[:5], 1.0).to_event(1), targets.iloc[:5][["b", "a"]]
     with pytest.raises(ValueError, match=r"locations\[1\]: wanted the columns"):
         jaxcal.ucme.ucme(0, normals, targets, locations=other)

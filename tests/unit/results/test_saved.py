@@ -426,3 +426,13 @@ def test_programs_are_dropped_before_their_memory_maps_run_out(monkeypatch):
 def test_the_system_says_how_many_memory_maps_there_are():
     most = numerics.most_maps()
     assert most == math.inf or (most > 1000 and most == round(most))
+
+
+def test_a_file_without_a_newer_field_has_its_default(tmp_path):
+    """Of `QuantileCalibration`: files of earlier versions have no correlation of draws."""
+    file = tmp_path / "result.npz"
+    predictions, ys = dist.Normal(jnp.zeros(20), 1.0), jnp.linspace(-1, 1, 20)
+    jaxcal.measures.quantile_calibration(predictions, ys).save(file)
+    rewritten(file, lambda text: re.sub(r',\s*"correlation": \{[^}]*\}', "", text))
+    assert "correlation" not in zipfile.ZipFile(file).read("header.json").decode()
+    assert jaxcal.load(file).correlation == 0

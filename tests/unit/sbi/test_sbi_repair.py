@@ -270,5 +270,8 @@ def test_columns_of_observations_are_those_of_the_fit():
     fitted = sbi.repair_posterior(0, of_columns, thetas, xs, bounds=(-jnp.inf, jnp.inf))
     one = xs.iloc[:1]
     assert np.isfinite(fitted.log_prob(jnp.zeros((1, 1)), one)).all()
+    np.testing.assert_array_equal(
+        *(fitted.log_prob(jnp.zeros((1, 1)), x) for x in (one, xs.iloc[0]))
+    )
     with pytest.raises(ValueError, match="wanted the columns"):
         fitted.log_prob(jnp.zeros((1, 1)), one[["noise", "signal"]])
