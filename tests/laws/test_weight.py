@@ -51,8 +51,8 @@ for name, call in calls.items():
     print(json.dumps([name, len(lines), len(codes), len(files)]))
 """
 ENTERED = {  # lines of code, functions and files that a first call enters
-    "kccsd_test": (1_480, 198, 35),
-    "check_posterior": (3_070, 388, 48),
+    "kccsd_test": (1_484, 198, 35),
+    "check_posterior": (3_104, 389, 48),
 }
 
 
