@@ -4,6 +4,7 @@ If predictions do not depend on their targets and are calibrated, a statistic ha
 distribution on observed and on redrawn targets, for every n.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ from jaxcal.typing import Features, KernelLike, Key, Pairwise, PredictionsLike
 
 RARE = 10  # expected number of rare targets below which a null with random signs is unreliable
 LOOKS = 32  # redrawn data sets from which rare targets are estimated
+FEWEST_LOOKS, MANY = 8, 65_536  # .. by random features: 8, or more for fewer rows in all than this
 
 
 def redraw(key: Key, predictions: Any, targets: Array) -> tuple[PredictionsLike, Array]:
@@ -180,6 +182,18 @@ def _of_classes(p: Float[Array, "n m"], matrix: Array | None) -> tuple[Array, Ar
     return jnp.sum(mean), jnp.sum(p * (squares - mean[:, None]) ** 2)
 
 
+def _redrawn(prepared: Fitted, predictions: Any, targets: Array) -> Callable[[Key], Array]:
+    """Return a function from keys to targets redrawn from the predictions, as inputs of the target
+    kernel."""
+    frame = prepared.frame
+    assert isinstance(frame, Frame)
+    if frame.whitener is None:
+        frame = Frame(frame.units, frame.origin, None)
+    return lambda key: (
+        frame.view(predictions, redraw(key, predictions, targets)[1], scores=False).points
+    )
+
+
 def _of_looks(
     key: Key,
     prepared: Fitted,
@@ -189,18 +203,14 @@ def _of_looks(
     targets: Array,
 ) -> tuple[Array, Array]:
     """Return the mean and the variance of V (see `rare_targets`), from `LOOKS` redrawn sets."""
-    frame, means = prepared.frame, statistic.means
-    observed = featured.features.residual
-    assert isinstance(frame, Frame)
-    if frame.whitener is None:
-        frame = Frame(frame.units, frame.origin, None)
+    means, observed = statistic.means, featured.features.residual
+    redrawn = _redrawn(prepared, predictions, targets)
 
     def first(ys: Array, distribution: Features) -> Array:
         return means.first(jax.tree.map(lambda leaf: leaf[None], distribution), ys[None])[0, 0]
 
     def sums(key: Key) -> tuple[Array, Array]:
-        ys = redraw(key, predictions, targets)[1]
-        points = frame.view(predictions, ys, scores=False).points
+        points = redrawn(key)
         ones = jax.vmap(lambda y: means.gram(y[None], y[None])[0, 0])(points)
         off = squared_norms - jax.vmap(first)(points, observed.distribution)
         return jnp.sum(ones - squared_norms), 2 * jnp.sum(off)  # the second has mean 0
@@ -214,20 +224,17 @@ def _of_looks(
 def _of_vectors(
     key: Key, prepared: Fitted, featured: Featured, predictions: Any, targets: Array
 ) -> tuple[Array, Array]:
-    """Return the mean and the variance of V, as `_of_looks`, for random features."""
-    frame = prepared.frame
-    assert isinstance(frame, Frame)
-    if frame.whitener is None:
-        frame = Frame(frame.units, frame.origin, None)
+    """Return the mean and the variance of V, as `_of_looks`, for random features. Variances are of
+    each row, as rows are independent, so that fewer looks do for many rows."""
+    redrawn = _redrawn(prepared, predictions, targets)
 
-    def size(key: Key) -> Array:
-        ys = redraw(key, predictions, targets)[1]
-        points = frame.view(predictions, ys, scores=False).points
-        residual = featured.features.residual._replace(ys=points)
-        return jnp.sum(prepared.pairwise.diagonal(featured.features._replace(residual=residual)))
+    def sizes(key: Key) -> Array:
+        residual = featured.features.residual._replace(ys=redrawn(key))
+        return prepared.pairwise.diagonal(featured.features._replace(residual=residual))
 
-    values = jax.lax.map(size, jax.random.split(key, LOOKS))
-    return jnp.mean(values), jnp.var(values)
+    looks = max(FEWEST_LOOKS, min(LOOKS, MANY // len(targets)))
+    values = jax.lax.map(sizes, jax.random.split(key, looks))
+    return jnp.sum(jnp.mean(values, axis=0)), jnp.sum(jnp.var(values, axis=0, ddof=1))
 
 
 def kernel_residual(pairwise: Pairwise) -> KernelResidual | None:
