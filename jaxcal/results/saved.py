@@ -53,6 +53,10 @@ MOVED = {  # old name of a module -> new name, to read files of earlier versions
 RENAMED = {  # class, old name of a field -> new name
     ("Repair", "n_draws"): "n_samples",
 }
+NEWER = {  # class -> fields that files of earlier versions lack, with their values there
+    "QuantileCalibration": {"correlation": 0.0},
+    "Repair": {"axes": None},
+}
 BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, TypeError, ValueError)
 
 
@@ -167,12 +171,12 @@ def _unpacked(node: Any, read: Callable[[str], np.ndarray]) -> Any:
         case {"class": name, "fields": fields}:
             kind = _class(name)
             fields = {RENAMED.get((kind.__name__, k), k): item for k, item in fields.items()}
-            newer = _defaults(kind)  # of fields that a file of an earlier version lacks
-            if different := {*newer, *fields} ^ set(_names(kind)):
+            values: Contents = dict(NEWER.get(kind.__name__, {}))
+            if different := {*values, *fields} ^ set(_names(kind)):
                 other = ", ".join(sorted(map(str, different)))
                 raise ValueError(f"{kind.__name__} of this version of jaxcal differs in {other}")
-            newer |= {str(field): _unpacked(item, read) for field, item in fields.items()}
-            return _object(kind, newer)
+            values |= {str(field): _unpacked(item, read) for field, item in fields.items()}
+            return _object(kind, values)
         case {}:
             raise ValueError(f"an entry of the header is of an unknown kind: {sorted(node)}")
     return node
@@ -190,12 +194,6 @@ def _restored(array: np.ndarray, entry: Contents) -> Any:
         if "key" not in entry:
             return restored
         return jax.random.wrap_key_data(restored, impl=entry["key"])
-
-
-def _defaults(kind: Any) -> Contents:
-    """Return the defaults of fields that are numbers or None."""
-    each: tuple[Any, ...] = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
-    return {one.name: one.default for one in each if isinstance(one.default, int | float | None)}
 
 
 def _names(kind: Any) -> list[str]:
