@@ -70,7 +70,7 @@ class MomentResidual(eqx.Module):
         fitted = getattr(moment, "fitted", None)
         if fitted is not None:
             moment = fitted(keys[1], ys.shape[1], ys.dtype)
-        # with standardize=False too: what moves targets moves them by their own deviations
+        # points and displacements are as wide as the targets, also with standardize=False
         spread = jnp.diag(Units.of(targets.reshape(len(targets), -1)).scale)
         at, units = (common[0], spread[None]) if _asks(moment, "common") else (centers, scales)
         if _asks(moment, "marginal") and each is None:

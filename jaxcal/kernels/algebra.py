@@ -44,7 +44,8 @@ class Kernel(eqx.Module):
 
     A subclass implements ``__call__(x, y)`` for ONE pair of points [d]. The class attribute
     ``smooth`` states whether the kernel is twice differentiable at x = y; with None, tests that
-    need this check it numerically.
+    need this check it numerically. ``shift_invariant`` states whether the kernel depends on x - y
+    alone: tests with ``standardize=False`` give it targets minus their mean, to others the targets.
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
@@ -57,6 +58,7 @@ class Kernel(eqx.Module):
     """
 
     smooth: ClassVar[bool | None] = None
+    shift_invariant: ClassVar[bool] = False
     __array_ufunc__ = None  # NumPy scalars on the left then defer to __rmul__
 
     @abstractmethod

@@ -64,7 +64,7 @@ class QuantileCalibration(JudgedResult):
     correlation: Scalar | float = 0.0
 
     def _no_verdict(self) -> Sentences:
-        least = partial(massart, jnp.ones(()), sides=2)
+        least = partial(massart, jnp.ones(()), sides=2)  # of n transforms, at a gap of 1
         few = too_few("of Massart", lambda n: float(least(n)), self.pit.shape[-1], self.level)
         unknown = "transforms are NaN"
         return [(unknown, np.isnan(np.asarray(self.p_value))), (few, bool(few))]
