@@ -46,8 +46,8 @@ def test_a_shift_is_no_spread_and_its_limits_hold(m):
         assert np.sum(p <= 0.05) <= scipy.stats.binom.ppf(0.999, 100, 0.05)
         for means, wanted in ((of.shift, -shift), (of.marginal_spread, 0)):
             low, high = np.asarray(means.low), np.asarray(means.high)
-            held = np.sum((low <= wanted) & (wanted <= high))
-            assert held >= scipy.stats.binom.ppf(0.001, 100, 0.95)
+            covered = np.sum((low <= wanted) & (wanted <= high))
+            assert covered >= scipy.stats.binom.ppf(0.001, 100, 0.95)
             np.testing.assert_allclose(np.median(means.estimate), wanted, atol=0.15)
 
 

@@ -106,7 +106,7 @@ def test_tokens_are_compared_as_they_are():
     cross = gram[0].reshape(n, m, n).mean(axis=1)
     h = np.asarray(points.gram(kernel, tokens, tokens)) - cross - cross.T
     h += gram[1].reshape(n, m, n, m).mean(axis=(1, 3))
-    found = jaxcal.skce.skce(
+    estimate = jaxcal.skce.skce(
         0,
         jaxcal.Draws(draws),
         tokens,
@@ -115,4 +115,4 @@ def test_tokens_are_compared_as_they_are():
         prediction_kernel=jaxcal.kernels.Constant(),
         divergence=jaxcal.divergences.Vectors(jnp.zeros((n, 1))),
     )
-    np.testing.assert_allclose(found.unbiased, h[~np.eye(n, dtype=bool)].mean(), rtol=1e-3)
+    np.testing.assert_allclose(estimate.unbiased, h[~np.eye(n, dtype=bool)].mean(), rtol=1e-3)

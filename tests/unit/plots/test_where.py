@@ -91,10 +91,10 @@ def test_limits_of_a_series_hold_the_truth_in_all_groups(effect):
     """Groups are stretches of time, of 100 normal scores of correlation .8."""
     noise = np.random.default_rng(0).normal(size=(40, 500))
     series = scipy.signal.lfilter([0.6], [1, -0.8], noise)[:, 200:]
-    held = {False: 0, True: 0}
+    covered = {False: 0, True: 0}
     for z in series:
-        for in_order in held:
+        for in_order in covered:
             of = effects(z, np.arange(300) // 100, 3, effect, 0.05, in_order)
-            held[in_order] += bool(np.all((of.low <= 0) & (of.high >= 0)))
+            covered[in_order] += bool(np.all((of.low <= 0) & (of.high >= 0)))
     least = scipy.stats.binom.ppf(1e-3, 40, 0.92)
-    assert held[True] >= least > held[False]
+    assert covered[True] >= least > covered[False]
