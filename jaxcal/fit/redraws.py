@@ -25,7 +25,7 @@ from jaxcal.typing import Features, KernelLike, Key, Pairwise, PredictionsLike
 
 RARE = 10  # expected number of rare targets below which a null with random signs is unreliable
 LOOKS = 32  # redrawn data sets from which rare targets are estimated
-FEWEST_LOOKS, MANY = 8, 65_536  # .. by random features: 8, or more for fewer rows in all than this
+FEWEST_LOOKS, MANY = 4, 65_536  # .. by random features: at least 4, up to so many rows in all
 
 
 def redraw(key: Key, predictions: Any, targets: Array) -> tuple[PredictionsLike, Array]:
