@@ -218,7 +218,7 @@ def _checked(
             f"locations: wanted (test predictions, test targets), got {type(locations).__name__}"
         )
     where, at = locations
-    at = jnp.asarray(checks.array(at, "locations"))
+    at = checks.numbers(at, "locations")
     if at.ndim == 0 or at.shape[0] < 1 or at.shape[1:] != ys.shape[1:]:
         wanted = ", ".join(map(str, ("J", *ys.shape[1:])))
         raise ValueError(f"locations: wanted test targets of shape [{wanted}], got {at.shape}")

@@ -13,8 +13,9 @@ import numpy as np
 from jaxcal.ckce import compare
 from jaxcal.ckce.class_comparison import default_rank, pooled
 from jaxcal.ckce.features import NystroemFeatures, pivots, primal_fit
+from jaxcal.ckce.inputs import n_components
 from jaxcal.ckce.kernels import simplex_kernel
-from jaxcal.ckce.probability import basis, n_components
+from jaxcal.ckce.probability import basis
 from jaxcal.kernels import Gaussian
 from jaxcal.streaming import StreamedTest
 

@@ -238,6 +238,7 @@ def _test(
         unmoved=jnp.sum(still),
         parts=PARTS if d > 1 else PARTS[:3],
         n_resamples=n_resamples,
+        n_points=candidates.weights.shape[1],
     )
 
 

@@ -40,6 +40,7 @@ class ExchangeabilityResult(JudgedResult):
         unmoved: Number of observations whose candidates all equal the target or weigh 0, [].
         parts: Names of the g parts: log density, location, scale and, for d > 1, correlation.
         n_resamples: Number of draws of the null.
+        n_points: Number m + 1 of points among which the null redraws each target.
         level: Level of the test, which determines `verdict`.
     """
 
@@ -57,6 +58,7 @@ class ExchangeabilityResult(JudgedResult):
     unmoved: Int[Array, ""]
     parts: tuple[str, ...] = eqx.field(static=True)
     n_resamples: int = eqx.field(static=True)
+    n_points: int = eqx.field(static=True)
     level: float = eqx.field(static=True, default=0.05)
 
     @property
@@ -67,6 +69,8 @@ class ExchangeabilityResult(JudgedResult):
     def _no_verdict(self) -> Sentences:
         p = np.asarray(self.p_value)
         too_few = 1 / (1 + self.n_resamples) > self.level
+        moved = self.ranks.shape[-2] - np.asarray(self.unmoved)
+        recurs = float(self.n_points) ** -moved  # probability of the observed set of targets
         return [
             (
                 "a target is not finite, or a log density is NaN or +infinite",
@@ -81,6 +85,11 @@ class ExchangeabilityResult(JudgedResult):
                 f"too few resamples for the level {self.level:g}: {self.n_resamples}"
                 " [too-few-draws]",
                 too_few,
+            ),
+            (
+                f"too few targets that differ from their candidates for the level {self.level:g}: "
+                f"no p-value is below {np.max(recurs):.2g} [too-few-observations]",
+                (recurs > self.level) & (np.asarray(self.impossible) == 0),
             ),
         ]
 

@@ -2,6 +2,7 @@
 
 import html
 import textwrap
+from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -12,12 +13,21 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.checking.plan import CLASS_PROBABILITIES, Asked, Plan, check_inputs, plan
+from jaxcal.coverage import massart
 from jaxcal.nulls import DependentWild, HadamardWild
 from jaxcal.nulls.contract import holm
 from jaxcal.read import checks
 from jaxcal.repairing import ProbabilityRepair, repair
 from jaxcal.repairing.certificate import NATS, gain_in_words
-from jaxcal.results import JudgedResult, Result, Sentences, in_words, recorded, too_few_draws
+from jaxcal.results import (
+    JudgedResult,
+    Result,
+    Sentences,
+    in_words,
+    recorded,
+    too_few,
+    too_few_draws,
+)
 from jaxcal.results.report import image, page, shown
 from jaxcal.squared_ce.pipeline import Report
 from jaxcal.typing import ArrayLike, Contents, Figure, Key, KeyLike, PredictionsLike
@@ -195,7 +205,10 @@ def _p_value(result: Any) -> Any:
 def _reason(result: Any) -> Any:
     if isinstance(result, JudgedResult):
         return result.reason
-    return np.where(np.isnan(_p_value(result)), "its p-value is not a number", "")
+    largest = jnp.asarray(result.draws / (result.draws + 1))  # gap of `coverage`
+    least = partial(massart, largest, sides=2)
+    few = too_few("of Massart", lambda n: float(least(n)), result.n, result.level)
+    return np.where(np.isnan(_p_value(result)), "its p-value is not a number", few)
 
 
 def _list(texts: list[str]) -> str:

@@ -17,12 +17,13 @@ from jaxcal.ckce.inputs import (
     Ridge,
     checked,
     class_root,
+    n_components,
     residuals,
     ridge_at,
     stacked,
     standardized,
 )
-from jaxcal.ckce.probability import Probability, n_components, says
+from jaxcal.ckce.probability import Probability, says
 from jaxcal.divergences.vectors import Vectors
 from jaxcal.engine import one_at_a_time
 from jaxcal.kernels import points
@@ -31,6 +32,7 @@ from jaxcal.kernels.points import Gaussian
 from jaxcal.read import checks
 from jaxcal.read.families import Classes
 from jaxcal.read.observations import n_repeated
+from jaxcal.results import rows_in_one_order
 from jaxcal.results.notes import memory
 from jaxcal.typing import ArrayLike, Contents, KernelLike, Key, Scalar
 
@@ -104,8 +106,9 @@ def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g 
 def by_probability(problem: Problem) -> Probability:
     """Return the measure "probability". The smallest group limits the number of regressors."""
     z = problem.variables
-    columns = problem.stack.shape[2] + (0 if z is None else z.shape[1])
-    return Probability(n_components(problem.smallest, columns), z)
+    further = 0 if z is None else z.shape[1]
+    rank = n_components(problem.smallest, problem.stack.shape[2] + further, further)
+    return Probability(rank, z)
 
 
 def default_rank(n: int, m: int) -> int:
@@ -246,6 +249,7 @@ class Skill(NamedTuple):
     brier: Scalar
 
 
+@rows_in_one_order
 def skill(predictions: ArrayLike, targets: ArrayLike) -> Skill:
     """Return accuracy, cross-entropy and Brier score of class probabilities.
 

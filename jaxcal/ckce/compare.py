@@ -80,8 +80,9 @@ def compare(
             ``models`` are the class probabilities of a single model, whose groups are compared.
         given: Further variables, [n] or [n, a]; errors are conditional on them and on the
             prediction. They are divided by their standard deviations. By "probability" they are
-            further columns of the regression; by "ckce" and "skce" the kernel is multiplied by a
-            Gaussian kernel on them, whose bandwidth is their median distance.
+            further columns of the regression (ValueError if it has no room for so many); by "ckce"
+            and "skce" the kernel is multiplied by a Gaussian kernel on them, whose bandwidth is
+            their median distance.
         n_draws: Number of random draws for p-values and intervals; then p >= 1 / (n_draws + 1).
         level: Level of the tests of differences; intervals have confidence 1 - level.
         rank: For "ckce" and "skce" of class probabilities: largest rank of a Gram matrix, by

@@ -21,6 +21,8 @@ from jaxcal.typing import ArrayLike, DTypeLike, PredictionsLike
 Probabilities = Float[Array, "n m"]
 Labels = Int[Array, " n"]
 
+COMPONENTS = 30  # largest number of columns of the basis
+
 
 def checked(predictions: PredictionsLike, targets: ArrayLike) -> tuple[Probabilities, Labels]:
     """Return class probabilities [n, m] and classes [n]; errors name the wrong argument."""
@@ -195,3 +197,15 @@ def _several(ridges: ArrayLike, dtype: DTypeLike) -> Float[Array, " r"]:
     if not isinstance(values, Tracer) and not np.all((values > 0) & (values < np.inf)):
         raise ValueError(f"ridge: wanted positive, finite numbers, got {values}")
     return jnp.asarray(values).astype(dtype)
+
+
+def n_components(n: int, m: int, further: int = 0) -> int:
+    """Return the number of columns of the basis, max(1, min(m, n // 5, `COMPONENTS`)); ValueError
+    if ``further`` variables, which vary more than predictions, would take most of them."""
+    used = max(1, min(m, n // 5, COMPONENTS))
+    if used < m and further > used // 2:
+        raise ValueError(
+            f"given: {further} columns leave no room for the predictions in a regression on {used} "
+            f"(at most {COMPONENTS}, and a fifth of the smallest group): give fewer columns"
+        )
+    return used

@@ -46,7 +46,7 @@ from jaxcal.ckce.errors import (
 )
 from jaxcal.ckce.expansion import Noise, draws, summed
 from jaxcal.ckce.features import TILE, normal_equations
-from jaxcal.ckce.inputs import standardized
+from jaxcal.ckce.inputs import n_components, standardized
 from jaxcal.ckce.results import Covered, Says
 from jaxcal.entries.moments import features_of
 from jaxcal.entries.ranks import Ranked, seen
@@ -55,13 +55,6 @@ from jaxcal.read import Draws, Scores, Standardized, Units, Unnormalized, checks
 from jaxcal.read.observations import n_repeated, observations
 from jaxcal.results.notes import memory
 from jaxcal.typing import ArrayLike, Contents, Key, PredictionsLike, Scalar
-
-COMPONENTS = 30  # largest number of columns of the basis
-
-
-def n_components(n: int, m: int) -> int:
-    """Return the number of columns of the basis, max(1, min(m, n // 5, `COMPONENTS`))."""
-    return max(1, min(m, n // 5, COMPONENTS))
 
 
 class Basis(NamedTuple):
@@ -350,7 +343,8 @@ def _error(
 
     further = [] if variables is None else [variables]
     features = jnp.concatenate([*features_of(near), *further], axis=1)
-    rank = n_components(n, features.shape[1] + 1)
+    number = 0 if variables is None else variables.shape[1]
+    rank = n_components(n, features.shape[1] + 1, number)
     # of uniform ranks along their leading component, which most errors have
     variance = 2 / (np.pi**2 * ranks.shape[1])
     noise = Noise(np.sqrt(ADDED / (n + ADDED)) * uniform, signed)

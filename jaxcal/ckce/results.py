@@ -268,7 +268,8 @@ class Comparison(Result):
         said: Sentences = [
             (
                 "every model has a bandwidth of its own, so the values are norms in different "
-                f"spaces: CKCE is {COMPARABLE} [bandwidths-differ]",
+                f"spaces, {COMPARABLE if self.measure == 'ckce' else 'and not comparable'} "
+                "[bandwidths-differ]",
                 bool(np.any(widths != widths[0])),
             ),
             (
@@ -308,7 +309,8 @@ class Comparison(Result):
         """Return the sentence that says why model k has no value."""
         says = f"not a number for {self.names[k]}, which is left out of the others' ranking: "
         if count := int(self.nonfinite_predictions[k]):
-            return says + f"{count} of its predictions are NaN or infinite [nonfinite-predictions]"
+            of = "predictions" if self.says is not None else "predictions or targets"
+            return says + f"{count} of its {of} are NaN or infinite [nonfinite-predictions]"
         width = float(self.bandwidths[k])
         if count := int(self.nonfinite_kernel[k]):
             return says + (

@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 
 from jaxcal.measures.classes import Reliability, of_bins
 from jaxcal.read import checks
-from jaxcal.results import Result
+from jaxcal.results import Result, rows_in_one_order
 from jaxcal.typing import ArrayLike
 
 CELLS = 8192
@@ -72,6 +72,7 @@ class Table(Result):
     _scalar: ClassVar[str] = "n"
 
     @classmethod
+    @rows_in_one_order
     def of(cls, predictions: ArrayLike, targets: ArrayLike, *, cells: int = CELLS) -> "Table":
         """Return the table of the given observations.
 
@@ -92,6 +93,7 @@ class Table(Result):
         return _summed(np.ones(v.size), v, y, cells)
 
     @classmethod
+    @rows_in_one_order
     def grouped(
         cls, counts: ArrayLike, predictions: ArrayLike, targets: ArrayLike, *, cells: int = CELLS
     ) -> "Table":

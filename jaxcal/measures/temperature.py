@@ -129,6 +129,11 @@ def nll(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
 def _matching(predictions: Any, targets: ArrayLike) -> Array:
     """Return targets as an array; ValueError if the shape does not match the predictions."""
     ys = checks.numbers(targets, "targets")
+    if further := len(predictions.batch_shape[1:]):
+        raise ValueError(
+            f"predictions: wanted batch shape [n], got {predictions.batch_shape}; .to_event"
+            f"({further}) makes the last batch axes an event"
+        )
     shape = (*predictions.batch_shape, *predictions.event_shape)
     if ys.shape != shape and not (predictions.batch_shape == () and ys.shape[1:] == shape):
         raise ValueError(f"targets: wanted shape {shape} to match the predictions, got {ys.shape}")
@@ -257,7 +262,7 @@ def fit_temperature(
     steps = checks.integer(steps, "steps")
     if not hasattr(predictions, "batch_shape"):
         return most_likely(*as_distribution(predictions, targets), steps=steps)
-    ys = jnp.asarray(checks.array(targets, "targets"))
+    ys = checks.numbers(targets, "targets")
     return most_likely(predictions, ys, jnp.zeros((), int), steps=steps)
 
 

@@ -162,7 +162,7 @@ def floats(value: Any, name: str) -> Array:
         return jnp.asarray(float(value))
     entries = array(value, name)
     if jnp.issubdtype(entries.dtype, jnp.integer):
-        return jnp.asarray(entries).astype(jnp.result_type(float))
+        return jnp.asarray(entries.astype(jnp.result_type(float)))  # int32 would wrap from 2^31
     if entries.dtype in (jnp.float16, jnp.bfloat16):
         raise TypeError(
             f"{name}: {entries.dtype} keeps about three digits, fewer than the cancellation inside "
@@ -177,10 +177,14 @@ def floats(value: Any, name: str) -> Array:
 
 
 def numbers(value: object, name: str) -> Array:
-    """Return integers and booleans as an array of their type, other numbers as `floats` does."""
+    """Return integers and booleans as an array of their type, other numbers as `floats` does, and
+    integers beyond JAX's type too."""
     entries = array(value, name)
-    whole = jnp.issubdtype(entries.dtype, jnp.integer) or entries.dtype == bool
-    return jnp.asarray(entries) if whole else floats(entries, name)
+    whole = jnp.issubdtype(entries.dtype, jnp.integer)
+    if whole and isinstance(entries, np.ndarray) and entries.size:
+        held = np.iinfo(jax.dtypes.canonicalize_dtype(entries.dtype))
+        whole = held.min <= entries.min() and entries.max() <= held.max
+    return jnp.asarray(entries) if whole or entries.dtype == bool else floats(entries, name)
 
 
 def array(value: object, name: str) -> jax.Array | np.ndarray:

@@ -32,7 +32,7 @@ from jaxcal.read.observations import copies
 from jaxcal.repairing.features import Features
 from jaxcal.repairing.fit import Fitted, Frame, Parameters, densities_at, fit, log_likelihoods
 from jaxcal.repairing.move import Move
-from jaxcal.results import Sentences
+from jaxcal.results import Sentences, confidence
 from jaxcal.results.notes import TABLE, memory
 from jaxcal.typing import Key, Predictions, Scalar, Vector
 
@@ -142,7 +142,7 @@ def gain_in_words(repair: Any) -> str:
     """Return a text with the gain, its unit, limits and p-value."""
     low, high = float(repair.low), float(repair.high)
     return (
-        f"{float(repair.gain):.3g} {UNITS[repair.unit]}   ({1 - repair.level:.0%} limits "
+        f"{float(repair.gain):.3g} {UNITS[repair.unit]}   ({confidence(repair.level)} limits "
         f"{low:.3g} to {high:.3g}, p = {float(repair.p_value):.2g})"
     )
 

@@ -54,6 +54,7 @@ RENAMED = {  # class, old name of a field -> new name
     ("Repair", "n_draws"): "n_samples",
 }
 NEWER = {  # class -> fields that files of earlier versions lack, with their values there
+    "ExchangeabilityResult": {"n_points": 10**9},
     "QuantileCalibration": {"correlation": 0.0},
     "Repair": {"axes": None},
 }

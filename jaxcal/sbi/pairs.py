@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxcal.numerics import full_precision
 from jaxcal.read import Scores, checks
 from jaxcal.read.observations import drawn_order
-from jaxcal.results import counted
+from jaxcal.results import counted, rows_in_one_order
 from jaxcal.sbi import suspicions
 from jaxcal.sbi.adapters import as_posterior, nodes_of, prior_draws_of
 from jaxcal.sbi.posteriors import (
@@ -86,6 +86,7 @@ class PairOptions(TypedDict, total=False):
     exclude_invalid_x: bool
 
 
+@rows_in_one_order
 @full_precision
 def score_pairs(
     key: KeyLike,

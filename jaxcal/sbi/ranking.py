@@ -12,7 +12,7 @@ from jaxcal.nulls.contract import holm
 from jaxcal.numerics import full_precision
 from jaxcal.read import Scores, checks
 from jaxcal.read.scores import score
-from jaxcal.results import TestResult
+from jaxcal.results import TestResult, rows_in_one_order
 from jaxcal.results.notes import pointer
 from jaxcal.sbi.pairs import score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior
@@ -87,6 +87,7 @@ class PosteriorRanking(eqx.Module):
         return "\n".join([head, *rows, *more, counted, *notes, *pointer(said)])
 
 
+@rows_in_one_order
 @full_precision
 def rank_posteriors(
     key: KeyLike,

@@ -10,6 +10,7 @@ from jaxtyping import Array
 
 from jaxcal import repairing
 from jaxcal.read import checks, convert
+from jaxcal.results import rows_in_one_order
 from jaxcal.sbi.adapters import as_posterior
 from jaxcal.sbi.pairs import PairOptions, inputs_of, score_pairs, summarized
 from jaxcal.sbi.posteriors import ArrayPosterior, Densities, DistributionPosterior, Sampler
@@ -17,6 +18,7 @@ from jaxcal.sbi.repaired import Repaired, RepairedPosterior, RepairedSampler
 from jaxcal.typing import ArrayLike, KeyLike, Observations, PosteriorLike
 
 
+@rows_in_one_order
 def repair_posterior(
     key: KeyLike,
     posterior: PosteriorLike,

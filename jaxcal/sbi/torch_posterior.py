@@ -108,7 +108,7 @@ class TorchPosterior:
 
     def at(self, xs: PyTree) -> Unnormalized:
         """Return the n posteriors given xs [n, ..]; their log densities are callbacks to torch."""
-        arrays = jax.tree.map(lambda leaf: jnp.asarray(checks.array(leaf, "xs")), xs)
+        arrays = jax.tree.map(lambda leaf: checks.numbers(leaf, "xs"), xs)
         return called_back(self, arrays)
 
     def summaries(self, xs: PyTree) -> np.ndarray | None:

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal.measures import classes
 from jaxcal.read import checks
+from jaxcal.results import rows_in_one_order
 from jaxcal.typing import ArrayLike
 
 
@@ -66,6 +67,7 @@ def _rows(arrays: tuple[Array, Array], rows: Array) -> tuple[Array, Array]:
     return jax.tree.map(lambda leaf: leaf[..., rows, :], arrays)
 
 
+@rows_in_one_order
 def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
     """Return the regression problem of a notion of calibration.
 

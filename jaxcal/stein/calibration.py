@@ -23,7 +23,7 @@ from jaxcal.moments import Balance
 from jaxcal.nulls import HadamardWild, Null, Wild
 from jaxcal.read import checks
 from jaxcal.read.observations import densities, scored
-from jaxcal.results import Estimate, TestResult, recorded
+from jaxcal.results import Estimate, TestResult, recorded, rows_in_one_order
 from jaxcal.typing import (
     ArrayLike,
     BaseMeasure,
@@ -154,6 +154,7 @@ def kccsd_test(
     return testing.run(key, predictions, ys, spec, null, "KCCSD test", level, tile, mesh, features)
 
 
+@rows_in_one_order
 def kccsd(
     key: KeyLike, predictions: Predictions, targets: ArrayLike, **options: Unpack[SteinOptions]
 ) -> Estimate:

@@ -16,7 +16,7 @@ from jaxcal.kernels.points import Constant
 from jaxcal.nulls import Null, Wild
 from jaxcal.read import Unnormalized, checks
 from jaxcal.read.observations import scored
-from jaxcal.results import Estimate, TestResult, recorded
+from jaxcal.results import Estimate, TestResult, recorded, rows_in_one_order
 from jaxcal.typing import ArrayLike, KeyLike, Predictions
 
 
@@ -76,6 +76,7 @@ def kcsd_test(
     return testing.run(key, predictions, ys, spec, null, "KCSD test", level, tile, mesh, features)
 
 
+@rows_in_one_order
 def kcsd(
     key: KeyLike,
     predictions: Predictions,

@@ -30,8 +30,8 @@ from jaxtyping import Array, Float
 from jaxcal.ckce.any_predictions import are_classes
 from jaxcal.ckce.errors import ADDED, BLOCKS, Error, judged, without_diagonal
 from jaxcal.ckce.expansion import draws
-from jaxcal.ckce.inputs import named
-from jaxcal.ckce.probability import COMPONENTS, Basis, slope, unseen
+from jaxcal.ckce.inputs import COMPONENTS, named
+from jaxcal.ckce.probability import Basis, slope, unseen
 from jaxcal.ckce.results import Comparison
 from jaxcal.streaming.rows import ClassRows, Dealt, RankRows
 from jaxcal.streaming.state import StreamState

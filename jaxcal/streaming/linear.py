@@ -21,7 +21,7 @@ from jaxcal.fit.fitted import Fitted
 from jaxcal.fit.residuals import Frame
 from jaxcal.fit.specification import Specification
 from jaxcal.kernel_means.particles import FromDraws, FromQuantiles
-from jaxcal.nulls.limits import p_value_of_spectrum
+from jaxcal.nulls.limits import Eigenvalues, p_value_of_spectrum
 from jaxcal.numerics import not_finite
 from jaxcal.read import Draws, checks
 from jaxcal.read.convert import input_names
@@ -186,6 +186,7 @@ class LinearFit(eqx.Module):
         else:
             notes["overflow"] = np.isnan(float(p))
             reason = next((text for text, holds in _reasons(notes) if holds), "")
+            reason = reason or too_few("Eigenvalues", Eigenvalues().least_p_value, n, level)
         return StreamResult(
             estimate if lost == 0 else math.nan,
             2 * math.sqrt(max(variance, 0) / n),

@@ -14,8 +14,8 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxcal.ckce import probability
 from jaxcal.ckce.errors import BLOCKS
-from jaxcal.ckce.inputs import named, stacked
-from jaxcal.ckce.probability import COMPONENTS, said
+from jaxcal.ckce.inputs import COMPONENTS, named, stacked
+from jaxcal.ckce.probability import said
 from jaxcal.ckce.results import Covered, Says
 from jaxcal.entries.moments import Scaling
 from jaxcal.entries.ranks import seen

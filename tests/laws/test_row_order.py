@@ -6,11 +6,15 @@ resamples of a null, draws of a prediction. There permuted rows and the same key
 of the same distribution.
 """
 
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
+from api import public
 
 from jaxcal import Draws, Unnormalized, kccsd, kcsd, ksd, sbi, squared_ce
 from jaxcal.ckce import LowRank, ckce, compare
@@ -115,6 +119,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "n"), CASES)
 def test_the_order_of_the_observations_changes_nothing(name, n):
     estimate = jax.jit(ESTIMATES[name])
@@ -128,6 +133,7 @@ def test_the_order_of_the_observations_changes_nothing(name, n):
         np.testing.assert_allclose(again, value, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_locations_score_the_same_set():
     rows = {key: jnp.asarray(value) for key, value in data(100).items()}
     at = (dist.Normal(rows["mean"][:3] + 0.1, rows["width"][:3]).to_event(1), rows["ys"][:3])
@@ -140,6 +146,7 @@ def test_locations_score_the_same_set():
     np.testing.assert_allclose(back, estimate(rows), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_landmarks_of_many_rows_are_chosen_by_their_values():
     n = 5000
     q, y = jnp.asarray(data(n)["classes"]), jnp.asarray(data(n)["labels"])
@@ -187,6 +194,7 @@ def test_representatives_of_many_rows_are_chosen_by_value():
     assert abs(share - 0.5) < 5 * error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 700, 1999])
 def test_one_prediction_of_many_that_differs_is_compared(place):
     vectors = jnp.zeros((2000, 2)).at[place].set(jnp.asarray([3.0, 4.0]))
@@ -200,3 +208,24 @@ def test_pairs_are_of_different_places():
         i, j = pairs(n)
         assert np.all(np.asarray(i) != np.asarray(j))
         assert max(int(i.max()), int(j.max())) < n
+
+
+def test_all_that_takes_pairs_looks_at_the_order_of_their_rows():
+    """Frames whose rows are in different orders were taken by place: by eight functions."""
+    functions = {}
+    for name, value in public().items():
+        if not inspect.isclass(value):
+            functions[name] = value
+            continue
+        made = (k for k, v in vars(value).items() if isinstance(v, classmethod) and k[0] != "_")
+        functions |= {f"{name}.{method}": getattr(value, method) for method in made}
+    pairs = [{"targets", "predictions"}, {"targets", "models"}, {"thetas", "xs"}]
+    one = pd.Series(np.linspace(0.1, 0.9, 8))
+    looked = 0
+    for function in functions.values():
+        names = set(inspect.signature(function).parameters) if callable(function) else set()
+        for first, second in (sorted(pair) for pair in pairs if pair <= names):
+            looked += 1
+            with pytest.raises(ValueError, match="another order"):  # before others are missed
+                function(**{first: one, second: one[::-1]})
+    assert looked > 40

@@ -21,6 +21,7 @@ from jaxcal.candidates import (
     ranks,
 )
 from jaxcal.candidates.exchangeability import _features, uniformity
+from jaxcal.candidates.proposals import Drawn
 
 N = 2000
 
@@ -47,6 +48,7 @@ class Skewed:
         return self(at)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "proposal",
     [
@@ -179,6 +181,7 @@ def test_p_values_keep_their_level_and_every_fault_is_named(results):
         assert int(jnp.sum(part <= 0.05)) >= FAULTY_SETS / 2
 
 
+@pytest.mark.slow
 def test_a_result_prints_its_verdict_and_names_the_fault(results):
     one = jax.tree.map(lambda leaf: leaf[0], results["log density"])
     assert one.verdict == "rejected"
@@ -193,6 +196,7 @@ def test_a_result_prints_its_verdict_and_names_the_fault(results):
     assert replace(one, level=0.001).verdict == "cannot tell"  # of 99 resamples
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "verdict", "sentence"),
     [(np.nan, "cannot tell", "NaN"), (2.0, "rejected", "density 0")],
@@ -237,6 +241,7 @@ def test_rows_that_repeat_and_rows_in_order_are_said(key):
     assert "[dependent-rows]" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", [dist.HalfNormal, dist.Exponential])
 def test_chains_stay_in_the_support_of_a_distribution(family):
     """numpyro's log densities are finite outside of it under jit: all were rejected."""
@@ -249,8 +254,18 @@ def test_chains_stay_in_the_support_of_a_distribution(family):
     assert (int(impossible.impossible), impossible.verdict) == (1, "rejected")
 
 
+@pytest.mark.slow
 def test_chains_that_never_move_cannot_tell(key):
     x, noise = jax.random.normal(key, (2, 100))
     proposal = Chains(smallest=1e6, largest=1e6)
     result = exchangeability_test(0, dist.Normal(x, 1.0), x + noise, proposal=proposal)
     assert (int(result.unmoved), result.verdict) == (100, "cannot tell")
+
+
+def test_targets_that_recur_by_chance_give_no_verdict():
+    """Of two points each, four targets are those observed with probability 1 / 16."""
+    draws = jax.random.normal(jax.random.key(0), (4, 1, 1))
+    predictions = dist.Normal(jnp.zeros((4, 1)), 1.0).to_event(1)
+    result = exchangeability_test(1, predictions, jnp.full((4, 1), 6.0), proposal=Drawn(draws))
+    assert result.verdict == "cannot tell"
+    assert "no p-value is below 0.062" in result.reason

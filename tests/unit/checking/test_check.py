@@ -77,7 +77,7 @@ def test_a_check_ends_with_the_gain_or_the_call_of_a_repair():
     said = " ".join(repr(report).split())
     gain = report.gain
     assert said.endswith(
-        f"a repair would gain {float(gain.gain):.3g} nats an observation (95% limits "
+        f"a repair would gain {float(gain.gain):.3g} nats an observation (95 % limits "
         f"{float(gain.low):.3g} to {float(gain.high):.3g}, p = {float(gain.p_value):.2g}): "
         f"jaxcal.repair(key, predictions, targets)"
     )
@@ -104,6 +104,7 @@ def test_two_columns_are_the_probability_of_the_second():
     np.testing.assert_array_equal(chosen.predictions, P[:, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [0, 1])
 def test_two_columns_that_do_not_sum_to_1_are_no_probabilities(place):
     two = np.stack([P[:, 0], P[:, 1] ** 2], axis=1)[:, :: 1 - 2 * place]
@@ -138,6 +139,7 @@ def test_series_keep_the_tests_that_allow_for_dependence():
         plan(LOGS, YS, dependent=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["binary", "two columns", "bernoulli", "categorical"])
 def test_the_repair_of_classes_is_a_call_with_the_unit_it_names(name):
     predictions, targets, _ = CASES[name]
@@ -160,6 +162,7 @@ QUICK = ["classes", "log densities"]
 RUN = ["densities", "scores", "distributions", "counts", "binary", "draws", *QUICK]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick_first(RUN, QUICK))
 def test_a_check_reports_and_comes_back(name, tmp_path):
     predictions, targets, wanted = CASES[name]
@@ -252,6 +255,7 @@ def test_a_page_escapes_what_it_is_told_and_warns(checked, tmp_path):
     assert "<li>too few of them</li>" in (tmp_path / "few.html").read_text()
 
 
+@pytest.mark.slow
 def test_every_question_says_what_it_does_not_see():
     asked = [one for one in vars(planning).values() if isinstance(one, planning.Question)]
     assert len(asked) == 9
@@ -264,3 +268,10 @@ def test_every_question_says_what_it_does_not_see():
         if "no" not in question.sight and "hardly" not in question.sight
     ]
     assert {question.name for question in blind} <= {"sbi.check_posterior"}
+
+
+def test_coverage_that_can_never_reject_gives_no_verdict():
+    draws = -jax.random.exponential(jax.random.key(0), (4, 19))
+    report = jaxcal.check(0, jaxcal.LogDensities(jnp.full(4, -50.0), draws), level=0.001)
+    assert report.verdict == "cannot tell"
+    assert "too few observations" in report.reason

@@ -7,6 +7,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import problems
 import pytest
 import scipy.spatial
@@ -40,6 +41,7 @@ def compared():
     return compare(KEY, MODELS, Y, n_draws=199, rank=100)
 
 
+@pytest.mark.slow
 def test_values_are_those_of_the_exact_estimator(compared):
     gamma = float(compared.bandwidths[0])
     np.testing.assert_allclose(gamma, pooled(jnp.stack(list(MODELS.values()))))
@@ -263,6 +265,7 @@ def test_a_model_without_spread_moves_no_bandwidth(dtype):
     assert pooled(jnp.full((2, 100, 3), 1 / 3, dtype)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32])
 def test_a_valid_model_has_its_own_value_beside_the_base_rate(dtype):
     p = np.random.default_rng(1).uniform(size=100)
@@ -427,6 +430,7 @@ def two_models(**options):
     return package.compare(0, {"good": good, "bad": good[:, ::-1]}, ys, **options)
 
 
+@pytest.mark.slow
 def test_the_table_agrees_with_the_ranking_at_the_least_p():
     """In float64 the p-value 1 / 1000 of float32 was above the level .001: "no difference"."""
     with jax.enable_x64(False):
@@ -435,14 +439,22 @@ def test_the_table_agrees_with_the_ranking_at_the_least_p():
     assert [row["shown"] for row in result.table()] == [True]
 
 
+@pytest.mark.slow
 def test_draws_too_few_for_the_level_are_said():
     assert "[too-few-draws]" in str(two_models(level=0.0005))
     assert "[too-few-draws]" not in str(two_models(level=0.001))
 
 
+@pytest.mark.slow
 def test_candidates_of_a_low_rank_cover_all_values():
     """Their numbers exceed 32 bits: a third of the values had none."""
     with jax.enable_x64(False):
         x = jnp.linspace(0, 1, 1_500_000)[:, None]
         chosen = low_rank(Gaussian(0.02), x, 64).landmarks[:, 0]
     assert float(jnp.max(jnp.diff(jnp.sort(chosen)))) < 0.1
+
+
+def test_targets_that_are_nan_are_not_called_predictions():
+    targets = jnp.zeros(20).at[3].set(jnp.nan)
+    result = compare(0, [dist.Normal(jnp.arange(20.0), 1.0)] * 2, targets, n_draws=19)
+    assert "1 of its predictions or targets are NaN" in str(result.warnings())

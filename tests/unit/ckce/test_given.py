@@ -33,6 +33,7 @@ MODELS, X, Y = seen_in_part(jax.random.key(0), N)
 Z = (X - X.mean()) / X.std()
 
 
+@pytest.mark.slow
 def test_variables_are_columns_of_the_regression():
     result = compare(0, MODELS, Y, given=3 * X + 5, n_draws=19)
     for i, q in enumerate(np.asarray(MODELS)):
@@ -79,6 +80,7 @@ def test_what_depends_on_x_is_found_given_x_at_the_level(measure):
     assert jnp.mean(plain.differences.p_adjusted[:, 0, 1] <= 0.05) < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["probability", "ckce", "skce"])
 def test_a_forecast_without_x_is_wrong_given_x(measure):
     keys = jax.random.split(jax.random.key(3))
@@ -119,3 +121,14 @@ def test_a_constant_variable_and_groups():
     result = compare(0, MODELS[1], Y, groups=groups, given=X, n_draws=19)
     alone = compare(0, MODELS[:, odd], Y[odd], given=X[odd], n_draws=19)
     np.testing.assert_allclose(result.corrected[1], alone.corrected[1], rtol=1e-9)
+
+
+@pytest.mark.parametrize(("n", "number"), [(300, 29), (60, 11)])
+def test_variables_leave_room_for_the_predictions(n, number, key):
+    logits = jax.random.normal(key, (2, n))
+    p, z = jax.nn.sigmoid(logits), jax.random.normal(key, (n, number))
+    labels = jax.random.bernoulli(key, p[0]).astype(int)
+    with pytest.raises(ValueError, match=f"given: {number} columns leave no room for the"):
+        compare(0, list(p), labels, given=z, n_draws=19)
+    with pytest.raises(ValueError, match=f"given: {number} columns leave no room for the"):
+        compare(0, [dist.Normal(p[0], 1.0)] * 2, p[1], given=z, n_draws=19)

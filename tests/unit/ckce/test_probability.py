@@ -12,7 +12,8 @@ import scipy.stats
 
 from jaxcal.ckce import compare, errors, expansion
 from jaxcal.ckce.errors import Error, Pairs, pairs
-from jaxcal.ckce.probability import Probability, basis, n_components, says, slope
+from jaxcal.ckce.inputs import n_components
+from jaxcal.ckce.probability import Probability, basis, says, slope
 
 N = 200
 TRUTH, Y = problems.drawn(0, N)
@@ -53,12 +54,14 @@ def of_one(q, y, *, n_draws=9, rank=None):
     return measure(*keys, jnp.asarray(q), jnp.ones(n), labels, n_draws)[0]
 
 
+@pytest.mark.slow
 def test_the_value_is_the_equation(compared):
     for i, q in enumerate(MODELS.values()):
         value = off_diagonal(q, problems.one_hot(Y) - q, 3)
         np.testing.assert_allclose(compared.corrected[i], max(value, 0), rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_linear_error_has_its_own_size():
     """Labels in the exact frequencies of a linear recalibration, by many equal predictions."""
     p = np.repeat(np.linspace(0.1, 0.9, 9), 1000)
@@ -76,6 +79,7 @@ def test_a_linear_error_has_its_own_size():
     assert "overconfident" in str(result)
 
 
+@pytest.mark.slow
 def test_the_p_value_of_one_model_is_that_of_all_labels():
     rng = np.random.default_rng(0)
     p = rng.uniform(0.1, 0.6, 10)
@@ -91,6 +95,7 @@ def test_the_p_value_of_one_model_is_that_of_all_labels():
     assert low <= 2000 * float(p) - 1 <= high
 
 
+@pytest.mark.slow
 def test_the_first_influence_is_the_derivative_in_the_weights():
     q, y, n = MODELS["over"], Y, N
     d = problems.one_hot(y) - q
@@ -121,6 +126,7 @@ def example(models=3, k=12, draws=5, size=1):
     return Error(*(jnp.asarray(a) for a in arrays)), jnp.asarray(v)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("large", [False, True])
 def test_draws_of_differences_are_the_equation(large):
     each, v = example(size=100 if large else 1)
@@ -160,6 +166,7 @@ def test_the_reach_is_where_the_test_changes_its_mind(gap):
     np.testing.assert_allclose(float(reach[0, 0]), grid[inside].max(), atol=2e-5)
 
 
+@pytest.mark.slow
 def test_blocks_of_observations_add_up(monkeypatch):
     q, y = MODELS["over"], Y
     alone = of_one(q, y, n_draws=499)
@@ -188,6 +195,7 @@ def test_rows_without_weight_do_not_count():
     assert "Calibration errors of 2 groups" in str(both)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("deviation", "number"), [(2e-4, 0), (7e-5, 2)])
 def test_the_basis_is_orthonormal_in_float32(deviation, number):
     """Rare classes, alone or beside ``number`` further variables of deviation 1."""
@@ -208,6 +216,7 @@ def test_rounding_of_a_mean_is_no_regressor(dtype):
     np.testing.assert_array_equal(said[:, 0], said[:, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_interval_of_constants_has_the_noise_of_labels(dtype):
     """Right predictions, whose values are 0, and equal labels, although others are rare."""
@@ -240,6 +249,7 @@ def test_equal_models_tie_and_the_report_says_what_is_wrong(compared):
     assert bool(jnp.all((compared.corrected <= compared.high) & (compared.high <= 1)))
 
 
+@pytest.mark.slow
 def test_no_label_noise_and_no_spread_leave_bounded_intervals():
     constant = np.full((50, 2), 0.5)
     sure = np.stack([np.zeros(50), np.ones(50)], axis=1)
@@ -295,6 +305,7 @@ def test_bad_input_is_named():
         compare(0, TRUTH, Y, groups=[1, 2])
 
 
+@pytest.mark.slow
 def test_classes_in_another_order_are_put_in_order_by_name(compared):
     first = pd.DataFrame(MODELS["over"], columns=["cat", "dog", "eel"])
     turned = pd.DataFrame(TRUTH, columns=["cat", "dog", "eel"])[["eel", "cat", "dog"]]

@@ -124,6 +124,7 @@ def test_one_is_the_identity_temperatures_compose_and_means_stay(law):
     np.testing.assert_allclose(with_temperature(law, 2.0).mean, law.mean, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", quick_first([0.5, 1.0, 2.5], [2.5]))
 def test_the_power_exponential_has_its_density_moments_and_draws(beta, key):
     law = MultivariatePowerExponential(MEAN, ROOT, beta)
@@ -306,3 +307,8 @@ def test_no_temperature_says_nothing_of_widths():
     text = str(fit_temperature(dist.Normal(jnp.zeros(20), 1.0), targets))
     assert "too wide" not in text
     assert "too narrow" not in text
+
+
+def test_a_likelihood_is_that_of_whole_vectors():
+    with pytest.raises(ValueError, match=r"got \(5, 3\); .to_event\(1\) makes the last"):
+        nll(dist.Normal(jnp.zeros((5, 3)), 1.0), jnp.zeros((5, 3)))

@@ -71,6 +71,7 @@ TAKE_KEYS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TAKE_KEYS)
 def test_every_function_reads_keys_alike(name):
     typed, legacy, seed = map(TAKE_KEYS[name], (jax.random.key(3), jax.random.PRNGKey(3), 3))
@@ -90,3 +91,11 @@ def test_what_is_no_positive_integer_is_refused(value):
         convert.integer(value, "bins")
     with pytest.raises(ValueError, match="from 2 to 9"):
         convert.integer(value, "bins", least=2, most=9)
+
+
+@pytest.mark.parametrize("read", [convert.floats, convert.numbers])
+def test_integers_beyond_32_bits_stay_what_they_are(read):
+    with jax.enable_x64(False):
+        for values in ([3_000_000_000, 5_000_000_000], np.array([-(2**40), 2**62])):
+            np.testing.assert_allclose(read(values, "x"), values, rtol=1e-6)
+    assert read(np.array([3, 5]), "x").dtype == (float if read is convert.floats else int)

@@ -42,6 +42,7 @@ def test_batches_of_what_has_no_rows_are_refused_by_place():
         list(array_batches(4))
 
 
+@pytest.mark.slow
 def test_batches_in_any_order_are_one_linear_test(test):
     batches = list(array_batches(200, P, LABELS))
     forward, backward = test.run(batches), test.run(batches[::-1])
@@ -91,6 +92,7 @@ def gaussians(kind):
     return getattr(StreamedTest, kind)(0, *batch(slice(50)), features=FEATURES), batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["skce", "kccsd", "kcsd"])
 def test_the_last_batch_may_be_one_observation(kind):
     test, batch = gaussians(kind)
@@ -174,6 +176,7 @@ def test_a_bad_batch_is_named_and_a_bad_value_is_no_verdict(test):
     assert "NaN" in result.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["skce", "kccsd", "kcsd", "calibration"])
 def test_batches_of_another_width_than_the_first_are_refused(kind):
     x, noise = np.random.default_rng(2).normal(size=(2, 40, 2))
@@ -221,6 +224,7 @@ def test_shards_of_two_processes_are_refused_by_content(shards, twice, monkeypat
         _no_shard_twice(tuple(shards[0]))
 
 
+@pytest.mark.slow
 def test_batches_of_scores_at_other_nodes_are_refused():
     ys = RANDOM.normal(size=(40, 1))
     nodes = np.linspace(-2, 2, 5)[:, None]
@@ -235,6 +239,7 @@ def test_batches_of_scores_at_other_nodes_are_refused():
             test.update(state, other, ys)
 
 
+@pytest.mark.slow
 def test_equal_batches_have_different_draws():
     """Errors of averages from draws that equal batches of rare counts share would add up."""
     rates = np.full((10, 2), 0.03)
@@ -279,6 +284,7 @@ def test_notes_in_memory_are_those_of_a_stream(size):
     assert "abrupt-edge" in codes(half.warnings())
 
 
+@pytest.mark.slow
 def test_notes_on_the_first_sample_are_kept():
     center, noise = np.random.default_rng(3).normal(size=(2, 200, 1))
     ys = center + noise
@@ -288,8 +294,17 @@ def test_notes_on_the_first_sample_are_kept():
     assert codes(test.result(test.run([(normal, ys)])).warnings()) == ["far-targets"]
 
 
+@pytest.mark.slow
 def test_a_state_with_other_sums_is_of_another_version(test):
     state = test.run(array_batches(200, P, LABELS))
     old = replace(state, sums={"lost": np.zeros(()), "sums": state.sums["sums"]})
     with pytest.raises(ValueError, match=r"another test .*or version of jaxcal"):
         test.result(old)
+
+
+def test_a_stream_too_short_for_the_level_gives_no_verdict():
+    p, labels = np.tile([0.98, 0.01, 0.01], (6, 1)), np.full(6, 1)
+    test = StreamedTest.skce(0, p, labels, features=FEATURES)
+    result = test.result(test.update(test.empty(), p, labels), level=0.001)
+    assert result.verdict == "cannot tell"
+    assert "[too-few-observations]" in result.reason
