@@ -93,6 +93,7 @@ def test_the_figure_is_saved(shown):
     assert shown[2].read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_score_matching_loss_is_its_formula(days):
     """For a Gaussian, s = -P (t - m): the loss is the mean of |s|^2 / 2 minus tr P."""
     xs, ts = jnp.asarray(days.inputs[:20]), jnp.asarray(days.targets[:20]) / 10

@@ -128,6 +128,7 @@ def test_the_readme_is_short():
     assert len(PAGES["README.md"].read_text(encoding="utf-8").splitlines()) < 150
 
 
+@pytest.mark.slow
 def test_errors_are_listed_by_their_argument():
     listed = errors.messages()
     assert any("observations, got shape" in text for text in listed["targets"])
@@ -182,6 +183,7 @@ def packages(name):
     return OPTIONAL.findall(BLOCKS[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", with_packages(quick_first(BLOCKS, {"README:0"}), packages))
 def test_an_example_runs_by_itself_as_users_run_it(name, tmp_path, monkeypatch, capsys):
     """In float32, with the promotion that JAX has by default; it prints what the page says."""

@@ -126,6 +126,7 @@ def packages(name):
     return re.findall(r"import (torch)\b", inspect.getdoc(PUBLIC[name]) or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", with_packages(quick_first(EXAMPLES, QUICK & set(EXAMPLES)), packages)
 )

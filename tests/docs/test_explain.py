@@ -94,6 +94,7 @@ def test_a_section_says_cause_consequence_and_what_to_do(name):
     assert heads == ["- Cause", "- Consequence", "- What to do"]
 
 
+@pytest.mark.slow
 def test_a_report_points_to_the_explanation_once():
     centers = jnp.linspace(-1.0, 1.0, 12)
     targets = (centers + 0.3).at[3].set(jnp.nan)

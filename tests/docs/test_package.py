@@ -49,6 +49,7 @@ def files(folder):
     return {str(path.relative_to(ROOT)) for path in paths if not left & set(path.parts)}
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     metadata = f"jaxcal-{jaxcal.__version__}.dist-info/"
     assert {name for name in wheel if not name.startswith(metadata)} == files(ROOT / "jaxcal")

@@ -154,6 +154,7 @@ def test_heavy_libraries_are_imported_where_they_are_used():
     assert not {where: libraries for where, libraries in heavy.items() if libraries}
 
 
+@pytest.mark.slow
 def test_a_fresh_import_is_light_and_changes_nothing():
     code = """
         import json, sys
@@ -176,6 +177,7 @@ def test_a_fresh_import_is_light_and_changes_nothing():
     assert changed == []
 
 
+@pytest.mark.slow
 def test_imports_leave_the_choice_of_devices_open():
     code = """
         import importlib, pkgutil

@@ -187,6 +187,7 @@ MEANS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", with_packages(MEANS, torch_by_name))
 def test_parameters_are_read_like_arrays(form):
     ys, means = RNG.normal(size=12), RNG.normal(size=12)

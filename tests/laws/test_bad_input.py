@@ -288,6 +288,7 @@ class Tensor:
         raise TypeError("this tensor carries a graph or lives on another device")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [np.asarray, jnp.asarray, lambda a: a.tolist(), Tensor], ids=["np", "jax", "list", "t"]
 )
@@ -308,6 +309,7 @@ def flagged(result, *words):
         assert any(word in line for line in result.warnings())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize(
     "null", [QUICK, Multinomial(19), Spectrum(19), Gamma(), BlockNormal(), Bound(1e9)],
@@ -355,6 +357,7 @@ def test_a_density_that_does_not_reach_a_target_gives_no_verdict():
     flagged(result, "does the density reach all targets")
 
 
+@pytest.mark.slow
 def test_a_density_cut_off_before_a_target_gives_no_verdict():
     """Its gradient there is 0, which is no score."""
 

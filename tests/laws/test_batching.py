@@ -63,6 +63,7 @@ def test_closed_over_values_are_batched_and_differentiated():
     np.testing.assert_allclose(jax.vmap(jax.grad(scaled))(c), 2 * c * jnp.sum(XS[0]))
 
 
+@pytest.mark.slow
 def test_arguments_that_are_no_arrays_are_held_fixed():
     apply = one_at_a_time(lambda function, x: function(x))
     np.testing.assert_allclose(jax.vmap(lambda x: apply(jnp.sin, x))(XS), jnp.sin(XS))

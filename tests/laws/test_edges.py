@@ -97,6 +97,7 @@ def test_stein_tests_give_no_verdict_beside_an_abrupt_edge(key):
     assert not any("edge" in text for text in smooth.warnings())
 
 
+@pytest.mark.slow
 def test_edges_leave_gradients_alone(key):
     targets = half_line(jnp.ones(N), key)
 

@@ -180,6 +180,7 @@ def test_a_divergence_declares_whether_it_needs_nodes():
         jaxcal.skce_test(KEY, NORMALS, YS, divergence=Leafy())
 
 
+@pytest.mark.slow
 def test_a_divergence():
     result = jaxcal.skce_test(KEY, NORMALS, YS, divergence=Hellinger(), null=nulls.Wild(99))
     assert 0 < float(result.p_value) <= 1
@@ -219,6 +220,7 @@ def test_a_solver():
         solvers.check_solver(ckce.LowRank)
 
 
+@pytest.mark.slow
 def test_a_null():
     assert jaxcal.kccsd_test(KEY, NORMALS, YS, null=Coins()).p_value > 0.01
     assert jaxcal.skce_test(KEY, NORMALS, YS + 1, null=Coins()).p_value < 0.02
@@ -252,6 +254,7 @@ def of_a_kernel(n):
     return stein_specification(YS[:n], target_kernel=kernel), *of_signs(n)[1:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", quick_first([12, 25, 40], [12]))
 @pytest.mark.parametrize("case", [of_signs, of_a_moment, of_a_kernel])
 def test_random_features_of_what_a_user_adds(case, n):
@@ -293,6 +296,7 @@ def test_random_features_of_a_statistic_with_waves_of_its_own():
         jaxcal.RandomFeatures(0).of(without, features)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("null", [nulls.Wild(199), nulls.Eigenvalues(), Coins()])
 def test_a_moment_of_a_user_in_linear_time(null):
     options = {"moment": skewness, "features": jaxcal.RandomFeatures(1, 40), "null": null}

@@ -301,6 +301,7 @@ def test_numbers_and_tables_of_other_libraries_are_read(as_users_run_it):
     np.testing.assert_array_equal(by_array.scores.nodes, by_frame.scores.nodes)
 
 
+@pytest.mark.slow
 def test_ranks_of_draws_that_are_nan_say_so(as_users_run_it):
     draws = np.where(np.arange(9)[:, None] == 0, np.nan, fuzz_calls.RNG.normal(size=(N, 9, 2)))
     ranks = jaxcal.sbi.check_draws(0, draws, fuzz_calls.YS)

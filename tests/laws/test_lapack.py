@@ -69,6 +69,7 @@ def log_density(center, y):
     return -jnp.sum((y - center) ** 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", [jaxcal.calibration_test, jaxcal.kccsd_test, jaxcal.repair])
 @pytest.mark.parametrize("models", [1, 3])
 @pytest.mark.parametrize("normal", [False, True])

@@ -151,6 +151,7 @@ def test_no_kernel_distance_or_null_is_missing():
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [300, *(pytest.param(n, marks=SLOW) for n in SIZES[:2])])
 def test_kernels_and_nulls_keep_nan(n):
     """NaN in one point is NaN in its row, by the definition and by matrix products; a null has no
@@ -177,6 +178,7 @@ def test_kernels_and_nulls_keep_nan(n):
     assert np.all(np.isnan(p))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [12, *(pytest.param(n, marks=SLOW) for n in SIZES[1:])])
 def test_distances_keep_nan(n):
     row = n // 3
@@ -361,6 +363,7 @@ QUICK = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "choices", "n"), QUICK, ids=[case[0] for case in QUICK])
 def test_one_bad_value_never_becomes_a_verdict(name, choices, n):
     check(name, choices, n)
@@ -415,6 +418,7 @@ def test_the_law_where_values_are_not_known_while_tracing(name):
     check(name, choices, 12, traced=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_ckce", [True, False])
 @pytest.mark.parametrize("value", BAD)
 def test_a_model_with_one_bad_value_has_no_place_in_a_comparison(value, by_ckce):

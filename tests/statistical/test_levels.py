@@ -70,6 +70,7 @@ def by_student(means: Means, level, n=N):
     np.testing.assert_allclose([means.low, means.high], wanted, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_limits_hold_what_a_test_of_the_level_does_not_reject(level):
     result = kccsd_test(KEY, MODEL, YS, null=Wild(39), coordinates=True, level=level)

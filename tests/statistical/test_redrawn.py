@@ -33,6 +33,7 @@ def test_an_unexpected_event_that_did_not_occur_is_no_evidence(test):
     assert 501 * result.p_value > scipy.stats.binom.ppf(0.0001, 500, 0.4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("test", "null"),
     [
@@ -57,6 +58,7 @@ def test_a_null_that_holds_for_every_n_says_so():
     assert skce_test(0, RARE, NONE, null=Bound(2.0)).verdict == "not rejected"
 
 
+@pytest.mark.slow
 def test_counts_that_hardly_ever_come_give_no_verdict_by_signs():
     rates = jnp.linspace(0.001, 0.02, 100)
     ys = jnp.zeros(100).at[70].set(1.0)
@@ -64,6 +66,7 @@ def test_counts_that_hardly_ever_come_give_no_verdict_by_signs():
     assert skce_test(0, dist.Poisson(100 * rates), ys).verdict == "rejected"
 
 
+@pytest.mark.slow
 def test_where_no_labels_could_be_rejected_there_is_no_verdict():
     result = skce_test(0, jnp.full(4, 0.5), jnp.ones(4, int))
     assert result.verdict == "cannot tell"
@@ -73,6 +76,7 @@ def test_where_no_labels_could_be_rejected_there_is_no_verdict():
     assert skce_test(0, certain, jnp.array([1, 0] * 10)).verdict == "rejected"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("null", [None, Redrawn(7)])
 def test_the_default_follows_what_it_costs(null):
     p = jax.nn.softmax(jax.random.normal(jax.random.key(0), (70, 3)))
@@ -89,6 +93,7 @@ def test_the_default_follows_what_it_costs(null):
     assert names == ["Redrawn"] * (4 if null else 2) + ["Wild"] * (0 if null else 2)
 
 
+@pytest.mark.slow
 def test_quadrature_averages_are_computed_once_for_all_draws():
     x = jnp.linspace(-1, 1, 20)
     result = skce_test(0, dist.Laplace(x, 1.0), x, target_kernel=Matern52(1.0))
@@ -101,6 +106,7 @@ def redrawn(key, n_draws, predictions, ys):
     return [redraws.redraw(one, predictions, ys) for one in keys]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [2, 3])
 @pytest.mark.parametrize("similar", [False, True])
 def test_draws_of_classes_are_the_estimates_of_redrawn_labels(m, similar, key):
@@ -117,6 +123,7 @@ def test_draws_of_classes_are_the_estimates_of_redrawn_labels(m, similar, key):
     np.testing.assert_allclose(result.statistic, skce(key, p, ys, **options).unbiased)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "draws"])
 def test_draws_as_predictions_have_separate_units_and_bandwidths(kind, key):
     x, noise = jax.random.normal(key, (2, 15))
@@ -170,6 +177,7 @@ def test_the_bound_is_the_expected_number_of_rare_events():
         assert bool(result.notes["rare-targets"]) == few
 
 
+@pytest.mark.slow
 def test_rare_targets_of_any_kernel_do_not_depend_on_row_order():
     """k(y, y) = y^2: a first row with the mean of its expectation in the place of all y^2 left a
     mean of 0 for the sum of squared residuals, and so no verdict."""
@@ -190,6 +198,7 @@ def test_what_cannot_be_sampled_is_refused():
         jaxcal.kccsd_test(0, scores, jnp.arange(9.0), null=Redrawn(9))
 
 
+@pytest.mark.slow
 def test_scores_of_distributions_may_be_redrawn_too(key):
     x, noise = jax.random.normal(key, (2, 30))
     result = jaxcal.kccsd_test(key, dist.Normal(x, 1.0), x + 1 + noise, null=Redrawn(99))

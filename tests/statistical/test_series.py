@@ -18,6 +18,7 @@ def series(rho, n, *sets):
     return scipy.signal.lfilter([(1 - rho**2) ** 0.5], [1, -rho], noise)[..., 200:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.0, 0.6])
 def test_errors_of_a_series_are_wider_by_its_dependence(rho):
     """A mean varies (1 + r) / (1 - r) times as much: r = rho for shifts, rho^2 for spreads."""

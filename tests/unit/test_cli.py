@@ -62,6 +62,7 @@ def refused(capsys, *argv):
     return lines[-1]
 
 
+@pytest.mark.slow
 def test_the_report_is_that_of_the_function(save, capsys):
     content = arrays()
     assert main(["check", save(content), "--seed", "3"]) == 0
@@ -71,6 +72,7 @@ def test_the_report_is_that_of_the_function(save, capsys):
     assert captured.err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dependent", [[], ["--dependent"]])
 def test_features_describe_predictions(save, tmp_path, capsys, dependent):
     content, out = with_features(), tmp_path / "r.json"
@@ -162,6 +164,7 @@ def test_the_program_computes_in_float64_where_the_file_does(save, tmp_path):
     assert test["estimate"] == pytest.approx(float(wanted.estimate), rel=1e-10)
 
 
+@pytest.mark.slow
 def test_other_languages_shapes_and_byte_orders_are_read(save, capsys):
     full = arrays(d=1)
     short = {name: array.squeeze(-1) for name, array in full.items()}
@@ -320,6 +323,7 @@ def test_a_large_seed_is_taken(save, capsys):
     assert main(["check", save(arrays()), "--seed", str(2**64 - 1)]) == 0
 
 
+@pytest.mark.slow
 def test_a_transposed_file_is_not_read_without_a_word(save, capsys):
     content = {name: array.swapaxes(0, 1) for name, array in with_features().items()}
     content |= {"features": content["features"].T[:2]}
@@ -476,6 +480,7 @@ def test_interrupts_and_closed_pipes_end_the_program_quietly(tmp_path):
         assert unread.stderr.read() == b""
 
 
+@pytest.mark.slow
 def test_the_program_fails_with_one_sentence_and_status_2(tmp_path):
     argv = [sys.executable, "-m", "jaxcal", "check", str(tmp_path / "absent.npz")]
     process = subprocess.run(argv, capture_output=True, text=True, timeout=120, env=without_cache())

@@ -62,6 +62,7 @@ def test_slopes_at_the_bound():
 NOT_SMOOTH = [kernels.Laplace(), kernels.Matern52(), kernels.PowerExponential(power=0.7)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", NOT_SMOOTH, ids=lambda kernel: type(kernel).__name__)
 @pytest.mark.parametrize("n", [12, 300])
 def test_one_nan_input_gives_no_p_value(key, kernel, n):
@@ -75,6 +76,7 @@ def test_one_nan_input_gives_no_p_value(key, kernel, n):
     assert "so the result is NaN" in result.warnings()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [60, 300])
 def test_one_nan_draw_gives_no_p_value(key, n):
     samples = jax.random.normal(key, (n, 20)).at[n // 3, 4].set(jnp.nan)
@@ -94,6 +96,7 @@ def test_binary_size_loses_no_digit(dtype):
     assert np.all(np.isin(np.log2(np.asarray(size, float)) % 1, 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1e-20, 1e-3, 1e19])
 def test_units_of_any_size_are_found(key, size):
     ys = jax.random.normal(key, (12, 2), "float32") + 3
@@ -107,6 +110,7 @@ def _scaled_normal(params, y):
     return -(((y - mean) / width) ** 2) / 2
 
 
+@pytest.mark.slow
 def test_no_distance_of_scores_overflows():
     """float32 and widths from 1e-6 to 1e6: p was NaN in 289 of 300 calibrated data sets."""
 
@@ -148,6 +152,7 @@ def _cubic(x, y):
     return (1 + jnp.sum(x * y)) ** 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_target_kernel_that_autodiff_sees_wrongly_is_refused(key, dtype):
     """exp(-|x - y|) is not twice differentiable at 0, and p was 1 whatever the data."""

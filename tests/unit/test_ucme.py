@@ -98,6 +98,7 @@ def test_hotelling_ignores_linear_mixing_of_locations(seed):
     np.testing.assert_allclose(condition, np.linalg.cond(np.corrcoef(z.T)), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_rescaling_the_kernel_and_moving_locations_about(key):
     predictions = dist.Normal(MU, SD)
     test = partial(ucme_test, key, predictions, Y, standardize=False, null=F())
@@ -302,6 +303,7 @@ def test_a_calm_result_has_no_warnings(key):
     assert result.warnings() == []
 
 
+@pytest.mark.slow
 def test_refusals(key):
     predictions = dist.Normal(MU, SD)
     test = partial(ucme_test, key, predictions, Y)
@@ -361,6 +363,7 @@ def test_labels_of_locations_are_checked(labels):
         ucme(0, p, jnp.arange(50) % 3, locations=(p[:5], jnp.asarray(labels)))
 
 
+@pytest.mark.slow
 def test_the_order_of_draws_at_locations_does_not_matter():
     """Of sorted draws the lower half was compared: 1.84 times the estimate."""
     random = np.random.default_rng(0)

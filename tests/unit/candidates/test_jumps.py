@@ -53,6 +53,7 @@ def test_density_of_a_mixture_is_that_of_its_gaussians():
         np.testing.assert_allclose(np.exp(of_us[i]), sum(each), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_draws_of_a_mixture_follow_its_density(mixtures):
     _, mixture = mixtures
     points = mixture.sample(jax.random.key(3), 2000)
@@ -74,6 +75,7 @@ def test_mixture_holds_both_modes_by_their_weights(mixtures):
     assert float(jnp.max(shares)) < 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["nowhere", "nan", "one point"])
 def test_mixture_is_defined_where_densities_are_not(broken):
     def logs(at):
@@ -86,6 +88,7 @@ def test_mixture_is_defined_where_densities_are_not(broken):
     assert bool(jnp.all(jnp.isfinite(mixture.log_density(NODES[None, :3].repeat(2, 0)))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [1e-30, 1e-21, 1e-12, 1e21, 1e30])
 def test_mixtures_are_alike_in_all_units(unit):
     unit, nodes = jnp.float32(unit), NODES.astype(jnp.float32)

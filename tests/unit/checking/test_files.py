@@ -81,6 +81,7 @@ def test_a_row_that_is_wrong_is_named(write, capsys):
     assert "row 7 does not sum to 1" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_report_of_64_bits_is_read_where_32_are_the_default(write):
     report = files.checked(write("a.csv", TABLE), seed=0, level=0.05, dependent=False)
     with jax.enable_x64(False):

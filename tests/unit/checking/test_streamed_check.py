@@ -86,6 +86,7 @@ def test_yes_and_no_have_the_distance_of_their_table(form):
     np.testing.assert_allclose(report.tests[0].bracket.low, wanted.bracket.low, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_scores_with_inputs_are_kcsd():
     scores = lambda rows: jaxcal.Scores(CENTERS[rows] - YS[rows])  # noqa: E731
     check = streamed_check(0, scores(slice(0, 90)), YS[:90], inputs=CENTERS[:90], features=FEATURES)
@@ -97,6 +98,7 @@ def test_scores_with_inputs_are_kcsd():
     np.testing.assert_allclose(report.p_value, alone.result(alone.run(triples)).p_value, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_parts_of_a_check_are_merged_saved_and_go_on(tmp_path):
     check = streamed_check(0, normals(slice(0, 90)), YS[:90], features=FEATURES)
     whole = check.result(check.run(batches(80, normals, YS)))

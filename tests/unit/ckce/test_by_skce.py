@@ -29,6 +29,7 @@ def gram(q, gamma):
     return np.exp(-gaps / (2 * gamma**2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("similarity", [None, SIMILARITY])
 def test_values_are_those_of_skce(similarity):
     result = compare(MODELS, Y, target_kernel=similarity)

@@ -105,6 +105,7 @@ def sure(rng, y, accuracy):
     return two(np.where(rng.uniform(size=len(y)) < accuracy, y, 1 - y).astype(float))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["ckce", "probability"])
 def test_models_that_claim_no_noise_are_told_apart(measure):
     rng = np.random.default_rng(0)
@@ -120,6 +121,7 @@ def test_models_that_claim_no_noise_are_told_apart(measure):
     assert float(same.p_adjusted[0, 1]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["ckce", "probability"])
 def test_a_calibrated_model_has_an_interval_that_allows_error(measure):
     y = np.random.default_rng(0).integers(0, 2, 30)

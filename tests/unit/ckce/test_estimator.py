@@ -34,6 +34,7 @@ def test_equals_the_trace_formula_of_the_paper():
     np.testing.assert_allclose(estimate.bandwidths["prediction"], GAMMA)
 
 
+@pytest.mark.slow
 def test_the_other_forms_agree():
     wanted = ckce(Q, Y)
     gram_q, left = jnp.asarray(K), jnp.asarray(R)
@@ -222,6 +223,7 @@ def test_gradients_are_right_and_finite_at_duplicates():
     assert bool(jnp.all(jnp.isfinite(slope(jnp.full((N, 3), 1 / 3)))))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("programs_stay")
 def test_transformations_and_traces():
     traces = []

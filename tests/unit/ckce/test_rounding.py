@@ -17,6 +17,7 @@ def problem(n):
     return q, np.sum(rng.uniform(size=(n, 1)) > cumulative[:, :2], axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [12, 100, 300])
 def test_the_float32_error_is_below_its_bound_and_reported(n):
     q, ys = problem(n)

@@ -34,6 +34,7 @@ def close(values, rtol):
     np.testing.assert_allclose(values.influence, EXACT.influence, atol=rtol * 10)
 
 
+@pytest.mark.slow
 def test_incomplete_cholesky_is_exact_at_full_rank():
     estimate = ckce(Q, Y, solver=LowRank(N, tile=50))
     close(estimate, 1e-9)
@@ -114,6 +115,7 @@ def test_random_features_in_both_forms_come_near_the_exact_value():
     np.testing.assert_allclose(primal.estimate, EXACT.estimate, rtol=0.15)
 
 
+@pytest.mark.slow
 def test_conjugate_gradients_are_exact_and_few():
     estimate = ckce(Q, Y, solver=ConjugateGradients(tile=50))
     close(estimate, 1e-9)

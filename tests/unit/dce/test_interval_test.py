@@ -127,6 +127,7 @@ def test_labels_of_groups_are_whole_numbers(dtype):
     np.testing.assert_array_equal(labels.reshape(-1, 2)[:, 0], counts - ones)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("null", ["redraw", "signs"])
 def test_small_groups_have_the_null_draws_of_their_labels(null):
     ones, counts = np.asarray([(i, n) for n in range(1, 60) for i in range(n)]).T
@@ -140,6 +141,7 @@ def test_small_groups_have_the_null_draws_of_their_labels(null):
     assert scipy.stats.ks_2samp(grouped.null_samples, each.null_samples)[1] > 1e-4
 
 
+@pytest.mark.slow
 def test_more_classes_than_draws_allow_give_no_verdict():
     """m classes by Holm's method: the smallest p-value is m / (1 + draws)."""
     rng = np.random.default_rng(0)

@@ -51,6 +51,7 @@ def test_the_ends_of_fixed_shape_hold_the_exact_lower_distance(measured):
         assert float(ends.low) >= wanted["lower"] - 1e-3
 
 
+@pytest.mark.slow
 def test_a_finer_grid_gives_the_lower_distance_itself(measured):
     fine = jax.jit(dce.lower_distance)
     for (v, y, w), wanted in zip(LAWS, measured, strict=True):
@@ -75,6 +76,7 @@ def test_the_ends_meet_for_predictions_about_a_few_centres():
         assert float(jnp.max(ends.high - ends.low)) < apart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [12, 100, 300])
 def test_groups_without_labels_bound_the_upper_distance(n):
     rng = np.random.default_rng(n)

@@ -63,6 +63,7 @@ def test_denoising_is_the_least_of_all_step_functions():
         assert cost == pytest.approx(costs.min(), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_smooth_ce_has_the_gradient_of_finite_differences():
     v, y, w = sample(1)
     value = jax.jit(lambda v, w: dce.smooth_ce(v, y, weights=w).value)
@@ -86,6 +87,7 @@ def test_the_lattice_is_within_its_bound_and_exact_on_its_grid():
     assert abs(float(moved.value) - other) <= float(moved.error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ell", [1.0, 0.01])
 def test_kernel_ce_is_the_sum_over_pairs(ell):
     v, y, w = sample(4)
@@ -165,6 +167,7 @@ def test_the_walk_along_two_lists_is_the_sorted_definition(seed):
         assert float(value) == pytest.approx(wanted, abs=1e-8 if width == 1e-9 else 1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [12, 100, 300])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_widths_far_below_the_spacing_of_numbers_lose_nothing(dtype, n):

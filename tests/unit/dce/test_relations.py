@@ -28,6 +28,7 @@ REFERENCES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1])
 def test_references(which):
     law = (A, B)[which]

@@ -53,6 +53,7 @@ def test_the_report_says_how_far_and_why(result):
     assert "null_samples" not in plain
 
 
+@pytest.mark.slow
 def test_the_ece_of_a_report_is_that_of_bins(result, data):
     """Where all predictions differ the plain one is the mean of |y - p|, of calibrated ones too."""
     ece = float(dce.binned_ece(*data, edges=15).value)
@@ -95,6 +96,7 @@ def test_jit_and_vmap_give_the_bracket_from_a_coarser_grid(data):
     assert float(outcome.high) == pytest.approx(float(outside.high), abs=3e-4)
 
 
+@pytest.mark.slow
 def test_the_test_of_calibration_keeps_its_level_and_has_power():
     def p_value(key, beta):
         data_key, test_key = jax.random.split(key)

@@ -475,6 +475,7 @@ def test_the_calibration_test_keeps_its_level_and_sees_a_shift(name, key):
     assert jnp.mean(p_values(keys, 1.0) <= 0.05) > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [300, 12_000])
 def test_a_common_offset_of_vectors_costs_no_digits(n):
     apart = np.random.default_rng(0).normal(size=(n, 20))

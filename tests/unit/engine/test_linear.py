@@ -231,6 +231,7 @@ def _mean_cases():
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", quick_first(_mean_cases(), ["normals", "classes"]))
 def test_features_average_to_the_kernel_of_the_calibration_error(name):
     predictions, ys, options = _mean_cases()[name]

@@ -35,6 +35,7 @@ def test_columns_are_signs(n, key):
     np.testing.assert_array_equal(columns**2, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "b", "tile"),
     [(2, 3, 512), (24, 7, 512), (65, 30, 512), (65, 30, 16), (65, 0, 16), (100, 45, 7),

@@ -116,6 +116,7 @@ def test_no_prediction_is_landed_on_with_a_look_at_its_target(key):
         np.testing.assert_allclose(claim, other, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_blocks_of_observations_give_the_shapes_and_law_of_one(key, monkeypatch):
     """Of 103 observations the last block of 10 overlaps; shared parameters are not cut."""
     monkeypatch.setattr(standing, "BLOCK", 10)
@@ -328,6 +329,7 @@ def test_the_strongest_alternative_names_the_fault(results):
             assert result.verdict == "not rejected"
 
 
+@pytest.mark.slow
 def test_the_table_says_what_is_off_and_where(results):
     said = {name: result.table.sentences() for name, result in results.items()}
     assert said["shift"][0].startswith("shift of 0: claimed too low by 0.")
@@ -346,6 +348,7 @@ def test_the_table_says_what_is_off_and_where(results):
     assert frame.shape == (21, 5)
 
 
+@pytest.mark.slow
 def test_the_table_is_that_of_least_squares(key):
     """The slope of a shift and its error, from NumPy's normal equations and HC0."""
     nu, f = np.asarray(jax.random.normal(key, (2, 300, 1)), float)
@@ -367,6 +370,7 @@ def test_the_table_is_that_of_least_squares(key):
     assert float(got.effect[1, 0]) == pytest.approx(-np.log(np.std(left, ddof=2)), abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alike", [0.0, 3.0], ids=["uncorrelated", "correlated"])
 def test_average_spreads_allow_for_regressed_trends(alike, key):
     """12 trends of 40 observations. Divided by n - 1, mean effects were .17 and .05."""
@@ -393,6 +397,7 @@ def test_average_spreads_allow_for_regressed_trends(alike, key):
     np.testing.assert_allclose(streamed.effect[1, 0], effect[0], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_p_values_of_the_table_need_resolved_scores_to_agree(key):
     """Every twentieth score is far out, as beside a wrong coordinate: sizes and limits show it."""
     nu = jax.random.normal(key, (300, 1))
@@ -429,6 +434,7 @@ def test_expected_products_of_scores_are_those_of_drawn_ranks(edge, key):
     assert float(got[0, 0, 0, 1]) == pytest.approx(products.mean(), abs=4 * error)
 
 
+@pytest.mark.slow
 def test_correlations_and_tails_whatever_shift_and_spread_are(key):
     """Claimed correlations are .6; tails are those of a Gaussian. Errors by NumPy's corrcoef, and
     of tails by the mean absolute score over its deviation."""
@@ -562,6 +568,7 @@ def test_draws_that_cannot_be_ranked_are_said(key):
     assert point.verdict == "rejected"
 
 
+@pytest.mark.slow
 def test_a_correlation_is_that_claimed_minus_that_of_the_scores():
     """White's form, by NumPy, where each prediction claims a correlation of its own."""
     rng, n = np.random.default_rng(5), 500
@@ -686,6 +693,7 @@ def test_infinite_moments_are_estimated_and_finite_ones_known(name, key):
     assert correlation > 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wide", [False, True])
 def test_right_counts_are_not_called_impossible(wide, key):
     """A count is no whole number any more after a change of units and back, with density 0."""
@@ -780,6 +788,7 @@ def test_one_target_far_in_the_tail_rejects_by_itself(away, key):
     assert int(right.notes["improbable-targets"]) == 0
 
 
+@pytest.mark.slow
 def test_learned_entries_are_ridge_regressions_on_earlier_parts(key):
     """By least squares with one more row for each penalty; the last part is left out."""
     a, b, c = jax.random.split(key, 3)
@@ -1022,6 +1031,7 @@ def test_bad_input_is_said(key):
         plots.table(jaxcal.kccsd_test(0, predictions, ys))
 
 
+@pytest.mark.slow
 def test_statistics_see_draws_as_they_are():
     """After a change of units and back 0 was 6e-8, and right counts were rejected (p = .002)."""
     with jax.enable_x64(False):

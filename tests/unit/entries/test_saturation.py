@@ -19,6 +19,7 @@ def drawn_ranks(seed, n, m, shift, deviation, sets=1):
     return jnp.asarray((below + random.random((n, sets))) / (m + 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("m", "shift", "deviation"), [(9, -1.0, 1.5), (20, 2.0, 0.7), (97, 3.0, 1.0)]
 )
@@ -88,6 +89,7 @@ def test_a_shift_alone_is_named_alone():
     assert result.table.low[0, 0] < -2 < result.table.high[0, 0]
 
 
+@pytest.mark.slow
 def test_float32_and_nan_stay_what_they_are():
     """With x64 and strict promotion; an unknown mean has no limits of its spread."""
     means, logs = jnp.asarray([[1.0, jnp.nan], [0.0, 0.1]], jnp.float32)

@@ -107,6 +107,7 @@ def test_kernel_means_of_a_part_are_a_part_of_the_kernel_means(law, key):
     np.testing.assert_allclose(block, whole, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_classes_of_a_second_sample(key):
     p = jax.nn.softmax(jax.random.normal(key, (N, 3)))
     ys = jnp.arange(N) % 3
@@ -119,6 +120,7 @@ def test_classes_of_a_second_sample(key):
     np.testing.assert_allclose(block, whole[:, :5], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_new_data_keep_the_units_and_bandwidths_of_the_fit(key):
     mean, deviation, ys = normals(key)
     keys = jax.random.split(key)
@@ -167,6 +169,7 @@ def test_a_common_offset_of_scores_costs_no_digits(key):
     assert error < 2e-3 * jnp.max(jnp.abs(blocks[1]))
 
 
+@pytest.mark.slow
 def test_scores_of_a_second_sample_use_the_fitted_base_points(key):
     mean, deviation, ys = normals(key)
     keys, nodes = jax.random.split(key), ys[:4]

@@ -48,6 +48,7 @@ def averages(p):
     return first, p @ laplace(values[:, None] - values) @ p.T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_averages_are_finite_sums(name):
     predictions, frozen = FAMILIES[name]

@@ -204,6 +204,7 @@ def compared(name, predictions):
         close_to_draws(predictions, m=1000 if "TruncatedGamma" in name else 20_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["TruncatedNormal", "LeftTruncatedDistribution", "HurdleGamma"])
 def test_a_distribution_inside_another_is_not_read_in_its_place(name):
     close_to_draws(NUMBERS[name](A, B, P))

@@ -57,6 +57,7 @@ KERNELS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "error"), KERNELS, ids=lambda k: type(k).__name__)
 def test_means_in_one_dimension_are_the_integrals(kernel, error):
     mean, deviation = np.array([0.0, 1.5, -4.0]), np.array([1.0, 0.3, 2.5])
@@ -119,6 +120,7 @@ def test_means_of_full_covariances_are_those_of_many_draws(kernel):
             near(second[i, j], shape(np.sum(((draws[i, 0] - draws[j, 1]) / lengths) ** 2, -1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", quick_first([1, 3, 20], [3]))
 @pytest.mark.parametrize("kernel", [Gaussian(0.9), Matern52(0.9)])
 def test_diagonal_and_full_covariances_agree(d, kernel):
@@ -135,6 +137,7 @@ def test_diagonal_and_full_covariances_agree(d, kernel):
     close(other.own(other.features), jnp.diag(second))
 
 
+@pytest.mark.slow
 def test_the_published_multivariate_numbers():
     means = kernel_means(
         Gaussian(1.0),
@@ -195,6 +198,7 @@ def test_single_precision_keeps_its_digits(far):
     np.testing.assert_allclose(second, second64, atol=2e-7)
 
 
+@pytest.mark.slow
 def test_gradients_match_differences_also_for_equal_predictions():
     ys = jnp.array([[0.2], [0.2]])
 

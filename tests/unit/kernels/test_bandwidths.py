@@ -64,6 +64,7 @@ def test_narrow_predictions_far_apart_have_their_median_halfway(d, deviation):
         assert 0 <= median[0] <= 3 * deviation
 
 
+@pytest.mark.slow
 def test_heuristic_is_the_median_over_pairs(key):
     rng = np.random.default_rng(0)
     mean, variance = rng.normal(size=(7, 2)), rng.uniform(0.2, 3, 7)
@@ -76,6 +77,7 @@ def test_heuristic_is_the_median_over_pairs(key):
         np.testing.assert_allclose(result, wanted, rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_heuristics_of_other_predictions_match_brute_force(key):
     rng = np.random.default_rng(1)
     n, d, many = 20, 3, 2000
@@ -110,6 +112,7 @@ def test_mixture_proportions_are_a_quarter_a_quarter_and_a_half():
     assert bandwidths._median_distance(p, q) == (2 + 9) / 2
 
 
+@pytest.mark.slow
 def test_degenerate_cases_follow_the_median_heuristic(key):
     same = jnp.ones((5, 6, 2))
     assert spread_of_draws(same) == 1.0
@@ -122,6 +125,7 @@ def test_degenerate_cases_follow_the_median_heuristic(key):
     assert jnp.isnan(spread_of_draws(same.at[0, 0, 0].set(jnp.nan)))
 
 
+@pytest.mark.slow
 def test_dispatch_uses_moments_then_draws(key):
     mean = jax.random.normal(key, (6, 1))
     gaussian = dist.Normal(mean[:, 0], 0.5)

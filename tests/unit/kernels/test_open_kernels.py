@@ -78,6 +78,7 @@ def of_the_library(data):
     return results(Gaussian(), data, jax.random.key(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", USERS)
 def test_it_gives_what_the_kernel_of_the_library_gives(name, data, of_the_library):
     ours = results(USERS[name], data, jax.random.key(1))
@@ -128,6 +129,7 @@ class Honest(Kinked):
     smooth = False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [Kinked(), Honest()])
 def test_one_that_is_not_smooth_is_refused_where_that_matters(kernel, data, key):
     predictions, ys, _ = data
@@ -145,6 +147,7 @@ class OfPairs(Kernel):
         return jnp.exp(x[0] * y[0] / 10)
 
 
+@pytest.mark.slow
 def test_one_of_pairs_is_a_kernel_too(data, key):
     predictions, ys, _ = data
     assert points.profile(OfPairs()) is None

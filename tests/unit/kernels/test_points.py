@@ -47,6 +47,7 @@ def evaluate(kernel, x, y):
     return kernel(x, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", LENGTHS, ids=["one length", "lengths"])
 @pytest.mark.parametrize(("make", "formula"), FORMULAS.values(), ids=FORMULAS.keys())
 def test_kernel_is_its_formula(make, formula, length):

@@ -66,6 +66,7 @@ def drawn(k):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", quick_first(range(4), [0]), ids=["MALA", "HMC", "NUTS", "fixed MALA"])
 def test_draws_have_the_moments_of_an_unnormalized_density(k):
     result = drawn(k)
@@ -122,6 +123,7 @@ def test_mala_proposes_what_the_paper_writes(key):
     assert abs(weights.mean() - 1) < 4.5 * weights.std() / weights.size**0.5
 
 
+@pytest.mark.slow
 def test_numpyro_distributions_are_sampled_at_every_prediction(key):
     root = jnp.asarray([[1.0, 0.0], [0.8, 0.6]])
     parts = jnp.asarray([[0.0, 0.0], [1.5, -1.0]])
@@ -142,6 +144,7 @@ def test_numpyro_distributions_are_sampled_at_every_prediction(key):
     assert np.all(np.abs(outer.mean(0) - wanted) < 4.5 * error)
 
 
+@pytest.mark.slow
 def test_one_key_one_result_and_neighbours_are_independent():
     settings = {"sampler": SAMPLERS[0], "event_shape": 2, **LONG}
     again = mcmc.mcmc_draws(jax.random.key(0), QUARTIC, **settings)
@@ -367,6 +370,7 @@ def test_a_step_is_positive(step):
         mcmc.MALA(step)
 
 
+@pytest.mark.slow
 def test_a_density_without_numbers_is_flagged(key):
     broken = Unnormalized(quartic, (CENTERS, WIDTHS.at[0].set(jnp.nan)))
     result = mcmc.mcmc_draws(

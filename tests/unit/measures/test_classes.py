@@ -243,6 +243,7 @@ def test_order_does_not_matter(order):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_value_on_an_edge_is_in_the_bin_above(dtype):
     for b in range(2, 101):
@@ -256,6 +257,7 @@ def test_a_value_on_an_edge_is_in_the_bin_above(dtype):
         np.testing.assert_array_equal(count, [1] * (b - 1) + [2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

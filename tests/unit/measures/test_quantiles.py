@@ -160,6 +160,7 @@ def test_the_gap_is_that_of_kolmogorov():
     assert len(report.to_dict()["observed"]) == 19
 
 
+@pytest.mark.slow
 def test_draws_stand_for_a_cdf():
     n, m = 20_000, 9
     z = RNG.normal(size=(n, m, 1))

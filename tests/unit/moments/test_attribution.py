@@ -37,6 +37,7 @@ def jackknife(statistic, *rows):
     return np.array([n * whole - (n - 1) * statistic(*(r[k] for r in rows)) for k in keep])
 
 
+@pytest.mark.slow
 def test_for_gaussians_it_is_the_jackknife_of_residuals():
     ys, scores, centers, covariances = gaussian(np.random.default_rng(0), 12, d=3)
     result = jax.jit(faults)(ys, scores, centers, covariances)
@@ -94,6 +95,7 @@ def test_any_centre_and_covariance_keep_the_identity():
     assert np.all(np.abs(covariance - matrix) > 0.02)  # the implied residual alone does not
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [64])
 def test_a_shift_and_a_wrong_spread_accuse_nothing_else(n):
     """400 data sets: coordinate 0 shifted by .5 and spread by 1.3 in claimed deviations, with
@@ -123,6 +125,7 @@ def test_a_shift_and_a_wrong_spread_accuse_nothing_else(n):
     assert np.mean(np.asarray(of_reference.mean.p_adjusted)[:, 1] <= 0.05) > 0.5
 
 
+@pytest.mark.slow
 def test_many_observations_in_float32_give_those_of_float64(key):
     """Rounding of a variance, multiplied by n, exceeds the standard error."""
     n = 200_000
@@ -200,6 +203,7 @@ def test_every_route_to_the_claims_gives_the_same_and_is_shown(key):
     assert "nan" not in str(untold)
 
 
+@pytest.mark.slow
 def test_one_coordinate_has_no_pair():
     ys, scores, centers, covariances = gaussian(np.random.default_rng(0), 12, d=1)
     result = jax.jit(faults)(ys, scores, centers, covariances)

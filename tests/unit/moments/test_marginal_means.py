@@ -151,6 +151,7 @@ def test_known_means_tell_a_shift_for_every_shape(key):
         assert any("only shifts are told" in text for text in result.warnings())
 
 
+@pytest.mark.slow
 def test_means_that_are_not_finite_name_nobody(key):
     ys = jax.random.normal(key, (30, 2))
     cauchy = dist.StudentT(1.5, jnp.zeros((30, 2)), 1.0).to_event(1)
@@ -185,6 +186,7 @@ def test_every_route_to_a_gaussian_covariance_gives_the_same(key):
     assert "given the others" in str(result)
 
 
+@pytest.mark.slow
 def test_a_single_density_has_marginal_means_too(key):
     _, ys = shifted_first(key, 40, 0.0)
     model = dist.MultivariateNormal(jnp.asarray([0.5, 0.0]), COV)
@@ -194,6 +196,7 @@ def test_a_single_density_has_marginal_means_too(key):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [None, np.zeros((2, 2))], ids=["no base points", "too few"])
 def test_without_a_covariance_nothing_is_guessed(key, nodes):
     at_nodes = None if nodes is None else np.ones((12, 2, 2))
@@ -208,6 +211,7 @@ def test_without_a_covariance_nothing_is_guessed(key, nodes):
     assert result.to_dict()["coordinates"]["marginal_mean"] is None
 
 
+@pytest.mark.slow
 def test_non_gaussian_predictions_share_one_covariance():
     """A shift of all predictions is found with its size, two modes or a density that ends."""
     rng = np.random.default_rng(5)

@@ -310,6 +310,7 @@ def square(_, y):
     return y**2 - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("null", "of"),  # what a null takes for its statistic
     [
@@ -334,6 +335,7 @@ def test_a_moment_against_its_skewness_counts_less_in_all_nulls(null, of, spread
         assert float(result.statistic) == pytest.approx(float(plain))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spread", "said"), [(0.6, True), (1.6, False)])
 def test_a_sum_on_the_short_side_of_skewed_values_is_said(key, spread, said):
     predictions = dist.Normal(jnp.zeros(40), 1.0)
@@ -444,6 +446,7 @@ def test_in_own_units_gaussians_of_every_width_are_one(key):
     np.testing.assert_allclose(whitened, run(0 * c, w**0, u, None), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"n_nodes": 4}, {"whiten": Regression()}])
 def test_a_shift_of_many_correlated_coordinates_is_found(options):
     """Without covariances scores speak of each coordinate given the others, and hardly see it."""
@@ -475,6 +478,7 @@ def test_an_absent_event_is_no_evidence_in_any_units(n):
     assert moment_test(0, predictions, targets, **options).verdict == "cannot tell"
 
 
+@pytest.mark.slow
 def test_points_exchanged_have_the_width_of_the_targets():
     """They had that of one unit with standardize=False: p was NaN for .002."""
 

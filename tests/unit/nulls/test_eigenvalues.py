@@ -78,6 +78,7 @@ def test_a_small_weight_of_many_degrees_is_nearly_its_mean(degrees, x):
     np.testing.assert_allclose(float(result.p), wanted, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_scale_of_the_weights_cancels_in_loops_too():
     """A compiler may divide by a loop's constant through its reciprocal, and pass 1."""
     weights = jnp.linspace(0.1, 1, 20, dtype=jnp.float32)
@@ -136,6 +137,7 @@ def test_the_sketch_has_the_largest_eigenvalues(n, tile):
     np.testing.assert_allclose(*np.maximum((values, exact), 0), rtol=1e-6, atol=1e-9 * n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1.0, 0.2, 0.02])
 def test_the_p_value_matches_the_full_spectrum_within_its_error(length):
     """A spectrum that the sketch holds, one that it holds in part, and one that it hardly sees."""
@@ -165,6 +167,7 @@ def test_the_p_value_matches_the_full_spectrum_within_its_error(length):
             np.testing.assert_allclose(result.p_value[0], exact, rtol=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1.0, 0.1])
 def test_the_p_value_agrees_with_draws_of_signs(length):
     """A length of 0.1 leaves most of H on its diagonal, which is no part of the statistic."""

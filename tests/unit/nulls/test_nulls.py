@@ -255,6 +255,7 @@ def test_blocks_follow_the_dependence_of_the_data():
     assert (float(constant.block[0]), float(constant.inflation[0])) == (0, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.6, 0.9])
 def test_stretches_are_twice_the_block_length(rho, key):
     """Stretches of 1 / (2 flip) = 2 block: neighbours have correlation 1 - 2 flip."""
@@ -435,6 +436,7 @@ def test_blocks_without_spread_are_never_a_verdict(key):
     assert np.isnan(got.p_value[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shift", [0.0, 0.06])
 def test_resampling_nulls_agree_on_large_data(shift, key):
     n, b = 400, 4000
@@ -536,6 +538,7 @@ def test_no_p_value_is_below_the_least(null, n, key):
         assert p <= least + slack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "test", [jaxcal.kccsd_test, jaxcal.skce_test, jaxcal.moment_test, jaxcal.calibration_test]
 )
@@ -548,6 +551,7 @@ def test_block_lengths_follow_the_autocorrelation(test):
         assert not result.notes["dependent-observations"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "test", [jaxcal.kccsd_test, jaxcal.skce_test, jaxcal.moment_test, jaxcal.calibration_test]
 )
@@ -588,6 +592,7 @@ def test_seasons_are_looked_for_in_errors_not_in_targets(kind):
         assert int(result.notes["season"]) == 24 * returns
 
 
+@pytest.mark.slow
 def test_a_season_of_a_long_series_is_found_in_float32():
     """Beyond n = 46,340 the square of n is no 32-bit integer."""
     with jax.enable_x64(False):

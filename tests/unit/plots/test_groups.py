@@ -32,6 +32,7 @@ def drawn(ax):
     return line.get_xdata(), line.get_ydata()
 
 
+@pytest.mark.slow
 def test_bins_hold_equally_many_and_average_to_the_estimate(tested):
     result, xs = tested
     ax = contributions(result, xs, bins=6, label="dose (mg)")

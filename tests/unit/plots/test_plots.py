@@ -35,6 +35,7 @@ def without_numbers(result):
     return broken
 
 
+@pytest.mark.slow
 def test_the_histogram_holds_every_draw_and_the_statistic(result):
     ax = plots.null_histogram(result)
     assert sum(bar.get_height() for bar in ax.patches) == result.null_samples.size
@@ -192,6 +193,7 @@ def test_wrong_arguments_are_named(result):
         plots.null_histogram(batch)
 
 
+@pytest.mark.slow
 def test_importing_jaxcal_and_its_plots_stays_light():
     code = (
         "import sys, jaxcal, jaxcal.plots; "

@@ -32,6 +32,7 @@ def test_ranks_are_where_targets_stand(tested):
     assert np.all((ranks >= 0) & (ranks <= 1))
 
 
+@pytest.mark.slow
 def test_effects_show_where_predictions_are_off(tested):
     result, x = tested
     ax = plots.where(result, x[:, 0], label="$x_1$")
@@ -86,6 +87,7 @@ def test_few_values_and_bad_input(tested):
         plots.where(other, np.arange(20.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", ["shift", "spread"])
 def test_limits_of_a_series_hold_the_truth_in_all_groups(effect):
     """Groups are stretches of time, of 100 normal scores of correlation .8."""

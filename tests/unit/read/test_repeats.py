@@ -81,6 +81,7 @@ TESTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("test", TESTS.values(), ids=TESTS)
 def test_every_test_names_what_stands_twice(test, key):
     twice = jax.jit(test)(*pairs(key, 100, 20))

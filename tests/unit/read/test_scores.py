@@ -254,6 +254,7 @@ def test_a_right_sign_never_looks_reversed(draw, key):
     assert float(jnp.mean(energy)) > 0.4
 
 
+@pytest.mark.slow
 def test_an_energy_in_the_place_of_a_log_density_is_named(key):
     center, noise = jax.random.normal(key, (2, 60))
     energy = Unnormalized(lambda c, y: (y - c) ** 2 / 2, center)

@@ -42,6 +42,7 @@ def test_counts_have_no_scores(name, test):
         BY_SCORES[test](predictions, ys)
 
 
+@pytest.mark.slow
 def test_counts_among_draws_are_exchangeable():
     predictions = COUNTS["Poisson"]
     draws = jnp.moveaxis(predictions.sample(jax.random.key(1), (20,)), 0, 1).astype(float)

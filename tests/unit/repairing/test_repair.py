@@ -57,6 +57,7 @@ def some_moves(key, n, d):
     )
 
 
+@pytest.mark.slow
 def test_a_moved_normal_is_the_normal_of_the_moved_moments(key):
     n, d = 6, 3
     keys = jax.random.split(key, 3)
@@ -133,6 +134,7 @@ def test_a_correlation_that_was_left_out_is_put_back(key):
     np.testing.assert_allclose(correlation, rho, atol=0.04)
 
 
+@pytest.mark.slow
 def test_changes_are_those_of_coordinates(key):
     """They were those of the axes of the map: of u by 2 deviations and of v by -1.2, and both
     coordinates "7.1 times as narrow" where the repaired ones had deviations of 1.0."""
@@ -519,6 +521,7 @@ def test_targets_of_density_0_or_nan_are_excluded_and_reported(key):
     assert repaired.before.reason == "target values are NaN or infinite"
 
 
+@pytest.mark.slow
 def test_a_target_beyond_a_moved_bound_certifies_no_gain(key):
     center, noise = jax.random.normal(key, (2, 100, 1))
     edges = jnp.full(100, 2.0)
@@ -529,6 +532,7 @@ def test_a_target_beyond_a_moved_bound_certifies_no_gain(key):
     assert repaired.warnings()[-1].endswith("which the map moves [moved-edge]")
 
 
+@pytest.mark.slow
 def test_whole_and_copied_targets_of_a_density_are_said(key):
     center = jax.random.normal(key, (60,))
     whole = jnp.round(center + 3 * jax.random.normal(key, (60,)))
@@ -564,6 +568,7 @@ def test_dependent_rows_and_a_gain_by_one_pair_are_said(key):
     assert labels.in_order
 
 
+@pytest.mark.slow
 def test_limits_in_order_allow_for_the_correlation_of_gains(key):
     """Gains of mean 0 and correlation .8 between neighbours, whose mean varies three times as much
     as that of independent ones: limits for these cover it in .49."""

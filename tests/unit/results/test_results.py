@@ -44,6 +44,7 @@ def batch():
     return jax.jit(jax.vmap(lambda ys: run(jax.random.key(0), ys)))(ys)
 
 
+@pytest.mark.slow
 def test_one_result_prints_what_matters(single):
     text = str(single)
     assert text == repr(single)
@@ -80,6 +81,7 @@ def test_the_verdict_follows_the_p_value_and_the_level(single, p, level, verdict
     assert changed.to_dict()["level"] == level
 
 
+@pytest.mark.slow
 def test_a_batch_has_a_verdict_each(batch):
     assert list(batch.verdict)[2] == "cannot tell"
     assert batch.reason[2] == "target values are NaN or infinite"
@@ -87,6 +89,7 @@ def test_a_batch_has_a_verdict_each(batch):
     assert batch.to_dict()["verdict"] == list(batch.verdict)
 
 
+@pytest.mark.slow
 def test_a_test_that_cannot_reject_says_so(key):
     """Data shifted by 9 standard deviations, and one draw or two observations."""
     ys = jax.random.normal(key, (12, 1))
@@ -107,6 +110,7 @@ def test_a_level_is_a_probability(key, level):
         checks.level(level)
 
 
+@pytest.mark.slow
 def test_the_smallest_shift_is_found_with_80_percent(key):
     """One distribution, n = 100: 100 data sets shifted by what calibrated ones name."""
 
@@ -129,6 +133,7 @@ def test_the_smallest_shift_is_found_with_80_percent(key):
     assert third <= scipy.stats.binom.ppf(1 - 1e-4, 100, 0.4)
 
 
+@pytest.mark.slow
 def test_identical_targets_have_no_verdict(key):
     ys = jnp.full((12, 1), 2.0)
     result = jaxcal.kccsd_test(key, jaxcal.Unnormalized(density, MEANS[:, :1]), ys, null=Wild(39))
@@ -137,6 +142,7 @@ def test_identical_targets_have_no_verdict(key):
     assert "evidence" not in str(result)
 
 
+@pytest.mark.slow
 def test_one_corrupt_target_is_named(key):
     """In float64 the others keep their digits; in float32 they do not, and nothing is told."""
     means = MEANS[:, :1]
@@ -228,6 +234,7 @@ def with_memory(key, memory, n):
     return jax.lax.scan(step, noise[0], noise)[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [0.0, 0.8])
 def test_rejections_by_dependent_rows_are_said(key, memory):
     """Calibrated predictions 0 of a series of correlation ``memory``; shifted ones have none."""
@@ -259,6 +266,7 @@ def test_correlation_of_rows_counts_beyond_three_errors(xp):
     assert float(notes.memory(0 * many)) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [0.0, 0.9])
 def test_other_results_say_where_rows_are_dependent(key, memory):
     """Too sure predictions, which all reject; rows sorted by targets are no sign."""
@@ -308,6 +316,7 @@ def test_frames_in_lists_are_looked_at_too():
             jaxcal.compare(0, models, targets)
 
 
+@pytest.mark.slow
 def test_scores_and_locations_have_the_columns_of_the_targets():
     targets = pd.DataFrame(YS, columns=["a", "b"])
     scores = pd.DataFrame(-YS, columns=["a", "b"])

@@ -403,6 +403,7 @@ def test_any_result_is_read_by_name_and_errors_name_the_argument(tmp_path):
         jaxcal.load(tmp_path / "missing.npz")
 
 
+@pytest.mark.slow
 def test_programs_are_dropped_before_their_memory_maps_run_out(monkeypatch):
     dropped = []
     monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(1))

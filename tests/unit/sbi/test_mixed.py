@@ -77,6 +77,7 @@ def test_a_right_posterior_passes_and_shows_discrete_parameters(pairs):
     assert float(report.p_values()["discrete"]) == pytest.approx(float(k.p_value))
 
 
+@pytest.mark.slow
 def test_probabilities_without_a_verdict_reject_nothing(pairs):
     report = checked(log_prob, pairs)
     lost = eqx.tree_at(lambda e: e.discrete[0].calibrated.p_value, report, jnp.asarray(1e-3))

@@ -82,6 +82,7 @@ def test_the_exact_posterior_passes_both_questions(right):
     assert right.to_dict()["calibration"]["question"] == "calibrated"
 
 
+@pytest.mark.slow
 def test_the_prior_is_calibrated_and_not_the_posterior(pairs):
     examined = sbi.check_posterior(KEY, prior_log_prob, *pairs, prior=PRIOR)
     assert float(examined.calibration.p_value) > 0.05
@@ -109,6 +110,7 @@ def test_the_test_is_that_of_the_library_on_the_same_scores(pairs):
     np.testing.assert_array_equal(ours.contributions, ours.test.contributions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shift", "scale", "words"),
     [
@@ -154,6 +156,7 @@ def test_a_shift_is_not_blamed_on_a_correlated_parameter():
     assert np.all((low < [0, 0.2]) & (high > [0, 0.2]))
 
 
+@pytest.mark.slow
 def test_findings_of_witnesses_reach_the_verdict(right):
     def with_p(p):
         wrong = right.calibration.diagnosis.shift._replace(p_adjusted=jnp.asarray([p, 1.0]))
@@ -380,6 +383,7 @@ def test_witnesses_keep_their_level_by_cross_fitting():
     assert np.all(p > 0)
 
 
+@pytest.mark.slow
 def test_a_regression_is_cross_fitted(pairs):
     thetas, xs = pairs
     fit = jax.jit(cross_fitted_means)
@@ -680,6 +684,7 @@ def test_the_figure_has_four_panels(right, pairs, tmp_path):
     assert labels == ["shift of a", "shift of b", "spread of a", "spread of b", "a with b"]
 
 
+@pytest.mark.slow
 def test_the_figure_shows_the_error_that_is_strongest(pairs):
     from jaxcal.plots.sbi import where
 
@@ -770,6 +775,7 @@ def test_swapped_parameters_are_named(density, named):
 far_too_narrow_in_a = Density(0.0, [1 / 0.18, 0.5])
 
 
+@pytest.mark.slow
 def test_parameters_also_wrong_when_exchanged_are_not_swapped():
     thetas = jax.random.normal(jax.random.key(25), (100, 2)) * jnp.asarray([[3.0, 0.5]])
     xs = jax.random.normal(jax.random.key(26), (100, 2))
@@ -828,6 +834,7 @@ def test_a_missing_mode_is_named():
     assert beyond <= int(said.split()[0]) <= int(jnp.sum(jnp.any(thetas < 0, axis=1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "density", [two_noises, too_narrow, shifted], ids=["right", "too narrow", "shifted"]
 )

@@ -50,6 +50,7 @@ def joint(simulator, theta, x):
     return prior + gamma(times[0], 3, scale=1 / a) + gamma(times[1], 4, scale=1 / ratio)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("simulator", faulty.SIMULATORS)
 def test_posteriors_are_exact(simulator):
     thetas, xs = pairs(simulator, 20, key=1)

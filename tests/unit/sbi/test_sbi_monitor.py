@@ -159,6 +159,7 @@ def test_a_narrow_posterior_is_rejected_and_an_exact_one_is_not(evidence):
     assert "not rejected" in repr(right)
 
 
+@pytest.mark.slow
 def test_batches_do_not_change_what_came_before(evidence, tmp_path):
     first = sbi.monitor(0, narrow, *pairs(0, 40), prior=PRIOR)
     np.testing.assert_allclose(evidence.log_evidence[:40], first.log_evidence, rtol=1e-9)
@@ -230,6 +231,7 @@ def test_a_pair_is_evidence_once():
     assert len(sbi.monitor(1, exact, *pairs(1, 9), prior=PRIOR, so_far=first).inputs) == 39
 
 
+@pytest.mark.slow
 def test_notes_on_the_pairs_of_all_calls_are_warnings():
     elsewhere, evidence = dist.Normal(jnp.full(2, 6.0), 1.0).to_event(1), None
     for batch in range(2):

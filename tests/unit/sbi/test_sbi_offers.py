@@ -35,6 +35,7 @@ class Energy(eqx.Module):
         return -jnp.sum((theta - x) ** 2) * self.weight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "posterior",
     [log_prob, Energy(jnp.asarray(0.7)), lambda xs: dist.Normal(xs, 2.0).to_event(1)],

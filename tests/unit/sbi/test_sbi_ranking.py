@@ -62,6 +62,7 @@ def test_the_report_has_the_warnings_of_the_models_shown():
     assert "  note (model 1): one observation carries 40% of" in repr(one)
 
 
+@pytest.mark.slow
 def test_more_models_than_draws_allow_give_no_verdict():
     """M models by Holm's method: the smallest p-value is M / (1 + draws). All are shifted."""
     thetas, xs = pairs(100)

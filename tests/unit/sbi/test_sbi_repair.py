@@ -98,6 +98,7 @@ def test_the_repaired_posterior_is_compiled_tested_and_pickled(repaired):
     assert "only if none of these pairs trained the posterior" in repr(repaired)
 
 
+@pytest.mark.slow
 def test_what_a_posterior_cannot_be_asked_is_said(repaired):
     with pytest.raises(TypeError, match=r"by MCMC, and map these draws by \.draws"):
         repaired.sample((3,), jnp.array([1.0]))

@@ -41,6 +41,7 @@ def test_each_kind_of_bound_has_its_own_function():
     np.testing.assert_allclose(us, [np.log(3), np.log(50), -np.log(42), 7], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_scores_are_gradients_of_densities_with_their_jacobian(thetas):
     def log_density(theta):
         return -jnp.sum(theta**2 * jnp.arange(1.0, 5)) / 3 + theta[0] * theta[3]
@@ -189,6 +190,7 @@ def test_an_even_filling_is_noticed_and_a_gaussian_is_not():
     assert evenly_filled(modes) == []
 
 
+@pytest.mark.slow
 def test_unknown_bounds_are_said_beside_what_is_declared():
     class Square(dist.transforms.AbsTransform):
         codomain = dist.constraints.real

@@ -408,6 +408,7 @@ def between(count, share, other, n=300):
     return low <= count <= high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NULLS)
 def test_levels_and_powers_are_the_published_ones(name, p_values):
     """The published shares carry errors of their own: 2000 and 300 data sets."""
@@ -490,6 +491,7 @@ def test_the_scale_of_the_targets_does_not_matter():
 # --- life under jit, vmap, grad, and in single precision
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", quick_first(["Normal", "Laplace"], ["Normal"]))
 def test_gradients_match_differences_and_are_finite_if_equal(family):
     family = getattr(dist, family)
@@ -611,6 +613,7 @@ def test_bad_data_is_named(predictions, targets, message):
         skce_test(KEY, predictions, targets)
 
 
+@pytest.mark.slow
 def test_bad_choices_are_named():
     p, ys = np.full((4, 3), 1 / 3), np.array([0, 1, 2, 0])
     moments = jaxcal.calibration_test(KEY, *SIX)  # its standard error is 0
@@ -696,6 +699,7 @@ def test_forecasts_of_points_that_are_right_are_not_rejected():
     assert skce_test(0, dist.Delta(ys[0] + 1), ys[0]).verdict == "rejected"
 
 
+@pytest.mark.slow
 def test_random_features_keep_the_guard_of_rare_targets():
     """A jump of probability 1 / 200 is in none of 300 targets: it was "rejected" (p = .002)."""
     x, noise = jax.random.normal(jax.random.key(5), (2, 300))

@@ -255,6 +255,7 @@ def test_errors_of_one_of_many_certain_classes_may_be_unseen():
     assert result.interval.high > 0.1 * (2 / 20) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["binary", "stratified"])
 def test_no_estimate_however_low_has_an_interval_of_no_width(kind):
     """Of 100 calibrated rows: some estimates are below what noise of the claimed size allows."""

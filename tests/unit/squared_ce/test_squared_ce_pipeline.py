@@ -101,6 +101,7 @@ def test_the_pipeline_is_algorithm_1_by_hand(problem, report):
     assert report.best.squared == selected.squared
 
 
+@pytest.mark.slow
 def test_the_choice_does_not_see_the_test_rows(problem, report):
     _, tested = hold_out(jax.random.key(2), 0.2, problem.inputs, problem.outcomes)
     spoiled = problem.outcomes.at[tested].set(1 - problem.outcomes[tested])

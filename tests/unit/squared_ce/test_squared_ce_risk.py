@@ -76,6 +76,7 @@ def test_the_risk_ignores_order_and_rotations_of_both_residuals(residuals, value
     np.testing.assert_allclose(signs, plain, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_size_selects_moments_or_pairs_and_both_are_right():
     for r in (2, 40):
         residuals, factors = symmetric(3, 30, 2, r)

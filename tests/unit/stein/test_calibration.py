@@ -269,6 +269,7 @@ def test_a_mean_shift_in_the_limit_of_linear_features(key):
     assert abs(float(got.estimate) - 0.34) < 4 * 2 * 0.34**0.5 / n**0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "null",
     [
@@ -295,6 +296,7 @@ def test_results_are_reproducible_and_contributions_sum_to_them(null, key):
     assert 0 < float(one.p_value) <= 1
 
 
+@pytest.mark.slow
 def test_tiles_change_nothing(key):
     params, ys, nodes = data()
     one = kccsd_test(key, model(params), ys, base_measure=nodes, null=QUICK)
@@ -338,6 +340,7 @@ def test_one_compilation_a_shape(key):
     assert density.traces >= 2 * checks_cost + 2 * again
 
 
+@pytest.mark.slow
 def test_jit_and_vmap_over_data_sets(key):
     params, ys, nodes = data()
     more = np.stack([ys, ys + 0.3, 2 * ys])
@@ -354,6 +357,7 @@ def test_jit_and_vmap_over_data_sets(key):
         close(many.contributions[k], alone.contributions)
 
 
+@pytest.mark.slow
 def test_vmap_over_keys(key):
     params, ys, nodes = data()
     keys = jax.random.split(key, 3)
@@ -400,6 +404,7 @@ def test_vmap_over_bandwidths(key):
         close(many.p_value[k], run(lengths[k]).p_value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("standardize", quick_first([True, False], [True]))
 def test_gradient_in_the_parameters_is_the_slope(standardize, key):
     params, ys, nodes = data()
@@ -421,6 +426,7 @@ def test_gradient_in_the_parameters_is_the_slope(standardize, key):
     np.testing.assert_allclose(along, difference, rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "form"), [(Gaussian(), "diagonal"), (Matern52(), None), (Laplace(), None)], ids=str
 )
@@ -439,6 +445,7 @@ def test_gradients_are_finite_for_equal_predictions_and_targets(kernel, form, ke
         assert all(np.all(np.isfinite(leaf)) for leaf in slope(params))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("null", [Wild(1), BlockNormal(6)], ids=["quadratic", "blocks"])
 def test_standard_error_is_the_spread_over_data_sets(null):
     """At a fixed alternative, with everything fixed but the data."""
@@ -502,6 +509,7 @@ class TestPreconditioner:
             h = dense_h(params, moved, nodes, form=form, standardize=False).sum(0)
             close(got.estimate, oracles.u_statistic(h))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("form", ["isotropic", "diagonal", "full"])
     def test_slopes_that_are_no_precision_are_clamped_and_counted(self, form, key):
         rng = np.random.default_rng(8)
@@ -529,6 +537,7 @@ class TestPreconditioner:
         assert "clamped" in str(result)
         assert np.isfinite(result.p_value)
 
+    @pytest.mark.slow
     def test_it_needs_enough_base_points(self, key):
         rng = np.random.default_rng(9)
         for form, least in (("isotropic", 2), ("diagonal", 2), ("full", 4)):
@@ -541,6 +550,7 @@ class TestPreconditioner:
             kccsd_test(key, model(params), ys, precondition="full", n_nodes=2)
 
 
+@pytest.mark.slow
 def test_user_embedding_as_distance(key):
     params, ys, _ = data()
     phi = jnp.asarray(np.random.default_rng(3).normal(size=(14, 3)))

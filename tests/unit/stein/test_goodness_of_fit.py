@@ -64,11 +64,13 @@ def test_ksd_is_the_equation(key):
     close(both.biased, result.biased)
 
 
+@pytest.mark.slow
 def test_ksd_of_raw_targets_with_a_given_bandwidth(key):
     got = ksd(key, density, YS, standardize=False, target_kernel=Gaussian(1.7))
     close(got.unbiased, oracles.u_statistic(dense(scores(YS), standardize=False, length=1.7)))
 
 
+@pytest.mark.slow
 def test_ksd_ignores_the_constant_of_the_density(key):
     one, other = (ksd_test(key, f, YS, null=QUICK) for f in (density, with_a_constant))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
@@ -137,6 +139,7 @@ def test_units_of_inputs_do_not_matter(key):
     close(other.p_value, one.p_value)
 
 
+@pytest.mark.slow
 def test_order_of_observations_does_not_matter(key):
     order = np.random.default_rng(1).permutation(N)
     one, other = (ksd_test(key, density, ys, null=Gamma()) for ys in (YS, YS[order]))

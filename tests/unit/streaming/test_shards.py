@@ -72,6 +72,7 @@ def test_every_kind_of_shard_is_one_test(shards, tmp_path, capsys):
     assert f"SKCE test, n = {N}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_first_shard_may_be_shorter_than_a_batch(shards):
     test = StreamedTest.skce(0, P[:40], LABELS[:40], features=RandomFeatures(0, 6))
     state = test.run(Shards(shards("npz", targets=LABELS, probabilities=P), 64))
@@ -87,6 +88,7 @@ def test_scores_are_tested_too(shards, capsys):
     assert "KCSD test" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_interrupted_pass_goes_on(shards, tmp_path, monkeypatch, capsys):
     folder, state = shards("npz", targets=LABELS, probabilities=P), tmp_path / "state.npz"
     assert main(["check", str(folder), *SMALL]) == 0
@@ -507,6 +509,7 @@ def test_bad_lines_of_other_shares_are_not_counted(tmp_path):
     assert (share.left_out, share.fault) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_state_of_other_columns_is_refused(shards, tmp_path, capsys):
     """It went on with the sums of the first model, or reported them as those of the second."""
     folder, state = shards("parquet", label=LABELS % 2, good=P[:, 0], bad=P[:, 1]), tmp_path / "s"

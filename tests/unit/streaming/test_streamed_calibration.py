@@ -194,6 +194,7 @@ def test_a_pass_goes_on_from_a_file_at_the_row(test, whole, tmp_path):
     assert (tmp_path / "state.npz").stat().st_size == size  # of one size, however many rows
 
 
+@pytest.mark.slow
 def test_row_numbers_have_64_bits(test):
     batch, states = next(batches()), []
     for first in (7, 2**32 + 7, 2**40):
@@ -203,6 +204,7 @@ def test_row_numbers_have_64_bits(test):
     assert np.all(np.any(states[0] != states[1]) & np.any(states[0] != states[2]))
 
 
+@pytest.mark.slow
 def test_a_share_that_is_missing_is_named(test, whole):
     parts = list(batches())
     shares = [test.run(parts[k : k + 2], first=k * SIZE) for k in (0, 4)]  # a worker was lost
@@ -280,6 +282,7 @@ def test_its_notes_are_those_in_memory(density, codes):
     assert (result.verdict, result.reason) == (memory.verdict, memory.reason)
 
 
+@pytest.mark.slow
 def test_a_target_far_in_the_tail_or_whole_targets_are_said(test, whole):
     ys = YS.copy()
     ys[3] = CENTERS[3] + 15

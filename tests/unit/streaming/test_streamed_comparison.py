@@ -93,6 +93,7 @@ def test_leverages_move_values_by_under_5_percent_of_their_error(classes, weight
     assert np.all(np.abs(streamed.corrected - in_memory.corrected) < error / 20)
 
 
+@pytest.mark.slow
 def test_the_value_is_the_equation(test, whole):
     """By least squares of all rows, with the leverages' mean in the factor."""
     for q, value in zip(MODELS.values(), test.result(whole).corrected, strict=True):
@@ -282,6 +283,7 @@ def test_of_any_predictions_it_is_the_comparison_in_memory(test_of_any, whole_of
     assert [line.split()[:1] for line in lines[:8]] == [line.split()[:1] for line in wanted[:8]]
 
 
+@pytest.mark.slow
 def test_the_value_of_any_predictions_is_the_equation(test_of_any, whole_of_any):
     """Normal claims, whose ranks are those of their distribution function: least squares of what
     the ranks say on claimed centres, whose deviation is 1 without a unit."""

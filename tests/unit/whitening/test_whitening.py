@@ -76,6 +76,7 @@ def gaussian_nodes(mean, covariance, m=9):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", quick_first([1, 2, 5], [2]))
 def test_gaussians_get_their_means_and_deviations_exactly(d):
     mean, covariance, _ = normals(d)
@@ -392,6 +393,7 @@ def test_draws_give_moments_by_their_first_half():
         fitted(Moments(), Draws(jnp.asarray(samples[:, :6])), nodes, jnp.zeros((N, 9, 2)), (2,))
 
 
+@pytest.mark.slow
 def test_centres_and_log_scales_separate_location_from_scale(key):
     mean, covariance, _ = normals(2)
     units = Units(jnp.zeros(2), jnp.ones(2))
@@ -402,6 +404,7 @@ def test_centres_and_log_scales_separate_location_from_scale(key):
     close(features, np.concatenate([mean, np.log(deviations), np.array(roots)[:, None]], axis=1))
 
 
+@pytest.mark.slow
 def test_widths_may_be_twelve_orders_of_magnitude_apart(key):
     """From 1e-6 to 1e6 in single precision: no result is NaN, and what was clamped is counted."""
     width = 10 ** np.linspace(-6, 6, N)[:, None].astype(np.float32)
@@ -439,6 +442,7 @@ def test_skce_of_whitened_normals_is_that_of_standard_normals(key):
         close(skce(key, offered, ys, whiten=whitener, **options).unbiased, plain.unbiased)
 
 
+@pytest.mark.slow
 def test_skce_of_draws_splits_draws_between_units_and_means(key):
     mean, _, ys = normals(2)
     samples = mean[:, None] + np.random.default_rng(0).normal(size=(N, 16, 2))
@@ -451,6 +455,7 @@ def test_skce_of_draws_splits_draws_between_units_and_means(key):
     close(skce(key, Draws(samples), ys, whiten=Moments(), **options).unbiased, plain.unbiased)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
