@@ -115,6 +115,10 @@ class Vectors(_Euclidean, eqx.Module):
     values: Float[Array, "n q"] = eqx.field(converter=_vectors)
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
+    def __init__(self, values: ArrayLike):
+        self.values, self.needs_nodes = values, False
+        convert.remember(self, values=values)
+
     def features(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> Features:

@@ -50,11 +50,13 @@ class Embedding(eqx.Module):
         *,
         standardize: bool,
         unitless: bool,
+        moved: bool = True,
     ) -> tuple["Embedding", Features]:
         """Return the distance fitted to these predictions, and their features.
 
         ``standardize``: whether to rescale the vectors of a `Vectors`. ``unitless``: whether all
         bandwidths of the kernel are unset. If False, features are not divided by ``size``.
+        ``moved``: whether features may be moved to a centre.
         """
         units = None
         if isinstance(divergence, Vectors):
@@ -65,7 +67,7 @@ class Embedding(eqx.Module):
             if hasattr(divergence, "fitted"):
                 divergence = divergence.fitted(key, predictions, at_nodes)
             raw = divergence.features(key, predictions, at_nodes)
-        offset = divergence.center(raw) if hasattr(divergence, "center") else None
+        offset = divergence.center(raw) if moved and hasattr(divergence, "center") else None
         size = None
         if offset is not None:
             size = _size(raw, offset) if unitless else None

@@ -314,6 +314,7 @@ def features(
         view.at_nodes,
         standardize=spec.standardize,
         unitless=points.all_unset(spec.prediction_kernel),
+        moved=spec.standardize or points.shift_invariant(spec.prediction_kernel),
     )
     return embedding, described, for_residual
 

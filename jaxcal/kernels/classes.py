@@ -55,10 +55,16 @@ class Delta(eqx.Module):
 
 
 def gram_matrix(value: object, name: str = "matrix") -> Array:
-    """Return a symmetric, positive semidefinite array [.., m, m]; ValueError for other values."""
+    """Return a symmetric, positive semidefinite array [.., m, m]; ValueError for other values.
+    Rows and columns of a data frame are put into the order of the classes that they name."""
     matrix = convert.floats(value, name)
     if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise ValueError(f"{name}: wanted a Gram matrix of shape [m, m], got {matrix.shape}")
+    if order := convert.class_columns(value, name):
+        rows = [*map(str, getattr(value, "index", ()))]
+        if rows != [*map(str, convert.column_names(value))]:
+            raise ValueError(f"{name}: wanted rows named as the columns, got {rows}")
+        matrix = matrix[np.ix_(order, order)]
     if isinstance(matrix, Tracer):
         return matrix
     entries = np.asarray(matrix)

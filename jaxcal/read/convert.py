@@ -354,6 +354,15 @@ def leaves(tree: PyTree, name: str) -> Any:
     return jax.tree_util.tree_map_with_path(one, tree)
 
 
+def remember(module: Any, **arguments: Any) -> None:
+    """Keep data frames among the arguments of a module as attributes that are no fields, so that
+    `jaxcal.results.in_one_order` sees the index and the columns that arrays have lost."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(arguments):
+        if type(leaf).__module__.startswith("pandas"):
+            name = path[0].key + jax.tree_util.keystr(path[1:])
+            object.__setattr__(module, f"_{name}", leaf)
+
+
 def say(value: Any) -> str:
     """Return a short description of the actual value, for error messages."""
     if value is None:

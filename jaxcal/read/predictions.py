@@ -54,6 +54,7 @@ class Unnormalized(eqx.Module):
         self.log_density = log_density
         self.params = convert.leaves(params, "params")
         self.in_axes = in_axes
+        convert.remember(self, params=params)
 
     def sliced(self, rows: Callable[[Array, int], Array]) -> "Unnormalized":
         """Return the predictions of some rows; ``rows(leaf, axis)`` selects them in each leaf."""

@@ -1,5 +1,6 @@
 """Compute scores of predictions: the gradients of their log densities in y."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
 from jaxcal.numerics import at_least, at_most
+from jaxcal.read.families import bare
 from jaxcal.read.predictions import Scores, Standardized, Units, Unnormalized, in_units_of_data
 from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
 
@@ -72,6 +74,13 @@ def within_support(predictions: Any, ys: Array, logs: Array) -> Array:
     if predictions.support is constraints.simplex:
         gap = jnp.abs(jnp.sum(ys, axis=-1) - 1)
         inside = jnp.all(ys >= 0, axis=-1) & (gap <= ROUNDED)
+    inner, transforms = _transformed(predictions)
+    if transforms and not on_whole_space(inner):
+        for transform in reversed(transforms):
+            ys = transform.inv(ys)
+        near = 1 + 4 * jnp.finfo(ys.dtype).eps  # the inverse is rounded, also at an end
+        there = inner.support(ys) | inner.support(ys * near) | inner.support(ys / near)
+        inside = inside & jnp.all(there, axis=tuple(range(inside.ndim, there.ndim)))
     return jnp.where(inside, logs, -jnp.inf)
 
 
@@ -238,10 +247,26 @@ def on_whole_space(predictions: Any) -> bool:
     """Return whether a distribution declares that its support is the whole space."""
     from numpyro.distributions import constraints
 
-    support: Any = getattr(predictions, "support", None)  # users' distributions may lack it
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    return support in (constraints.real, constraints.real_vector, constraints.real_matrix)
+    def is_whole(support: Any) -> bool:
+        while hasattr(support, "base_constraint"):
+            support = support.base_constraint
+        return support in (constraints.real, constraints.real_vector, constraints.real_matrix)
+
+    inner, transforms = _transformed(predictions)
+    whole = is_whole(getattr(inner, "support", None))  # users' distributions may lack it
+    for transform in transforms:  # numpyro's affine ones call the image of any support real
+        whole = is_whole(transform.codomain) and (whole or not is_whole(transform.domain))
+    return whole
+
+
+def _transformed(predictions: Any) -> tuple[Any, list[Any]]:
+    """Return the distribution inside of a transformed one, and the transforms of its values."""
+    inner, transforms = bare(predictions), []
+    while hasattr(inner, "transforms"):
+        parts = [getattr(transform, "parts", [transform]) for transform in inner.transforms]
+        transforms = [*itertools.chain(*parts), *transforms]
+        inner = bare(inner.base_dist)
+    return inner, transforms
 
 
 def states_an_end(predictions: Any) -> bool:

@@ -235,7 +235,13 @@ def _refused(word: str) -> None:
 
 COMPILED = 0.1  # a call that takes more seconds has probably compiled a large program
 MOST_PARTS = 1000  # longest list whose members may be tables
-ALIKE = ("predictions.at_targets", "locations[1]")  # arguments with the columns of the targets
+ALIKE = (  # arguments with the same columns
+    ("predictions.at_targets", "targets"),
+    ("locations[1]", "targets"),
+    ("whiten.mean", "targets"),
+    ("targets", "names"),
+    ("thetas", "names"),
+)
 SOURCE = "_source"  # attribute of a result that describes its call
 
 
@@ -260,7 +266,7 @@ def recorded(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outc
 
 def rows_in_one_order(function: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
     """Decorate a function: ValueError if pandas arguments order the same rows differently, or
-    columns of `ALIKE` those of the targets."""
+    two that are `ALIKE` have the same columns in different orders."""
     names = tuple(inspect.signature(function).parameters)
 
     @functools.wraps(function)
@@ -273,7 +279,7 @@ def rows_in_one_order(function: Callable[Arguments, Outcome]) -> Callable[Argume
 
 def in_one_order(arguments: Mapping[str, Any]) -> None:
     """Raise ValueError if two pandas arguments have the same index labels in different orders, or
-    one of `ALIKE` the columns of the targets in another order."""
+    two that are `ALIKE` the same columns in different orders."""
     tables: dict[str, Any] = {}
     for name, value in arguments.items():
         several = isinstance(value, list | tuple) and len(value) <= MOST_PARTS
@@ -283,7 +289,8 @@ def in_one_order(arguments: Mapping[str, Any]) -> None:
             whole = name if label is None else f"{name}[{label!r}]"
             fields = {"": part}
             if type(part).__module__.startswith("jaxcal") and hasattr(part, "__dict__"):
-                fields = {f".{field}": value for field, value in vars(part).items()}  # of Draws, ..
+                # of Draws, .. and what `jaxcal.read.convert.remember` keeps
+                fields = {f".{field.lstrip('_')}": table for field, table in vars(part).items()}
             for field, table in fields.items():
                 if type(table).__module__.startswith("pandas") and hasattr(table, "index"):
                     tables[whole + field] = table
@@ -303,11 +310,14 @@ def in_one_order(arguments: Mapping[str, Any]) -> None:
                 )
         else:
             firsts[name] = there
-    for name in ALIKE:
-        got, wanted = (list(getattr(tables.get(one), "columns", ())) for one in (name, "targets"))
+    columns = {name: list(getattr(table, "columns", ())) for name, table in tables.items()}
+    said = arguments.get("names")
+    columns["names"] = list(said) if isinstance(said, list | tuple) else []
+    for name, other in ALIKE:
+        got, wanted = columns.get(name, []), columns.get(other, [])
         if got != wanted and sorted(map(str, got)) == sorted(map(str, wanted)):
             raise ValueError(
-                f"{name}: wanted the columns of targets in their order, {wanted}, got {got}"
+                f"{name}: wanted the columns of {other} in their order, {wanted}, got {got}"
             )
 
 

@@ -57,11 +57,11 @@ class DiscreteParameter(Result):
         return jnp.minimum(1.0, len(each) * jnp.min(each, axis=0))
 
     def findings(self, level: float) -> list[str]:
-        """Return a sentence on the most significant error of each value, if its p <= ``level``."""
+        """Return a sentence on the largest error of each value, if its p <= ``level``."""
         said: list[str] = []
         each = zip(self.values, self.claimed, self.actual, self.errors, self.p_errors, strict=True)
         for value, claimed, actual, errors, p in each:
-            strongest = int(np.argmin(np.asarray(p)))
+            strongest = int(np.argmax(np.abs(np.asarray(errors))))
             if not float(p[strongest]) <= level:
                 continue
             what, where = f"{self.name} = {value:g}", self.features[strongest]

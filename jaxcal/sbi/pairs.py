@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxcal.numerics import full_precision
 from jaxcal.read import Scores, checks
 from jaxcal.read.observations import drawn_order
-from jaxcal.results import counted, rows_in_one_order
+from jaxcal.results import counted, in_one_order, rows_in_one_order
 from jaxcal.sbi import suspicions
 from jaxcal.sbi.adapters import as_posterior, nodes_of, prior_draws_of
 from jaxcal.sbi.posteriors import (
@@ -169,6 +169,7 @@ def score_pairs(
     n, d = values.shape
     names = checks.names(getattr(scorer, "names", None) if names is None else names, d)
     names = tuple(f"theta_{k + 1}" for k in range(d)) if names is None else names
+    in_one_order({"thetas": thetas, "names": names})
     check_continuous(values, names)
     features, of_network = summarized(scorer, xs, summaries, n)
     notes += of_network

@@ -160,7 +160,8 @@ class RepairedPosterior:
         """
         shape, observed = tuple(shape), self._observation(x)
         if hasattr(self.source, "default_x") and hasattr(self.source, "sample"):  # as sbi's
-            drawn = self.source.sample(shape, x=observed, **options)
+            keyed = {"key": key} if isinstance(self.source, RepairedPosterior) else {}
+            drawn = self.source.sample(shape, x=observed, **keyed, **options)
             return self.draws(drawn, observed)
         if not isinstance(self.repaired, RepairedSampler):
             raise TypeError(
@@ -224,7 +225,10 @@ class RepairedPosterior:
 
     def _log_inside(self, x: Any, n: int) -> Array:
         """Return the log mass of sbi's NPE within the prior's bounds given x, [n]; 0 for others."""
-        share = getattr(self.source, "leakage_correction", None)
+        original = self.source
+        while isinstance(original, RepairedPosterior):
+            original = original.source
+        share = getattr(original, "leakage_correction", None)
         if share is None or not self.repaired.space.bounded.any():
             return jnp.zeros(n)
         rows = [x] if n == 1 else [x[k : k + 1] for k in range(n)]

@@ -20,6 +20,7 @@ from jaxcal.read import Unnormalized, checks
 from jaxcal.read.predictions import along_last
 from jaxcal.typing import ArrayLike, DTypeLike, Key, LogDensity, PriorLike, Scalar
 
+REDRAWN = 2000  # how often draws out of bounds are redrawn
 Rows = Float[Array, "*batch d"]
 
 
@@ -299,8 +300,25 @@ class FreedDistribution(eqx.Module):
         return self.distribution.log_prob(bounded) + self.space.log_jacobian(us)
 
     def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*batch d"]:
-        drawn = self.distribution.sample(key, shape)
-        return self.space.free(drawn if self.distribution.event_shape else drawn[..., None])
+        """Return draws of the distribution within the bounds. Others are redrawn up to `REDRAWN`
+        times, then NaN."""
+
+        def drawn(key: Key) -> Array:
+            thetas = self.distribution.sample(key, shape)
+            return self.space.free(thetas if self.distribution.event_shape else thetas[..., None])
+
+        def outside(us: Array) -> Array:
+            return ~jnp.all(jnp.isfinite(us), axis=-1, keepdims=True)
+
+        def again(state: tuple[Array, Array]) -> tuple[Array, Array]:
+            k, us = state
+            return k + 1, jnp.where(outside(us), drawn(jax.random.fold_in(key, k)), us)
+
+        def missing(state: tuple[Array, Array]) -> Array:
+            return (state[0] < REDRAWN) & jnp.any(outside(state[1]))
+
+        first = jnp.zeros((), jnp.int32), drawn(key)
+        return jax.lax.while_loop(missing, again, first)[1]
 
 
 @dataclass(frozen=True)

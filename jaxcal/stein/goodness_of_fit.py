@@ -164,6 +164,7 @@ def ksd_test(
     return testing.run(key, predictions, ys, spec, null, "KSD test", level, tile, mesh, features)
 
 
+@rows_in_one_order
 def ksd(
     key: KeyLike, model: Predictions, targets: ArrayLike, **options: Unpack[SteinOptions]
 ) -> Estimate:

@@ -18,7 +18,7 @@ from jaxcal.read import Draws, Standardized, convert
 from jaxcal.read.families import Normals, distribution_of, full, mean_and_covariance
 from jaxcal.read.predictions import in_units_of_data
 from jaxcal.read.scores import climbable, log_densities, to_second_order
-from jaxcal.typing import Features, Key, Nodes, Points, Predictions
+from jaxcal.typing import ArrayLike, Features, Key, Nodes, Points, Predictions
 from jaxcal.whitening.contract import (
     FORMS,
     Whitener,
@@ -74,6 +74,15 @@ class Moments(eqx.Module):
     covariance: Array | None = _moment("covariance")
     form: str = eqx.field(default="full", static=True)
     needs_nodes: bool = eqx.field(default=False, init=False, static=True)
+
+    def __init__(
+        self,
+        mean: ArrayLike | None = None,
+        covariance: ArrayLike | None = None,
+        form: str = "full",
+    ):
+        self.mean, self.covariance, self.form, self.needs_nodes = mean, covariance, form, False
+        convert.remember(self, mean=mean, covariance=covariance)
 
     def __check_init__(self):
         convert.choice(self.form, "form", FORMS)

@@ -29,6 +29,7 @@ from jaxcal.sbi.diagnosis import diagnose
 from jaxcal.skce import skce
 from jaxcal.squared_ce.kernel_ridge import spectral
 from jaxcal.ucme import ucme
+from jaxcal.whitening import Moments
 
 KEY = jax.random.key(0)
 
@@ -219,7 +220,8 @@ def test_all_that_takes_pairs_looks_at_the_order_of_their_rows():
             continue
         made = (k for k, v in vars(value).items() if isinstance(v, classmethod) and k[0] != "_")
         functions |= {f"{name}.{method}": getattr(value, method) for method in made}
-    pairs = [{"targets", "predictions"}, {"targets", "models"}, {"thetas", "xs"}]
+    pairs = [{"targets", models} for models in ("predictions", "model", "models")]
+    pairs.append({"thetas", "xs"})
     one = pd.Series(np.linspace(0.1, 0.9, 8))
     looked = 0
     for function in functions.values():
@@ -229,3 +231,19 @@ def test_all_that_takes_pairs_looks_at_the_order_of_their_rows():
             with pytest.raises(ValueError, match="another order"):  # before others are missed
                 function(**{first: one, second: one[::-1]})
     assert looked > 40
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda a, b: kccsd(0, Unnormalized(log_density, (a, a)), b),
+        lambda a, b: skce(0, dist.Normal(jnp.zeros(8), 1.0), b, divergence=Vectors(a)),
+        lambda a, b: skce(0, dist.Normal(jnp.zeros(8), 1.0), b, whiten=Moments(a, a)),
+    ],
+    ids=["parameters", "vectors", "moments"],
+)
+def test_parts_of_arguments_are_looked_at_though_they_are_arrays(call):
+    one = pd.Series(np.linspace(0.1, 0.9, 8))
+    call(one, one)
+    with pytest.raises(ValueError, match="another order"):
+        call(one, one[::-1])

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 
 from jaxcal import Draws
@@ -274,3 +275,12 @@ def test_affine_transforms_are_their_family():
     jax.tree.map(close, distribution_of(inside), distribution_of(direct))
     folded = dist.TransformedDistribution(dist.Normal(m, s), dist.transforms.ExpTransform())
     assert distribution_of(folded) is None
+
+
+def test_a_frame_of_similarities_is_read_by_its_classes():
+    similar = np.eye(3) + 0.5 * (np.ones((3, 3)) - np.eye(3)) * [[0, 1, 0], [1, 0, 0], [0, 0, 0]]
+    names = ["2", "0", "1"]
+    frame = pd.DataFrame(similar, index=list("012"), columns=list("012")).loc[names, names]
+    np.testing.assert_array_equal(ClassGram(frame).matrix, similar)
+    with pytest.raises(ValueError, match="wanted rows named as the columns"):
+        ClassGram(frame.reset_index(drop=True))

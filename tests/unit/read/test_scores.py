@@ -9,12 +9,20 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
+from numpyro.distributions import transforms
 
 from jaxcal import calibration_test, kccsd_test
 from jaxcal.divergences import Vectors
 from jaxcal.read import Scores, Standardized, Units, Unnormalized
 from jaxcal.read.families import offered_moments
-from jaxcal.read.scores import is_distribution, score, scores_at, signs_reversed
+from jaxcal.read.scores import (
+    is_distribution,
+    log_densities_at,
+    score,
+    scores_at,
+    signs_reversed,
+    states_an_end,
+)
 
 N, D = 5, 3
 RNG = np.random.default_rng(0)
@@ -267,3 +275,35 @@ def test_an_energy_in_the_place_of_a_log_density_is_named(key):
     for result, said in [(by_moments, True), (right, False), (wrong, True)]:
         assert any("reversed-sign" in text for text in result.warnings()) == said
         assert (result.verdict == "rejected") == said
+
+
+@pytest.mark.parametrize("wrap", [lambda p: p, lambda p: p.expand((200, 1)).to_event(1)])
+def test_a_shifted_distribution_ends_where_its_base_does(wrap, key):
+    """numpyro's affine transform says "real" of any support: right ones were rejected."""
+    c = jax.random.normal(key, (200, 1))
+    base = dist.Exponential(jnp.ones((200, 1)))
+    p = wrap(dist.TransformedDistribution(base, transforms.AffineTransform(c, 1.0)))
+    p = p if p.event_shape else p.to_event(1)
+    assert states_an_end(p)
+    assert jnp.all(jax.jit(log_densities_at)(p, c - 1) == -jnp.inf)
+    np.testing.assert_allclose(jax.jit(log_densities_at)(p, c + 1), -1)
+    assert kccsd_test(0, p, c + jax.random.exponential(key, (200, 1))).verdict == "cannot tell"
+
+
+def test_transforms_to_the_whole_line_have_no_end():
+    normal, uniform = dist.Normal(jnp.zeros(3), 1.0), dist.Uniform(jnp.zeros(3), 1.0)
+    affine, exp = transforms.AffineTransform(1.0, 2.0), transforms.ExpTransform()
+    to_line = [transforms.SigmoidTransform().inv, affine]
+    for base, changes, ends in [
+        (normal, [affine], False),
+        (normal, [exp], True),
+        (normal, [exp, affine], True),
+        (normal, [transforms.ComposeTransform([exp, affine])], True),
+        (uniform, to_line, False),
+        (uniform, [affine], True),
+    ]:
+        assert states_an_end(dist.TransformedDistribution(base, changes)) == ends
+    scaled = dist.TransformedDistribution(uniform, [affine])
+    at = jnp.array([1.0, 3.0, 3.1])
+    expected = [-jnp.log(2.0), -jnp.log(2.0), -jnp.inf]
+    np.testing.assert_allclose(jax.jit(log_densities_at)(scaled, at), expected)

@@ -1,6 +1,7 @@
 """Posteriors of continuous and discrete parameters: conditionals, levels, names, bad input."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import equinox as eqx
 import jax
@@ -235,3 +236,15 @@ def test_choices_that_equal_all_redrawn_ones_are_no_evidence(monkeypatch):
         draws=9,
     )
     assert counted == [True, True]
+
+
+def test_the_finding_on_a_value_is_its_largest_error():
+    """All clear errors have the least p-value, of which the first was named."""
+    errors, p = jnp.array([[-10.0, -43.0], [10.0, 43.0]]), jnp.full((2, 2), 1e-4)
+    half = jnp.full(2, 0.5)
+    z = SimpleNamespace(
+        name="z", values=(0.0, 1.0), features=("", "x[0]"), claimed=half, actual=half
+    )
+    z.errors, z.p_errors = errors, p
+    said = discrete.DiscreteParameter.findings(z, 0.05)
+    assert said[1] == "the probability of z = 1 is too low where x[0] is large"

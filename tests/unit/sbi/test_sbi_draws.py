@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 import scipy.stats
 
@@ -475,3 +476,17 @@ def test_chains_that_are_not_thinned_are_said(key):
     assert "draws of b have" not in said
     with pytest.raises(ValueError, match=r"models\[a\]: successive draws .*: thin them first"):
         StreamedTest.comparison(0, models, thetas)
+
+
+def test_columns_of_parameters_are_those_of_the_names(key):
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["b", "a"])
+    calls = {
+        "check_draws": lambda names: sbi.check_draws(key, np.zeros((60, 9, 2)), frame, names=names),
+        "score_pairs": lambda names: sbi.score_pairs(
+            key, lambda theta, x: -jnp.sum((theta - x) ** 2), frame, frame.to_numpy(), names=names
+        ),
+    }
+    for call in calls.values():
+        call(["b", "a"])
+        with pytest.raises(ValueError, match="thetas: wanted the columns of names in their order"):
+            call(["a", "b"])

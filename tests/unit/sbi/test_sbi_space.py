@@ -6,7 +6,15 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from jaxcal.sbi.space import Space, check_continuous, check_inside, evenly_filled, space_of
+from jaxcal import calibration_test
+from jaxcal.sbi.space import (
+    Space,
+    check_continuous,
+    check_inside,
+    evenly_filled,
+    freed,
+    space_of,
+)
 from jaxcal.sbi.suspicions import about_space
 
 INF = np.inf
@@ -209,3 +217,13 @@ def test_unknown_bounds_are_said_beside_what_is_declared():
     half = Space(jnp.asarray([0.0, -INF]), jnp.asarray([1.0, INF]))
     assert codes(half) == ["bounded-parameters]", "unknown-bounds]"]
     assert codes(Space(jnp.zeros(2), jnp.ones(2))) == ["bounded-parameters]"]
+
+
+def test_a_distribution_beyond_its_bounds_is_tested_as_truncated():
+    """A third of the draws were out of bounds, and counted as points below no target: p = .002."""
+    thetas = jax.random.uniform(jax.random.key(0), (300, 1))
+    xs = thetas + 0.3 * jax.random.normal(jax.random.key(1), (300, 1))
+    space = Space(jnp.zeros(1), jnp.ones(1))
+    free = freed(dist.Normal(xs, 0.3).to_event(1), space)
+    assert jnp.mean(jnp.isfinite(free.sample(jax.random.key(3), (50,)))) > 0.999
+    assert calibration_test(2, free, space.free(thetas)).p_value > 0.05
