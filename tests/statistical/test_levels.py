@@ -126,6 +126,7 @@ def test_the_level_of_a_report_is_everywhere_in_it(level):
         assert any(confidence(level) in text.get_text() for text in ax.get_legend().get_texts())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", LEVELS)
 def test_intervals_of_estimates_have_the_confidence(level):
     z = scipy.stats.norm.ppf(1 - level / 2)

@@ -201,6 +201,7 @@ def variant(report, *tests):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ps", "verdict", "overall"),
     [

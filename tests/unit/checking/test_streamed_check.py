@@ -120,6 +120,7 @@ def whole_state(check):
     return check.run(batches(80, normals, YS))
 
 
+@pytest.mark.slow
 def test_a_wrong_model_is_rejected_in_a_pass():
     wrong = lambda rows: dist.Normal(jnp.asarray(CENTERS[rows] + 0.5), 1.0).to_event(1)  # noqa: E731
     check = streamed_check(0, wrong(slice(0, 90)), YS[:90], features=FEATURES)

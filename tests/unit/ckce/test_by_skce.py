@@ -128,6 +128,7 @@ def test_the_root_of_half_is_at_most_the_error_of_probabilities():
     assert "root of half" in str(result)
 
 
+@pytest.mark.slow
 def test_its_options_are_its_own():
     with pytest.raises(
         ValueError, match='ridge: an option of measure="ckce", not of measure="skce"'

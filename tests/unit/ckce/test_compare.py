@@ -99,6 +99,7 @@ def test_both_ways_to_the_expansion_are_the_equation():
         np.testing.assert_allclose(way.second, second, atol=close * np.abs(second).max())
 
 
+@pytest.mark.slow
 def test_the_p_value_of_one_model_is_that_of_all_labels():
     rng = np.random.default_rng(0)
     p = rng.uniform(0.1, 0.6, 10)
@@ -234,6 +235,7 @@ def test_the_report_ranks_and_warns(compared):
     assert any("take a larger rank" in text for text in rough.warnings())
 
 
+@pytest.mark.slow
 def test_differences_are_antisymmetric_and_identical_models_tie(compared):
     d = compared.differences
     np.testing.assert_allclose(d.estimate, -d.estimate.T, atol=1e-15)

@@ -78,6 +78,7 @@ def test_equal_models_are_not_accused_and_intervals_cover(law):
     np.testing.assert_array_equal(outside, d.p_adjusted[:, 0, 1] <= 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_base_rate_has_an_interval(dtype):
     (p, rate), y = base_rate(np.random.default_rng(0))

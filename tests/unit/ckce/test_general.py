@@ -44,6 +44,7 @@ def test_normal_predictions_in_closed_form():
     assert "CKCE, n = 40" in repr(estimate)
 
 
+@pytest.mark.slow
 def test_draws_come_near_the_closed_form():
     """Of a kernel that tells no predictions apart, as distances of draws are others."""
     options = {"key": 0, "prediction_kernel": Constant()}

@@ -53,6 +53,7 @@ def test_variables_are_columns_of_the_regression():
     assert "shown wrong given the variables" in str(result)
 
 
+@pytest.mark.slow
 def test_kernels_are_multiplied_as_in_ckce():
     options = {"given": Z, "bandwidth": 0.3, "ridge": 0.1}
     result = compare(0, MODELS, Y, measure="ckce", n_draws=19, **options)
@@ -112,6 +113,7 @@ def test_group_numbers_that_float32_merges_are_refused(kind):
     np.testing.assert_allclose(small.estimate, exact.estimate, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_constant_variable_and_groups():
     same = compare(0, MODELS, Y, given=jnp.ones(N), n_draws=19)
     plain = compare(0, MODELS, Y, n_draws=19)

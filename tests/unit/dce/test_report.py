@@ -213,6 +213,7 @@ def test_measures_of_merged_predictions_are_those_of_all(key):
     np.testing.assert_allclose(result.witness, dce.smooth_ce(v, y).witness, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_means_as_labels_need_random_signs(data, key):
     v, y = data
     with pytest.raises(ValueError, match="null='redraw' draws labels 0 or 1"):

@@ -432,6 +432,7 @@ def test_wrong_use_is_named(key):
         gram_block(lambda x, y: x @ y, MMD(), features, features)
 
 
+@pytest.mark.slow
 def test_plain_functions_are_ground_kernels_under_jit(key):
     def bump(x, y):
         return jnp.exp(-jnp.sum((x - y) ** 2) / (2 * 1.3**2))

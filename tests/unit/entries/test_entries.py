@@ -614,6 +614,7 @@ def test_correlations_and_tails_keep_their_level(density, key):
         assert np.all(np.sum(np.asarray(p) <= level, axis=0) <= most)
 
 
+@pytest.mark.slow
 def test_pictures_show_the_evidence_and_the_table(results):
     for name in ("spread trend", ""):
         result = results[name]

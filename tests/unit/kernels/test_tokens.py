@@ -94,6 +94,7 @@ def test_acmmd_finds_models_that_ignore_their_input(kernel):
     assert int(jnp.sum(p_values(True) <= 0.05)) >= 0.3 * b
 
 
+@pytest.mark.slow
 def test_tokens_are_compared_as_they_are():
     """Minus their means they were other tokens: an estimate of .0019 was .0004."""
     random = np.random.default_rng(0)

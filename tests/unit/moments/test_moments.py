@@ -462,6 +462,7 @@ def test_a_shift_of_many_correlated_coordinates_is_found(options):
     assert result.p_value < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [200, 201])
 def test_an_absent_event_is_no_evidence_in_any_units(n):
     """Of 201 equal values a product of bounds was negative: "rejected"; of 200 "cannot tell"."""

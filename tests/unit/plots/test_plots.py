@@ -47,6 +47,7 @@ def test_the_histogram_holds_every_draw_and_the_statistic(result):
     assert any("p = " in text.get_text() for text in ax.get_legend().get_texts())
 
 
+@pytest.mark.slow
 def test_contributions_average_to_the_estimate_in_any_order(result):
     x = np.random.default_rng(0).permutation(N).astype(float)
     ax = plots.contributions(result, x, label="temperature (°C)")

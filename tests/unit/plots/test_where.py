@@ -45,6 +45,7 @@ def test_effects_show_where_predictions_are_off(tested):
     assert shown[1] - shown[0] == pytest.approx(-np.log(1.8), abs=0.25)
 
 
+@pytest.mark.slow
 def test_a_map_frames_the_cells_that_stand_out(tested):
     result, x = tested
     ax = plots.where(result, x, label=("a", "b"))

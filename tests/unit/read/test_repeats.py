@@ -23,6 +23,7 @@ def count(predictions, ys):
     return int(repeated_rows(ys, fingerprints(ys, n), fingerprints(predictions, n)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [300, 10_000, 100_000])
 def test_honest_float32_data_are_silent(n, key):
     x, y = jax.random.normal(key, (2, n), jnp.float32)
@@ -120,6 +121,7 @@ def test_targets_that_several_predictions_share_are_counted(key):
         assert "160 observations repeat" in str(result)
 
 
+@pytest.mark.slow
 def test_a_batch_counts_each_data_set(key):
     keys = jax.random.split(key, 2)
     both = [pairs(keys[k], 100, twice) for k, twice in enumerate((0, 20))]
@@ -156,6 +158,7 @@ def test_copies_of_classes_are_named_and_chance_repeats_are_not():
     assert "160 observations repeat" in str(jaxcal.compare(0, models, labels))
 
 
+@pytest.mark.slow
 def test_labels_of_a_model_that_is_too_cautious_are_no_copies():
     """Never wrong, and sure to .9: equal rows, of which repair has to make use."""
     ys = np.random.default_rng(0).integers(0, 2, 200)

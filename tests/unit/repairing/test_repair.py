@@ -651,6 +651,7 @@ def test_a_map_is_likelier_than_none_on_the_pairs_of_its_fit(fastest, monkeypatc
     jax.clear_caches()
 
 
+@pytest.mark.slow
 def test_columns_of_classes_are_taken_by_their_names(key):
     pandas = pytest.importorskip("pandas")
     p = np.asarray(jax.random.dirichlet(key, jnp.ones(3), (60,)))

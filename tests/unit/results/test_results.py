@@ -60,6 +60,7 @@ def test_one_result_prints_what_matters(single):
     assert sum(line.split()[:1] in (["0"], ["1"]) for line in rows) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("p", "level", "verdict", "words"),
     [
@@ -155,12 +156,14 @@ def test_one_corrupt_target_is_named(key):
         assert told or "lose their digits" in result.reason
 
 
+@pytest.mark.slow
 def test_a_null_without_draws_names_itself_alone(key):
     text = str(run(key, null=Gamma(), coordinates=False))
     assert "(Gamma)" in text
     assert "draws" not in text
 
 
+@pytest.mark.slow
 def test_a_batch_prints_a_summary(batch):
     text = str(batch)
     assert "3 results of KCCSD test" in text

@@ -182,6 +182,7 @@ def test_what_is_no_list_of_values_is_refused(pairs, discrete, error, said):
         checked(log_prob, pairs, discrete=discrete)
 
 
+@pytest.mark.slow
 def test_densities_that_are_undefined_at_a_value_are_named(pairs):
     thetas, xs = pairs
     n = int(jnp.sum(xs[:, 1] > 1.5))
@@ -219,6 +220,7 @@ def test_bad_calls_name_the_remedy(pairs):
         sbi.check_posterior(1, log_prob, discrete=VALUES)
 
 
+@pytest.mark.slow
 def test_choices_that_equal_all_redrawn_ones_are_no_evidence(monkeypatch):
     """Their sums are rounded differently in a loop: p was the share of redraws that differ."""
     counted = []

@@ -138,6 +138,7 @@ def test_directions_have_the_right_sign_and_size(shift, scale, words):
     assert float(diagnosis.shift.estimate[1]) == pytest.approx(shift / scale, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_shift_is_not_blamed_on_a_correlated_parameter():
     """Correlation .8, b too high by .2 of its deviation: the bias of a, given b, is negative."""
     keys = jax.random.split(jax.random.key(3), 3)
@@ -200,6 +201,7 @@ def untold(report):
     return report
 
 
+@pytest.mark.slow
 def test_no_parameter_is_named_from_scores_that_are_not_linear(right):
     """Whatever is significant: neither in findings, nor in the table, nor in the figure."""
 

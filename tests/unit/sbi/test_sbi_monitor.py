@@ -196,6 +196,7 @@ def test_what_cannot_be_monitored_is_said(evidence):
         sbi.monitor(0, scores, thetas, xs)
 
 
+@pytest.mark.slow
 def test_the_picture_shows_the_evidence_and_the_line(evidence):
     ax = importlib.import_module("jaxcal.plots.sbi").evidence(evidence)
     line, bound = ax.lines[:2]
@@ -261,6 +262,7 @@ def test_names_of_observations_may_change_their_order():
     np.testing.assert_array_equal(results[1].log_evidence, results[0].log_evidence)
 
 
+@pytest.mark.slow
 def test_a_lost_row_leaves_the_inputs_of_others():
     thetas, z = pairs(0, 30)
     xs = {"z": z, "a": 10 + jax.random.normal(jax.random.key(1), (30, 1))}

@@ -66,6 +66,7 @@ def test_densities_of_free_parameters_hold_the_jacobian():
         assert over_u == pytest.approx(over_theta, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_draws_are_of_the_posteriors_and_free(pairs):
     thetas, xs = pairs
     posterior = dist.LogNormal(xs, 0.5).to_event(1)

@@ -370,6 +370,7 @@ def test_arguments_that_do_not_fit_the_model_are_named(options, message):
         posterior.scored(jnp.ones((3, 1)), jnp.ones((3, 3)), None)
 
 
+@pytest.mark.slow
 def test_supports_that_depend_on_inputs_are_those_of_each_row():
     def model(width, x=None):
         t = numpyro.sample("t", dist.Uniform(0.0, width))

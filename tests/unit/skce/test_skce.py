@@ -420,6 +420,7 @@ def test_levels_and_powers_are_the_published_ones(name, p_values):
         assert between(rejected, max(share - spread, 0), min(share + spread, 1))
 
 
+@pytest.mark.slow
 def test_the_wild_bootstrap_keeps_the_level_and_has_power(p_values):
     assert int(jnp.sum(p_values[True][:, -1] <= 0.05)) <= scipy.stats.binom.ppf(0.9999, 300, 0.05)
     assert int(jnp.sum(p_values[False][:, -1] <= 0.05)) >= 290

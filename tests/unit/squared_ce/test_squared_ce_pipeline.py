@@ -113,6 +113,7 @@ def test_the_choice_does_not_see_the_test_rows(problem, report):
         assert tuned.squared == report.estimators[name].squared
 
 
+@pytest.mark.slow
 def test_a_report_reads_well_and_becomes_json(report):
     text = repr(report)
     assert f"error {report.error:.4f}, every one of 100 rows tested by a fit to the others" in text

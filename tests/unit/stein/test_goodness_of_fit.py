@@ -194,6 +194,7 @@ def test_power_and_level_in_one_look(key):
     assert float(ksd_test(key, model, normal + 0.5, null=Wild(199)).p_value) == 1 / 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [13, 15])
 def test_inputs_must_match_the_targets(rows, key):
     model = jaxcal.Unnormalized(conditional, jnp.asarray(MEANS))

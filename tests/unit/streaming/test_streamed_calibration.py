@@ -216,6 +216,7 @@ def test_a_share_that_is_missing_is_named(test, whole):
     assert test.result(whole, rows=N).n == N
 
 
+@pytest.mark.slow
 def test_a_wrong_model_is_rejected(test):
     narrow = [
         (p, CENTERS[k * SIZE : (k + 1) * SIZE] * 1.6, x) for k, (p, _, x) in enumerate(batches())

@@ -325,6 +325,7 @@ def test_a_model_that_is_not_finite_has_no_value(test_of_any):
     assert "left out of the others' ranking: 1 of its predictions are NaN" in str(result)
 
 
+@pytest.mark.slow
 def test_other_targets_than_those_of_the_fit_are_refused(test_of_any):
     models = {name: dist.Normal(C[:30, 0], 1.0) for name in test_of_any.fit.names}
     with pytest.raises(ValueError, match=r"first sample have shape \(2,\), those of the batch"):
