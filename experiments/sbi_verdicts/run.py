@@ -152,7 +152,7 @@ def pairs_of(
     free, nodes = space.free(thetas), prior[:NODES]
     scores = Scores(*scores_at(posterior, free, nodes), nodes)
     jumps = prior[NODES:] if beside == "prior" else None
-    pairs = ScoredPairs(free, scores, xs, space, NAMES, (), posterior, prior_draws=jumps)
+    pairs = ScoredPairs(free, scores, xs, space, NAMES, {}, posterior, prior_draws=jumps)
     if beside != "draws":
         return pairs, None
     return pairs, centers[:, None] + drawn(draw_key, apart, claimed, weight, config.draws)

@@ -33,10 +33,12 @@ class Note(NamedTuple):
     together: Callable[[np.ndarray], Any] = np.sum
 
 
-def counted(sentence: str, number: Any) -> str:
-    """Return ``sentence`` with ``number`` in place of ``{}`` and one of ``{singular|plural}``."""
+def counted(sentence: str, number: Any, *others: Any) -> str:
+    """Return ``sentence`` with ``number`` and ``others`` in place of ``{}`` and, depending on
+    ``number``, one of ``{singular|plural}``."""
     one = "," not in number if isinstance(number, str) else number == 1
-    return re.sub(r"\{([^|}]*)\|([^|}]*)\}", r"\1" if one else r"\2", sentence).format(number)
+    text = re.sub(r"\{([^|}]*)\|([^|}]*)\}", r"\1" if one else r"\2", sentence)
+    return text.format(number, *others)
 
 
 def _largest(values: np.ndarray) -> float:

@@ -28,6 +28,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxcal.numerics import Arguments, Outcome, full_precision, make_room
+from jaxcal.results.notes import codes
 from jaxcal.typing import Contents, DTypeLike
 
 FORMAT, HEADER = 1, "header.json"
@@ -177,6 +178,8 @@ def _unpacked(node: Any, read: Callable[[str], np.ndarray]) -> Any:
                 other = ", ".join(sorted(map(str, different)))
                 raise ValueError(f"{kind.__name__} of this version of jaxcal differs in {other}")
             values |= {str(field): _unpacked(item, read) for field, item in fields.items()}
+            if isinstance(texts := values.get("notes"), tuple):  # earlier versions: sentences
+                values["notes"] = {code: text for text in texts for code in codes([text])}
             return _object(kind, values)
         case {}:
             raise ValueError(f"an entry of the header is of an unknown kind: {sorted(node)}")

@@ -45,9 +45,9 @@ class _Joined:
 
 class ContinuousPosterior:
     """Posterior of the continuous parameters given x and the discrete ones, from the ``joint``
-    posterior of all parameters. ``order``: see `_Joined`; ``notes``: sentences for the report."""
+    posterior of all parameters. ``order``: see `_Joined`; ``notes``: as in `ScoredPairs`."""
 
-    def __init__(self, joint: Densities, order: tuple[int, ...], notes: tuple[str, ...]):
+    def __init__(self, joint: Densities, order: tuple[int, ...], notes: dict[str, Any]):
         self.joint, self.order, self.notes = joint, order, notes
 
     def scored(self, thetas: Array, xs: dict[str, Array], nodes: Array | None) -> Scores:
@@ -159,17 +159,12 @@ def split(
     features, notes = summarized(scorer, alone, options.pop("summaries", None), len(of_all))
     z = of_all[:, jnp.asarray(columns)]
     called = tuple(names[k] for k in columns)
-    q = features.shape[1]
-    notes += (
-        f"the discrete {', '.join(called)} {'is' if len(called) == 1 else 'are'} given to the "
-        f"continuous parameters, as x[{q}]{'' if len(called) == 1 else ' and on'} [given-discrete]",
-    )
+    notes |= {"given-discrete": (", ".join(called), features.shape[1])}
     order = tuple(int(k) for k in np.argsort([*kept, *columns]))
-    notes = tuple(getattr(scorer, "notes", ())) + notes
     options["prior"] = _prior_of(prior, kept, d)
     options["summaries"] = jnp.concatenate([features, z.astype(features.dtype)], axis=1)
     options["names"] = [names[k] for k in kept]
-    posterior = ContinuousPosterior(scorer, order, notes)
+    posterior = ContinuousPosterior(scorer, order, getattr(scorer, "notes", {}) | notes)
     continuous = (posterior, of_all[:, jnp.asarray(kept)], {**arrays, Z: z}, options)
     return Split(continuous, columns, called, tuple(values.values()))
 

@@ -14,7 +14,7 @@ Source: Ville (1939); Grünwald, de Heide and Koolen (2024) for predictive densi
 
 import math
 from importlib import import_module
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 import equinox as eqx
 import jax
@@ -62,7 +62,7 @@ class Monitored(JudgedResult):
             The log is > 0 if the posterior is too narrow. If above log 2, it is underestimated.
         statistics: Names of what is ranked: "density" or "distance", then each parameter.
         level: Largest probability of ever rejecting a right posterior.
-        notes: Sentences on the pairs of all calls, as in `ScoredPairs`.
+        notes: As in `ScoredPairs`; of each code the numbers of the last call that has it.
     """
 
     _long: ClassVar[tuple[str, ...]] = ("log_evidence", "normal_scores", "inputs", "widths")
@@ -77,7 +77,7 @@ class Monitored(JudgedResult):
     spreads: Float[Array, "r 2"]
     statistics: tuple[str, ...] = eqx.field(static=True)
     level: float = eqx.field(static=True)
-    notes: tuple[str, ...] = eqx.field(default=(), static=True)
+    notes: dict[str, Any]
 
     @property
     def p_value(self) -> Scalar:
@@ -97,7 +97,7 @@ class Monitored(JudgedResult):
             f"tells of the parameters, as sorted ones or a chain do, and right posteriors are then "
             f"rejected: put all pairs in random order first [dependent-rows]"
         )
-        notes = [(note, True) for note in self.notes]
+        notes = [(note, True) for note in suspicions.in_sentences(self.notes)]
         return [(text, lag > TABLE["dependent-rows"].above), *notes]
 
     def _no_verdict(self) -> Sentences:
@@ -215,8 +215,8 @@ def monitor(
     )
     inputs, widths = jnp.split(columns, [features.shape[1]], axis=1)
     log_evidence, slopes, spreads = evidence(scores, inputs, widths)
-    few = suspicions.about_count(len(features))  # of this call alone
-    notes = [*(() if so_far is None else so_far.notes), *pairs.notes]
+    notes = ({} if so_far is None else so_far.notes) | pairs.notes
+    notes.pop("few-observations", None)  # of this call alone
     return Monitored(
         log_evidence,
         scores,
@@ -227,7 +227,7 @@ def monitor(
         spreads,
         statistics,
         level,
-        tuple(dict.fromkeys(note for note in notes if note not in few)),
+        notes,
     )
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from jaxcal.numerics import full_precision
 from jaxcal.read import Scores, checks
 from jaxcal.read.observations import drawn_order
-from jaxcal.results import counted, in_one_order, rows_in_one_order
+from jaxcal.results import in_one_order, rows_in_one_order
 from jaxcal.sbi import suspicions
 from jaxcal.sbi.adapters import as_posterior, nodes_of, prior_draws_of
 from jaxcal.sbi.posteriors import (
@@ -47,7 +47,8 @@ class ScoredPairs(eqx.Module):
         features: The observations, or summaries of them, [n, q].
         space: Bounds of the original parameters.
         names: Names of the d parameters.
-        notes: Sentences on conversions and on possible problems of the pairs.
+        notes: Conversions and possible problems of the pairs: dict from a code to a number, or a
+            tuple of the numbers and names in its sentence. `warnings` returns the sentences.
         predictions: The n posteriors over free parameters (`jaxcal.Unnormalized`, or a distribution
             with batch shape [n]), for `jaxcal.candidates.exchangeability_test` and
             `jaxcal.coverage.coverage`; None without log densities.
@@ -62,11 +63,15 @@ class ScoredPairs(eqx.Module):
     features: Float[Array, "n q"]
     space: Space
     names: tuple[str, ...] = eqx.field(static=True)
-    notes: tuple[str, ...] = eqx.field(static=True)
+    notes: dict[str, Any]
     predictions: Predictions | None = None
     sampler: PairedSampler | None = eqx.field(default=None, static=True)
     xs: Observations | None = None
     prior_draws: Float[Array, "k d"] | None = None
+
+    def warnings(self) -> list[str]:
+        """Return a sentence for each of the ``notes``, with its code in brackets."""
+        return suspicions.in_sentences(self.notes)
 
     def sample(self, key: KeyLike, m: int) -> Float[Array, "n m d"]:
         """Return m draws of each posterior, as free parameters; TypeError without ``sampler``."""
@@ -153,18 +158,13 @@ def score_pairs(
     values, xs = _paired(thetas, xs)
     n_nodes = checks.nodes(n_nodes, values.shape[1])
     valid = _valid(xs, len(values), checks.flag(exclude_invalid_x, "exclude_invalid_x"))
-    notes: tuple[str, ...] = tuple(getattr(scorer, "notes", ()))
-    notes += suspicions.about_rounding(unconverted, xs, valid)
+    notes: dict[str, Any] = dict(getattr(scorer, "notes", {}))
+    notes |= suspicions.about_rounding(unconverted, xs, valid)
     if not valid.all():
         summaries = summaries if summaries is None else _features(summaries, len(values))[valid]
         values, xs = values[valid], jax.tree.map(lambda leaf: leaf[valid], xs)
         scorer = rows_of(scorer, valid)
-        notes += (
-            counted(
-                "{} {pair|pairs} with NaN or infinite x {was|were} left out [excluded-pairs]",
-                int(np.sum(~valid)),
-            ),
-        )
+        notes["excluded-pairs"] = int(np.sum(~valid))
     getattr(scorer, "prepare", lambda thetas, xs: None)(values, xs)
     n, d = values.shape
     names = checks.names(getattr(scorer, "names", None) if names is None else names, d)
@@ -172,22 +172,20 @@ def score_pairs(
     in_one_order({"thetas": thetas, "names": names})
     check_continuous(values, names)
     features, of_network = summarized(scorer, xs, summaries, n)
-    notes += of_network
     # draws and functions have no support: the bounds are those of the posterior's own prior
     declares = own_prior is None or hasattr(prior, "support")
     space = space_of(prior if declares else own_prior, bounds, d, values.dtype)
     check_inside(space, values, names)
-    notes += suspicions.simulated_again(values, features)
-    notes += suspicions.about_space(space, bounds, values, names)
-    notes += _about_inputs(key, prior, own_prior, scorer, values, xs)
+    notes |= of_network | suspicions.simulated_again(values, features)
+    notes |= suspicions.about_space(space, bounds, values, names)
+    notes |= _about_inputs(key, prior, own_prior, scorer, values, xs)
 
     pairs = _Pairs(scorer, values, xs, features)
     pairs, scores, of_nodes = _scored(key, pairs, prior, n_nodes, space, names)
     scorer, values, xs, features = pairs
-    notes += of_nodes
-    notes += suspicions.about_count(len(values)) + suspicions.about_scores(scores)
+    notes |= of_nodes | suspicions.about_count(len(values)) | suspicions.about_scores(scores)
     scores = _free(space, values, scores)
-    notes += suspicions.about_tails(np.asarray(scores.at_targets))
+    notes |= suspicions.about_tails(np.asarray(scores.at_targets))
     predictions = scorer.predictions(xs) if isinstance(scorer, Densities) else None
     return ScoredPairs(
         space.free(values),
@@ -195,7 +193,7 @@ def score_pairs(
         features,
         space,
         names,
-        notes,
+        {code: value for code, value in notes.items() if value},
         None if predictions is None else freed(predictions, space),
         PairedSampler(scorer, xs, values.dtype, space) if isinstance(scorer, Sampler) else None,
         xs,
@@ -218,14 +216,14 @@ class _Pairs(NamedTuple):
 
 def _scored(
     key: Key, pairs: _Pairs, prior: Any, n_nodes: int, space: Space, names: tuple[str, ...]
-) -> tuple[_Pairs, Scores, tuple[str, ...]]:
+) -> tuple[_Pairs, Scores, dict[str, Any]]:
     """Return the pairs to test, their scores at thetas and nodes, and notes on removed pairs."""
     n, d = pairs.values.shape
     if isinstance(pairs.scorer, ArrayPosterior):
         scores = _arrays(pairs.scorer.scored(pairs.values, pairs.xs, None), n, d)
         check_inside(space, scores.nodes, names)
-        return pairs, scores, ()
-    nodes, notes = nodes_of(key, prior, pairs.scorer, n_nodes, pairs.values), ()
+        return pairs, scores, {}
+    nodes, notes = nodes_of(key, prior, pairs.scorer, n_nodes, pairs.values), {}
     if nodes is None:
         if isinstance(pairs.scorer, DistributionPosterior):
             raise ValueError(
@@ -238,10 +236,7 @@ def _scored(
             )
         order = np.asarray(drawn_order(key, n, pairs.values, pairs.features))
         nodes, pairs = pairs.values[order[:n_nodes]], pairs.rows(np.sort(order[n_nodes:]))
-        notes = (
-            f"no prior was given: the parameters of {n_nodes} pairs that the key chose are the "
-            f"base points, and these pairs were not tested [no-prior]",
-        )
+        notes = {"no-prior": n_nodes}
     check_inside(space, nodes, names)
     return pairs, pairs.scorer.scored(pairs.values, pairs.xs, nodes), notes
 
@@ -273,24 +268,20 @@ def _valid(xs: Observations, n: int, exclude: bool) -> np.ndarray:
 
 def summarized(
     scorer: Posterior, xs: Observations, summaries: ArrayLike | None, n: int
-) -> tuple[Array, tuple[str, ...]]:
+) -> tuple[Array, dict[str, Any]]:
     """Return features [n, q] of observations, and notes. Features are ``summaries`` if given. Else
     they are xs or, if an x has more than `LONG` numbers, a shorter embedding by the network."""
     if summaries is not None:
-        return _features(summaries, n), ()
+        return _features(summaries, n), {}
     features = _features(xs, n, "xs")
     embed = getattr(scorer, "summaries", None)
     if features.shape[1] <= LONG or embed is None:
-        return features, ()
+        return features, {}
     embedded = embed(xs)
     if embedded is None or embedded.shape[1] >= features.shape[1]:
-        return features, ()
-    note = (
-        f"observations are compared by the network's own embedding of them, {embedded.shape[1]} "
-        f"numbers of {features.shape[1]}: what it leaves out, this question leaves out too"
-        " [embedded-observations]"
-    )
-    return jnp.asarray(embedded), (note,)
+        return features, {}
+    sizes = embedded.shape[1], features.shape[1]
+    return jnp.asarray(embedded), {"embedded-observations": sizes}
 
 
 def _about_inputs(
@@ -300,8 +291,8 @@ def _about_inputs(
     scorer: Any,
     values: Array,
     xs: Any,
-) -> tuple[str, ...]:
-    """Return sentences if thetas differ from draws of the prior, or xs from the training data."""
+) -> dict[str, Any]:
+    """Return notes if thetas differ from draws of the prior, or xs from the training data."""
     thetas, draws = np.asarray(values, float), None
     features = np.asarray(_features(xs, len(thetas), "xs"), float)
     if hasattr(prior, "sample"):
@@ -311,7 +302,7 @@ def _about_inputs(
     moments = getattr(scorer, "training_moments", lambda: None)()
     if isinstance(xs, dict) or moments is None:
         return notes
-    return notes + suspicions.about_training(moments, features)
+    return notes | suspicions.about_training(moments, features)
 
 
 def _paired(thetas: ArrayLike, xs: Observations) -> tuple[Array, Any]:

@@ -1,5 +1,7 @@
 """`rank_posteriors`: test many posteriors of one architecture on the same pairs, and rank them."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -17,6 +19,7 @@ from jaxcal.results.notes import pointer
 from jaxcal.sbi.pairs import score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior
 from jaxcal.sbi.space import Space, over_free
+from jaxcal.sbi.suspicions import in_sentences
 from jaxcal.stein import goodness_of_fit
 from jaxcal.typing import ArrayLike, Key, KeyLike, Names, Observations, PriorLike
 
@@ -32,12 +35,12 @@ class PosteriorRanking(eqx.Module):
     Attributes:
         tests: One `jaxcal.TestResult` with a leading axis M, in the original order of the models.
         names: Names of the M models.
-        notes: Sentences on the pairs, as in `ScoredPairs`.
+        notes: Notes on the pairs, as in `ScoredPairs`.
     """
 
     tests: TestResult
     names: tuple[str, ...] = eqx.field(static=True)
-    notes: tuple[str, ...] = eqx.field(static=True)
+    notes: dict[str, Any]
 
     @property
     def estimates(self) -> Float[Array, " M"]:
@@ -74,7 +77,7 @@ class PosteriorRanking(eqx.Module):
         counts = ", ".join(f"{np.sum(verdicts == word)} {word}" for word in np.unique(verdicts))
         head = f"ranking of {len(order)} posteriors, best first, n = {n}"
         more = [f"  .. and {len(order) - len(shown)} more"] if len(order) > len(shown) else []
-        said: dict[str, list[str]] = {note: [] for note in self.notes}
+        said: dict[str, list[str]] = {note: [] for note in in_sentences(self.notes)}
         tests = jax.tree.map(np.asarray, self.tests)
         for k in shown:
             for text in jax.tree.map(lambda leaf, k=k: leaf[k], tests).warnings():

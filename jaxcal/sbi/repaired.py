@@ -17,6 +17,7 @@ from jaxcal.read.scores import each_density, scores_at
 from jaxcal.repairing import Repair
 from jaxcal.sbi.posteriors import Densities, PairedSampler, is_tensor
 from jaxcal.sbi.space import Space, bound_again, freed
+from jaxcal.sbi.suspicions import in_sentences
 from jaxcal.typing import ArrayLike, Key, KeyLike
 
 TRAINED = "  the gain is valid only if none of these pairs trained the posterior"
@@ -87,14 +88,14 @@ class RepairedPosterior:
         source: The original posterior, as passed.
         repaired: The repaired posterior as a `Repaired`, which tests call.
         x_shapes: Shape of one observation, or a dict of shapes.
-        notes: Sentences on possible problems of the pairs.
+        notes: Notes on the pairs, as in `ScoredPairs`.
         x_names: Names of the columns of x if the pairs had a data frame, else ().
     """
 
     source: Any
     repaired: Repaired
     x_shapes: PyTree
-    notes: tuple[str, ...]
+    notes: dict[str, Any]
     x_names: tuple[str, ...] = ()
 
     @property
@@ -104,8 +105,8 @@ class RepairedPosterior:
         return self.repaired.repair
 
     def __repr__(self) -> str:
-        lines = ["repaired posterior", repr(self.certificate), TRAINED, *self.notes]
-        return "\n".join(lines)
+        lines = ["repaired posterior", repr(self.certificate), TRAINED]
+        return "\n".join(lines + in_sentences(self.notes))
 
     @property
     def default_x(self) -> Any:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from importlib import import_module
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -29,6 +29,7 @@ from jaxcal.sbi.report_text import (
     sentences,
     table,
 )
+from jaxcal.sbi.suspicions import in_sentences
 from jaxcal.typing import Contents, Figure
 
 KINDS = 5  # kinds of errors: shifts, spreads, correlations, tails, trends in x
@@ -45,7 +46,7 @@ class PosteriorResult(Result):
         features: [n, q] observations or their summaries; row i belongs to ``contributions[i]``.
         question: "calibrated", or "conditional" for the test given x.
         names: Names of the parameters.
-        notes: Sentences on conversions of the parameters and on possible problems of the pairs.
+        notes: Notes on the pairs, as in `ScoredPairs`.
     """
 
     __test__ = False
@@ -58,7 +59,7 @@ class PosteriorResult(Result):
     features: Array
     question: str = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
-    notes: tuple[str, ...] = eqx.field(static=True)
+    notes: dict[str, Any]
 
     @property
     def p_value(self) -> Array:
@@ -71,7 +72,7 @@ class PosteriorResult(Result):
         return self.test.contributions
 
     def _sentences(self) -> Sentences:
-        said = dict.fromkeys((*self.notes, *self.test.warnings()))
+        said = dict.fromkeys((*in_sentences(self.notes), *self.test.warnings()))
         if self.test.ranks is None:
             of = self.diagnosis
             said |= dict.fromkeys(about_coordinates(of.shift, of.marginal_spread))

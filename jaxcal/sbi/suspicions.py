@@ -1,5 +1,10 @@
-"""Warnings on possible problems of a posterior's pairs, prior, observations and scores."""
+"""Notes on possible problems of a posterior's pairs, prior, observations and scores.
 
+The functions return a dict from codes to numbers: one, or a tuple of numbers and names, for the
+sentence of the code in `SENTENCES`. A note of 0, False or () does not apply.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,6 +23,66 @@ FEW = 50  # number of pairs below which there is a warning
 UNLIKELY = 1e-6  # p-value below which thetas do not look like draws of the prior
 PRIOR_DRAWS = 2000
 MOST_EXCHANGED = 10  # largest number of parameters whose exchanges are computed
+SENTENCES = {  # of each code on pairs
+    "ensemble-as-potential": "an ensemble of unnormalized posteriors was tested as its potential, "
+    "which weighs members by their evidence too; .sample() does not, and draws another mixture",
+    "leaking-ensemble": "an ensemble was tested without its members' corrections for mass outside "
+    "of the prior, which raise the weights of members that leak: if some do, .sample() draws "
+    "another mixture",
+    "given-discrete": "the discrete {} {is|are} given to the continuous parameters, as x[{}]"
+    "{| and on}",
+    "coarse-observations": "{} {number|numbers} of x {varies|vary} so little beside {its|their} "
+    "size that JAX's float type rounds differences away, which alone may reject right posteriors: "
+    "subtract a common number from x before, also in training, or use float64",
+    "excluded-pairs": "{} {pair|pairs} with NaN or infinite x {was|were} left out",
+    "embedded-observations": "observations are compared by the network's own embedding of them, {} "
+    "numbers of {}: what it leaves out, this question leaves out too",
+    "repeated-parameters": "{} of {} rows of thetas repeat another, with other xs: if these were "
+    "simulated again, pairs are not independent and p-values too small: keep one simulation of "
+    "each; if thetas were rounded, their repeats are no error",
+    "bounded-parameters": "{} {parameter|parameters} with bounds: tested after a change to the "
+    "whole line (logit between two bounds, log from one), scores with the log-Jacobian, since a "
+    "density with an edge violates the identity that the test rests on",
+    "unknown-bounds": "{} fills an interval evenly, as under a uniform prior, but no bounds are "
+    "known: a density with an edge violates the identity that the test rests on; pass prior= (a "
+    "distribution) or bounds=(low, high)",
+    "another-prior": "prior= contradicts the posterior's own prior: their densities at the thetas "
+    "differ. A posterior can be calibrated under one of them only: simulate from the one that it "
+    "was trained with",
+    "unlike-prior": "thetas do not look like draws of the prior (first in parameter {}: mean "
+    "{:.3g} and sd {:.3g}, prior {:.3g} and {:.3g}): {}were they standardized, are they in other "
+    "units, or from another prior?",
+    "unlike-training": "xs do not look like those that the network was trained on (first in number "
+    "{}: mean {:.3g} and sd {:.3g}, in training {:.3g} and {:.3g}): were they standardized, or are "
+    "they in other units?",
+    "no-prior": "no prior was given: the parameters of {} pairs that the key chose are the base "
+    "points, and these pairs were not tested",
+    "few-observations": "only {} pairs were tested: small errors of the posterior cannot be seen",
+    "nonfinite-scores": "{} {posterior has|posteriors have} a NaN or infinite score, or a density "
+    "of 0 or NaN, at {its|their} own parameter: is {its|their} density positive and differentiable "
+    "wherever the prior is?",
+    "scores-at-base-points": "{} {posterior has|posteriors have} NaN or infinite scores, or a "
+    "density of 0 or NaN, at base points drawn from the prior: {does it|do they} return NaN or "
+    "-inf outside a smaller box? Pass a prior= that they all cover",
+    "clipped-scores": "{} of {} scores are exactly 0 in every parameter: is the log density "
+    "clipped or constant there? Such scores are wrong: leave it as it is",
+    "few-pairs-decide": "2 % of the pairs hold {:.0f} % of squared scores: a few pairs decide, and "
+    "the tests see little of the others; posteriors that are far too narrow look like this. "
+    "Compare the coverage (jaxcal.coverage) if you can draw from them",
+}
+
+
+def in_sentences(notes: Mapping[str, Any]) -> list[str]:
+    """Return the sentences of notes on pairs, in the order of `SENTENCES`."""
+    said = []
+    for code, sentence in SENTENCES.items():
+        value = notes.get(code)
+        if isinstance(value, str):  # a whole sentence, from a file of an earlier version
+            said.append(value)
+        elif value:
+            parts = value if isinstance(value, tuple) else (value,)
+            said.append(f"{counted(sentence, *parts)} [{code}]")
+    return said
 
 
 @jax.jit
@@ -28,45 +93,26 @@ def _repeats(thetas: Array, features: Array) -> tuple[Array, Array]:
     return alone, jnp.sum(copies(thetas, features))
 
 
-def simulated_again(thetas: Array, features: Array) -> tuple[str, ...]:
-    """Return a sentence if thetas repeat with different xs (the tests report repeated pairs)."""
-    n = len(thetas)
+def simulated_again(thetas: Array, features: Array) -> dict[str, Any]:
+    """Return a note if thetas repeat with different xs (the tests report repeated pairs)."""
     count, with_features = map(int, _repeats(thetas, features))
-    if count <= with_features:
-        return ()
-    return (
-        f"{count} of {n} rows of thetas repeat another, with other xs: if these were simulated "
-        f"again, pairs are not independent and p-values too small: keep one simulation of each; if "
-        f"thetas were rounded, their repeats are no error [repeated-parameters]",
-    )
+    return {"repeated-parameters": (count, len(thetas))} if count > with_features else {}
 
 
 def about_space(
     space: Space, bounds: ArrayLike | None, thetas: Array, names: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Return a sentence if parameters have bounds, and one if a bound seems to be missing."""
-    bounded = [name for name, has_bound in zip(names, space.bounded, strict=True) if has_bound]
-    notes: tuple[str, ...] = ()
-    if bounded:
-        listed = bounded[0] if len(bounded) == 1 else f"{len(bounded)} parameters"
-        notes += (
-            f"{listed} with bounds: tested after a change to the whole line (logit between two "
-            f"bounds, log from one), scores with the log-Jacobian, since a density with an edge "
-            f"violates the identity that the test rests on [bounded-parameters]",
-        )
+) -> dict[str, Any]:
+    """Return the number of parameters with bounds, and the name of one that seems to lack them."""
+    notes: dict[str, Any] = {"bounded-parameters": int(np.sum(space.bounded))}
     even = [k for k in evenly_filled(thetas) if not space.bounded[k]]
     if even and bounds is None:
-        notes += (
-            f"{names[even[0]]} fills an interval evenly, as under a uniform prior, but no bounds "
-            f"are known: a density with an edge violates the identity that the test rests on; pass "
-            f"prior= (a distribution) or bounds=(low, high) [unknown-bounds]",
-        )
+        notes["unknown-bounds"] = (names[even[0]],)
     return notes
 
 
-def about_rounding(unconverted: Any, xs: Any, valid: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence if the conversion of ``unconverted`` to ``xs`` changed a number by > .005
-    standard deviations of its column. At most about 1,000 of the ``valid`` rows are examined."""
+def about_rounding(unconverted: Any, xs: Any, valid: np.ndarray) -> dict[str, Any]:
+    """Return the count of numbers of x that the conversion of ``unconverted`` to ``xs`` changed by
+    > .005 standard deviations of their column, from at most about 1,000 of the ``valid`` rows."""
     leaves = (
         zip(unconverted.values(), xs.values(), strict=True)
         if isinstance(xs, dict)
@@ -80,78 +126,34 @@ def about_rounding(unconverted: Any, xs: Any, valid: np.ndarray) -> tuple[str, .
             moved = np.max(np.abs(before - np.asarray(rounded[rows])), axis=0)
             varies = np.ptp(before, axis=0) > 0
             count += int(np.sum(varies & (moved > before.std(axis=0) / 200)))
-    if not count:
-        return ()
-    return (
-        counted(
-            "{} {number|numbers} of x {varies|vary} so little beside {its|their} size that JAX's "
-            "float type rounds differences away, which alone may reject right posteriors: subtract "
-            "a common number from x before, also in training, or use float64 [coarse-observations]",
-            count,
-        ),
-    )
+    return {"coarse-observations": count}
 
 
-def about_scores(scores: Scores) -> tuple[str, ...]:
-    """Return sentences on scores that are not finite, and on scores that are exactly 0."""
+def about_scores(scores: Scores) -> dict[str, Any]:
+    """Return the numbers of scores that are not finite, and of those that are exactly 0."""
     at, at_nodes = np.asarray(scores.at_targets), np.asarray(scores.at_nodes)
-    bad = int(np.sum(~np.all(np.isfinite(at), axis=1)))
-    bad_nodes = int(np.sum(~np.all(np.isfinite(at_nodes), axis=(1, 2))))
     still = np.concatenate([at[:, None], at_nodes], axis=1)
     still = np.all(still == 0, axis=2)
-    notes = []
-    if bad:
-        notes.append(
-            counted(
-                "{} {posterior has|posteriors have} a NaN or infinite score, or a density of 0 or "
-                "NaN, at {its|their} own parameter: is {its|their} density positive and "
-                "differentiable wherever the prior is? [nonfinite-scores]",
-                bad,
-            )
-        )
-    if bad_nodes:
-        notes.append(
-            counted(
-                "{} {posterior has|posteriors have} NaN or infinite scores, or a density of 0 or "
-                "NaN, at base points drawn from the prior: {does it|do they} return NaN or -inf "
-                "outside a smaller box? Pass a prior= that they all cover [scores-at-base-points]",
-                bad_nodes,
-            )
-        )
-    if 0 < still.sum() < still.size:
-        notes.append(
-            f"{int(still.sum())} of {still.size} scores are exactly 0 in every parameter: is the "
-            f"log density clipped or constant there? Such scores are wrong: leave it as it is"
-            " [clipped-scores]"
-        )
-    return tuple(notes)
+    return {
+        "nonfinite-scores": int(np.sum(~np.all(np.isfinite(at), axis=1))),
+        "scores-at-base-points": int(np.sum(~np.all(np.isfinite(at_nodes), axis=(1, 2)))),
+        "clipped-scores": (int(still.sum()), still.size) if 0 < still.sum() < still.size else (),
+    }
 
 
-def about_tails(at: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence if 2 % of n >= 100 rows make up over half of a column's sum of squares."""
+def about_tails(at: np.ndarray) -> dict[str, Any]:
+    """Return the percentage of a column's sum of squares in 2 % of n >= 100 rows, if it is > 50."""
     squares = np.sort(at.astype(float) ** 2, axis=0)[::-1]
     total = squares.sum(axis=0)
     if len(at) < 100 or not np.all(np.isfinite(total) & (total > 0)):
-        return ()
-    shares = squares[: len(at) // 50].sum(axis=0) / total
-    if np.max(shares) <= 0.5:
-        return ()
-    return (
-        f"2 % of the pairs hold {100 * np.max(shares):.0f} % of squared scores: a few pairs "
-        f"decide, and the tests see little of the others; posteriors that are far too narrow look "
-        f"like this. Compare the coverage (jaxcal.coverage) if you can draw from them"
-        " [few-pairs-decide]",
-    )
+        return {}
+    share = float(np.max(squares[: len(at) // 50].sum(axis=0) / total))
+    return {"few-pairs-decide": 100 * share} if share > 0.5 else {}
 
 
-def about_count(n: int) -> tuple[str, ...]:
-    """Return a sentence if there are fewer than `FEW` pairs."""
-    if n >= FEW:
-        return ()
-    return (
-        f"only {n} pairs were tested: small errors of the posterior cannot be seen"
-        " [few-observations]",
-    )
+def about_count(n: int) -> dict[str, Any]:
+    """Return the number of pairs if there are fewer than `FEW`."""
+    return {"few-observations": n} if n < FEW else {}
 
 
 def about_prior(
@@ -160,36 +162,28 @@ def about_prior(
     thetas: np.ndarray,
     features: np.ndarray,
     draws: np.ndarray | None,
-) -> tuple[str, ...]:
-    """Return a sentence if ``prior`` differs from the posterior's prior ``trained_with``, and one
-    if Kolmogorov-Smirnov tests reject that thetas are distributed like ``draws`` of the prior."""
-    notes = ()
+) -> dict[str, Any]:
+    """Return a note if ``prior`` differs from the posterior's prior ``trained_with``, and one if
+    Kolmogorov-Smirnov tests reject that thetas are distributed like ``draws`` of the prior."""
+    notes: dict[str, Any] = {}
     if trained_with is not None and prior is not trained_with and prior is not None:
         here, there = prior_log_probs(prior, thetas), prior_log_probs(trained_with, thetas)
         if here is not None and there is not None:
             both = np.isfinite(here) & np.isfinite(there)
             apart = np.abs(here - there)[both] > 1e-2 + 1e-4 * np.abs(there[both])
-            if apart.any() or np.any(np.isfinite(here) != np.isfinite(there)):
-                notes += (
-                    "prior= contradicts the posterior's own prior: their densities at the thetas "
-                    "differ. A posterior can be calibrated under one of them only: simulate from "
-                    "the one that it was trained with [another-prior]",
-                )
-    if draws is None:
-        return notes
-    unlike = _unlike(thetas, draws)
-    if not unlike.any():
+            differ = apart.any() or np.any(np.isfinite(here) != np.isfinite(there))
+            notes["another-prior"] = bool(differ)
+    if draws is None or not (unlike := _unlike(thetas, draws)).any():
         return notes
     k = int(np.argmax(unlike))
-    remedy = "were they standardized, are they in other units, or from another prior?"
-    if features.shape[1] == thetas.shape[1] and not _unlike(features, draws).any():
-        remedy = "xs do: are thetas and xs swapped? If not, " + remedy
-    return (
-        *notes,
-        f"thetas do not look like draws of the prior (first in parameter {k}: mean "
-        f"{thetas[:, k].mean():.3g} and sd {thetas[:, k].std():.3g}, prior "
-        f"{draws[:, k].mean():.3g} and {draws[:, k].std():.3g}): {remedy} [unlike-prior]",
-    )
+    like_xs = features.shape[1] == thetas.shape[1] and not _unlike(features, draws).any()
+    swapped = "xs do: are thetas and xs swapped? If not, " if like_xs else ""
+    sizes = (*_mean_and_sd(thetas[:, k]), *_mean_and_sd(draws[:, k]))
+    return notes | {"unlike-prior": (k, *sizes, swapped)}
+
+
+def _mean_and_sd(values: np.ndarray) -> tuple[float, float]:
+    return float(values.mean()), float(values.std())
 
 
 def _unlike(values: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -219,23 +213,18 @@ def prior_log_probs(prior: Any, thetas: np.ndarray) -> np.ndarray | None:
     return logs.reshape(len(thetas), -1).sum(axis=1)
 
 
-def about_training(moments: tuple[np.ndarray, ...], features: np.ndarray) -> tuple[str, ...]:
-    """Return a sentence if means or deviations of xs [n, q] differ clearly from ``moments``, the
-    (mean, deviation) in the network's training. Return () if n < 10."""
+def about_training(moments: tuple[np.ndarray, ...], features: np.ndarray) -> dict[str, Any]:
+    """Return a note if means or deviations of xs [n, q] differ clearly from ``moments``, the
+    (mean, deviation) in the network's training. Return {} if n < 10."""
     if len(features) < 10:
-        return ()
+        return {}
     mean, sd = (np.broadcast_to(np.ravel(part), features.shape[1:]) for part in moments)
     shift = (features.mean(axis=0) - mean) / sd
     ratio = features.std(axis=0) / sd
     far = (np.abs(shift) > 1) | (ratio < 1 / 3) | (ratio > 3)
-    if not far.any():
-        return ()
     k = int(np.argmax(far))
-    return (
-        f"xs do not look like those that the network was trained on (first in number {k}: mean "
-        f"{features[:, k].mean():.3g} and sd {features[:, k].std():.3g}, in training {mean[k]:.3g} "
-        f"and {sd[k]:.3g}): were they standardized, or are they in other units? [unlike-training]",
-    )
+    sizes = (*_mean_and_sd(features[:, k]), float(mean[k]), float(sd[k]))
+    return {"unlike-training": (k, *sizes)} if far.any() else {}
 
 
 def exchange_evidence(

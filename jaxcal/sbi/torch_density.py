@@ -7,7 +7,7 @@ import copy
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxcal.read import checks
@@ -19,11 +19,6 @@ else:
 Estimator: TypeAlias = Any  # a network of sbi, zuko or lampe, which have no common class
 LogProb: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Prior: TypeAlias = Any  # a distribution of torch, or another object with log_prob
-LEAKING = (
-    "an ensemble was tested without its members' corrections for mass outside of the prior, which "
-    "raise the weights of members that leak: if some do, .sample() draws another mixture"
-    " [ensemble-as-potential]"
-)
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,7 @@ class TorchDensity:
         theta_shape: Shape of one parameter vector that the network expects, or None.
         x_shape: Shape of one observation that the network expects, or None.
         slow: Whether each log density needs an ODE to be solved.
-        notes: Sentences on how the tested density differs from that of ``.sample()``.
+        notes: Codes of ways in which the tested density differs from that of ``.sample()``.
     """
 
     log_prob: Callable[[Tensor, Tensor], Tensor]
@@ -52,7 +47,7 @@ class TorchDensity:
     theta_shape: tuple[int, ...] | None = None
     x_shape: tuple[int, ...] | None = None
     slow: bool = False
-    notes: tuple[str, ...] = ()
+    notes: dict[str, bool] = field(default_factory=dict)
 
 
 def density_of(posterior: Estimator, prior: Prior = None) -> TorchDensity:
@@ -293,13 +288,7 @@ def _ensemble(posterior: Estimator, prior: Prior) -> TorchDensity:
 
     first = members[0]
     normalized = all(member.draw is not None for member in members)
-    note = (
-        "an ensemble of unnormalized posteriors was tested as its potential, which weighs members "
-        "by their evidence too; .sample() does not, and draws another mixture"
-        " [ensemble-as-potential]",
-    )
-    if normalized:
-        note = () if _unbounded(prior) else (LEAKING,)
+    leaking = normalized and not _unbounded(prior)
     return TorchDensity(
         log_prob,
         draw=draw if normalized else None,
@@ -309,7 +298,7 @@ def _ensemble(posterior: Estimator, prior: Prior) -> TorchDensity:
         theta_shape=first.theta_shape,
         x_shape=first.x_shape,
         slow=any(member.slow for member in members),
-        notes=note,
+        notes={"ensemble-as-potential": not normalized, "leaking-ensemble": leaking},
     )
 
 

@@ -12,14 +12,14 @@ import pytest
 import jaxcal
 from jaxcal.__main__ import main
 from jaxcal.results.notes import CODE, REASONS, TABLE, codes, counted, explanations, pointer
+from jaxcal.sbi.suspicions import SENTENCES
 
 PACKAGE = Path(jaxcal.__file__).parent
 # functions of the package whose texts are warnings
-SPEAK = re.compile(r"_sentences|findings|about_\w+|simulated_again|_why|too_few|_summarized")
+SPEAK = re.compile(r"_sentences|findings|about_\w+|_why|too_few|_summarized")
 INSIDE = {  # parts of sentences, which end in a name where they are put together
     "not a number for {}, which is left out of the others' ranking: ",
     "xs do: are thetas and xs swapped? If not, ",
-    "were they standardized, are they in other units, or from another prior?",
 }
 SECTIONS = explanations()
 
@@ -51,6 +51,7 @@ def texts(node):
 
 SAID = [(where, text) for where, text in sentences() if len(text) > 40]
 SAID += [("notes.TABLE", f"{one.sentence} [{name}]") for name, one in TABLE.items()]
+SAID += [("suspicions.SENTENCES", f"{text} [{name}]") for name, text in SENTENCES.items()]
 
 
 @pytest.mark.parametrize("name", [name for name, one in TABLE.items() if "{}" in one.sentence])
@@ -73,7 +74,7 @@ def test_every_warning_ends_in_a_name():
 def test_names_have_sections_and_sections_have_warnings():
     code = "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
     used = set(re.findall(r" \[([a-z][a-z-]{3,})\]\"", code))
-    used |= set(TABLE)
+    used |= set(TABLE) | set(SENTENCES)
     assert used == set(SECTIONS)
     assert set(codes(text for _, text in SAID)) <= used
 

@@ -437,3 +437,20 @@ def test_a_file_without_a_newer_field_has_its_default(tmp_path):
     rewritten(file, lambda text: re.sub(r',\s*"correlation": \{[^}]*\}', "", text))
     assert "correlation" not in zipfile.ZipFile(file).read("header.json").decode()
     assert jaxcal.load(file).correlation == 0
+
+
+def test_notes_of_pairs_are_read_also_as_sentences(tmp_path):
+    """Of files of earlier versions, whose notes were a tuple of sentences, not a dict by code."""
+    file = tmp_path / "result.npz"
+    before = replace(result("Monitored"), notes={"no-prior": 3, "unknown-bounds": ("a",)})
+    before.save(file)
+    same(jaxcal.load(file), before)
+
+    def as_sentences(text):
+        header = json.loads(text)
+        header["content"]["fields"]["notes"] = {"tuple": before.warnings()}
+        return json.dumps(header)
+
+    rewritten(file, as_sentences)
+    assert list(jaxcal.load(file).notes) == ["unknown-bounds", "no-prior"]
+    assert jaxcal.load(file).warnings() == before.warnings()

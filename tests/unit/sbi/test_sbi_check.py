@@ -357,7 +357,7 @@ def test_a_few_pairs_that_decide_are_named(pairs):
         return log_prob(theta, x) / width**2
 
     scored = sbi.score_pairs(KEY, narrow, *pairs, prior=PRIOR)
-    (note,) = [note for note in scored.notes if "2 % of the pairs hold" in note]
+    (note,) = [note for note in scored.warnings() if "2 % of the pairs hold" in note]
     assert "theta_" not in note  # scores are large of all that depend on the one that is off
 
 
@@ -410,7 +410,7 @@ def test_a_bounded_prior_is_transformed_and_said(in_a_box):
     prior = dist.Uniform(-jnp.ones(2), 1.0).to_event(1)
     pairs = sbi.score_pairs(KEY, uniform_posterior, *in_a_box, prior=prior)
     assert float(jaxcal.kccsd_test(KEY, pairs.scores, pairs.thetas).p_value) > 0.05
-    assert "2 parameters with bounds" in " ".join(pairs.notes)
+    assert "2 parameters with bounds" in " ".join(pairs.warnings())
     nodes = prior.sample(KEY, (10,))
     by_hand = sbi.score_pairs(KEY, uniform_posterior, *in_a_box, prior=nodes, bounds=(-1, 1))
     assert float(jaxcal.kccsd_test(KEY, by_hand.scores, by_hand.thetas).p_value) > 0.05
@@ -471,7 +471,7 @@ def test_an_unnoticed_bound_rejects_the_truth_and_is_suspected(in_a_box):
     pairs = sbi.score_pairs(KEY, uniform_posterior, *in_a_box)
     result = jaxcal.kccsd_test(KEY, pairs.scores, pairs.thetas)
     assert float(result.p_value) < 0.01  # the identity fails at the edge
-    said = " ".join(pairs.notes)
+    said = " ".join(pairs.warnings())
     assert "theta_1 fills an interval evenly" in said
     assert "bounds=(low, high)" in said
     assert result.contributions.shape == (390,)  # ten pairs became base points
@@ -569,7 +569,7 @@ def test_what_is_wrong_with_the_pairs_is_said(pairs):
 
     def said(posterior=log_prob, thetas=thetas, xs=xs):
         scored = sbi.score_pairs(KEY, posterior, thetas, xs, prior=PRIOR)
-        return " ".join(scored.notes)
+        return " ".join(scored.warnings())
 
     again = thetas.at[:20].set(thetas[20:40])
     assert "20 of 300 rows of thetas repeat another" in said(thetas=again)
@@ -587,11 +587,12 @@ def test_a_density_that_ends_inside_the_prior_gives_no_verdict(pairs, density):
     scored = sbi.score_pairs(KEY, density, *pairs, prior=PRIOR)
     at = np.asarray(scored.scores.at_targets)
     np.testing.assert_array_equal(np.isnan(at[:, 0]), np.asarray(pairs[0][:, 0] >= 1.5))
-    said = " ".join(scored.notes)
+    assert scored.notes["nonfinite-scores"] == outside
+    said = " ".join(scored.warnings())
     assert f"{outside} posteriors have a NaN or infinite score, or a density of 0 or NaN" in said
     assert "wherever the prior is?" in said
     nodes = jnp.asarray([[0.0, 0.0], [2.0, 0.0]])
-    at_nodes = sbi.score_pairs(KEY, density, *pairs, prior=nodes).notes
+    at_nodes = sbi.score_pairs(KEY, density, *pairs, prior=nodes).warnings()
     assert any("300 posteriors have NaN or infinite scores, or a density" in t for t in at_nodes)
 
 
@@ -629,7 +630,7 @@ def test_a_null_for_series_is_refused(pairs):
 
 def test_a_clipped_density_is_suspected(pairs):
     scored = sbi.score_pairs(KEY, clipped_outside, *pairs, prior=PRIOR)
-    assert any("scores are exactly 0 in every parameter" in text for text in scored.notes)
+    assert any("scores are exactly 0 in every parameter" in text for text in scored.warnings())
 
 
 @pytest.mark.parametrize(

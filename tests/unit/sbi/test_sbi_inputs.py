@@ -25,12 +25,12 @@ def pairs():
 
 
 def notes(*pair, prior=PRIOR, posterior=log_prob, **options):
-    return sbi.score_pairs(KEY, posterior, *pair, prior=prior, **options).notes
+    return sbi.score_pairs(KEY, posterior, *pair, prior=prior, **options).warnings()
 
 
 @pytest.mark.slow
 def test_pairs_that_fit_leave_nothing_to_say(pairs):
-    assert notes(*pairs) == ()
+    assert notes(*pairs) == []
 
 
 def test_parameters_that_are_no_draws_of_the_prior_are_named(pairs):
@@ -53,7 +53,7 @@ def test_the_look_at_the_prior_keeps_quiet_on_its_own_draws():
     for n in (40, 400):
         for _ in range(100):
             values, draws = rng.normal(size=(n, 3)), rng.normal(size=(PRIOR_DRAWS, 3))
-            assert about_prior(None, None, values, values, draws) == ()
+            assert about_prior(None, None, values, values, draws) == {}
 
 
 @pytest.mark.parametrize("d", [1, 3])
@@ -75,9 +75,9 @@ class WithPrior:
 
 
 def test_a_prior_that_contradicts_the_posteriors_own_is_named(pairs):
-    assert notes(*pairs, posterior=WithPrior()) == ()
+    assert notes(*pairs, posterior=WithPrior()) == []
     same = dist.Normal(jnp.asarray([3.0, -2.0]), 1.0).to_event(1)
-    assert notes(*pairs, posterior=WithPrior(), prior=same) == ()
+    assert notes(*pairs, posterior=WithPrior(), prior=same) == []
     wider = dist.Normal(jnp.asarray([3.0, -2.0]), 1.3).to_event(1)
     (note,) = notes(*pairs, posterior=WithPrior(), prior=wider)
     assert "prior= contradicts the posterior's own prior" in note
@@ -90,7 +90,8 @@ def test_rows_of_failed_simulations_are_named_or_omitted(pairs):
     with pytest.raises(ValueError, match=r"xs: 3 of 120 rows hold NaN .* \(first row 3\)"):
         notes(thetas, failed)
     scored = sbi.score_pairs(KEY, log_prob, thetas, failed, prior=PRIOR, exclude_invalid_x=True)
-    assert scored.notes == ("3 pairs with NaN or infinite x were left out [excluded-pairs]",)
+    assert scored.notes == {"excluded-pairs": 3}
+    assert scored.warnings() == ["3 pairs with NaN or infinite x were left out [excluded-pairs]"]
     kept = np.setdiff1d(np.arange(N), [3, 7, 9])
     np.testing.assert_array_equal(scored.thetas, thetas[kept])
     np.testing.assert_allclose(scored.scores.at_targets, (xs - thetas)[kept], rtol=1e-9)

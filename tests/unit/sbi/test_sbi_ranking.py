@@ -92,7 +92,7 @@ def test_parameters_with_bounds_are_freed_for_every_model():
         jaxcal.Scores(scored.scores.at_targets), scored.thetas, scored.features,
     )  # fmt: skip
     assert float(ranking.estimates[1]) == pytest.approx(float(alone.estimate), rel=1e-9)
-    assert any("with bounds" in note for note in ranking.notes)
+    assert ranking.notes == {"bounded-parameters": 2, "no-prior": 1}
 
 
 @pytest.mark.slow

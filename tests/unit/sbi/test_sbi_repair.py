@@ -172,7 +172,7 @@ def test_simulated_inputs_are_those_of_new_observations(as_users_run_it):
     _, xs = posterior.pairs(0, 60, {"design": design})
     assert list(xs) == ["y", "design"]
     shapes = jax.tree.map(lambda leaf: leaf.shape[1:], xs)
-    rows = RepairedPosterior(posterior, None, shapes, ())._rows(xs)
+    rows = RepairedPosterior(posterior, None, shapes, {})._rows(xs)
     fitted, new = (summarized(posterior, of, None, 60)[0] for of in (xs, rows))
     np.testing.assert_array_equal(new, fitted)
 

@@ -20,6 +20,7 @@ import jaxcal
 from jaxcal import sbi
 from jaxcal.read.scores import log_densities_at, score, to_second_order
 from jaxcal.sbi.adapters import as_posterior
+from jaxcal.sbi.suspicions import in_sentences
 from jaxcal.sbi.torch_posterior import TorchPosterior
 
 with contextlib.suppress(ModuleNotFoundError), warnings.catch_warnings():
@@ -97,7 +98,7 @@ def test_sbi_posteriors_and_estimators_are_tested_without_jax(how, prior):
     assert 0 < float(jaxcal.kccsd_test(KEY, pairs.scores, pairs.thetas).p_value) <= 1
     bounded = type(prior).__name__ == "BoxUniform"
     # read off the posterior's own prior
-    assert any("with bounds" in note for note in pairs.notes) == bounded
+    assert ("bounded-parameters" in pairs.notes) == bounded
 
     # the scores are those of sbi's own potential, one x at a time, by finite differences
     scores = TorchPosterior(posterior).scored(jnp.asarray(theta[:2]), x[:2], None).at_targets
@@ -196,16 +197,16 @@ def test_an_ensemble_is_the_mixture_of_its_members():
 
     wanted = TorchPosterior(by_hand).scored(jnp.asarray(theta[:3]), x[:3], None).at_targets
     np.testing.assert_allclose(scores, wanted, rtol=1e-3, atol=1e-4)
-    assert TorchPosterior(ensemble).notes == ()
+    assert not any(TorchPosterior(ensemble).notes.values())
     # members may have mass outside of this prior
     bounded = SimpleNamespace(posteriors=members, weights=[0.3, 0.7], prior=box())
-    (note,) = TorchPosterior(bounded).notes
+    (note,) = in_sentences(TorchPosterior(bounded).notes)
     assert "corrections for mass outside of the prior" in note
     ensemble_of_likelihoods = inference.EnsemblePosterior(
         [trained("NLE", prior, theta, x)[1] for _ in range(2)]
     )
     scored = sbi.score_pairs(KEY, ensemble_of_likelihoods, theta[:60], x[:60])
-    assert any("weighs members by their evidence" in note for note in scored.notes)
+    assert any("weighs members by their evidence" in note for note in scored.warnings())
     assert scored.sampler is None
 
 
@@ -453,7 +454,7 @@ def test_long_observations_are_compared_by_network_embedding():
     estimator = builder(theta, long)
     scored = sbi.score_pairs(KEY, estimator, theta[:60], long[:60], prior=prior)
     assert scored.features.shape == (60, 5)
-    assert any("5 numbers of 200" in note for note in scored.notes)
+    assert any("5 numbers of 200" in note for note in scored.warnings())
     means = long[:60].mean(dim=1)
     by_hand = sbi.score_pairs(KEY, estimator, theta[:60], long[:60], summaries=means, prior=prior)
     assert by_hand.features.shape == (60, 1)
@@ -562,16 +563,16 @@ def test_standardized_or_swapped_network_inputs_are_named():
     x = 20 + 3 * torch.cat([x, x[:, :1]], dim=1)
     _, posterior = trained("NPE", prior, theta, x)
     few = theta[:60], x[:60]
-    assert sbi.score_pairs(KEY, posterior, *few).notes[1:] == ()  # the first is about bounds
+    assert sbi.score_pairs(KEY, posterior, *few).notes == {"bounded-parameters": D}
     standardized = (few[1] - x.mean(0)) / x.std(0)
-    notes = sbi.score_pairs(KEY, posterior, few[0], standardized).notes
+    notes = sbi.score_pairs(KEY, posterior, few[0], standardized).warnings()
     assert any("xs do not look like those that the network was trained on" in n for n in notes)
     with pytest.raises(ValueError, match="are the two swapped"):
         sbi.score_pairs(KEY, posterior, few[1], few[0], bounds=(-100, 100))
     with pytest.raises(ValueError, match=r"trained on 2 parameters and observations of shape \(3,"):
         sbi.score_pairs(KEY, posterior, few[0], few[1][:, :2])
     wider = type(prior)(-2 * torch.ones(D), 2 * torch.ones(D))
-    notes = sbi.score_pairs(KEY, posterior, *few, prior=wider).notes
+    notes = sbi.score_pairs(KEY, posterior, *few, prior=wider).warnings()
     assert any("prior= contradicts the posterior's own prior" in n for n in notes)
 
 
