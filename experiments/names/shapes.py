@@ -12,8 +12,10 @@ import run as names
 import table
 
 from jaxcal import Unnormalized
-from jaxcal.entries.calibration import Fit, _table
+from jaxcal.entries.calibration import _table
 from jaxcal.entries.moments import Frame
+from jaxcal.entries.ranks import Fit
+from jaxcal.nulls import HadamardWild
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
@@ -70,7 +72,7 @@ def measured(key: jax.Array, fault: jax.Array, family: str, n: int) -> Any:
     ys = centers + widths[:, None] * relative.at[:, 0].set(off)
     predictions = Unnormalized(lambda p, y: table.log_density(family, p, y), (centers, widths))
     fit = Fit.of(keys[4], predictions, ys)
-    of = _table(fit, Frame.of(fit.seen, None), None, jnp.asarray(0.05), None)
+    of = _table(fit, Frame.of(fit.seen, None), None, jnp.asarray(0.05), predictions, HadamardWild())
     assert of is not None
     return of.effect[4:, 0], of.p_value[4:, 0]
 

@@ -52,7 +52,7 @@ def stein(method: str, key: Array, thetas, scores, xs, n_draws: int = 300) -> Ar
     """p-value from scores alone: ``scores`` is a `jaxcal.Scores`."""
     if method == "witnesses":  # the smallest of 2 d p-values after Holm
         result = scores.at_nodes.reshape(len(thetas), -1)
-        diagnosis = diagnose(key, thetas, scores.at_targets, result, None, conditional=False)
+        diagnosis = diagnose(key, thetas, scores.at_targets, result, None)
         return jnp.minimum(jnp.min(diagnosis.bias.p_adjusted), jnp.min(diagnosis.spread.p_adjusted))
     if method == "KCSD":
         return jaxcal.kcsd_test(key, scores, thetas, xs, null=Wild(n_draws)).p_value

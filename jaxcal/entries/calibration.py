@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from jaxcal import nulls
 from jaxcal.engine import LightJit, one_at_a_time
@@ -16,33 +16,24 @@ from jaxcal.engine.signs import HadamardSigns
 from jaxcal.entries.evidence import Entries, log_evidence, varying
 from jaxcal.entries.landed import N_POINTS
 from jaxcal.entries.moments import MOST, Frame, groups
-from jaxcal.entries.ranks import Seen, Statistics, normal, seen
+from jaxcal.entries.ranks import Fit, Statistics, normal
 from jaxcal.entries.table import row_names, sharpened, table
 from jaxcal.fit.specification import range_over_iqr
-from jaxcal.nulls import DependentWild, HadamardWild, Null, Wild
+from jaxcal.nulls import DependentWild, HadamardWild, Null
 from jaxcal.nulls.contract import p_value
 from jaxcal.nulls.resampling import season
 from jaxcal.numerics import not_finite
-from jaxcal.read import Draws, Standardized, Units, checks
+from jaxcal.read import Draws, checks
 from jaxcal.read.convert import input_names
 from jaxcal.read.observations import densities, finite_rows, n_repeated, observations
-from jaxcal.read.scores import (
-    coarse,
-    coarse_sums,
-    is_discrete,
-    is_distribution,
-    score,
-    signs_reversed,
-    states_an_end,
-)
+from jaxcal.read.scores import is_distribution
 from jaxcal.results import Parts, Table, TestResult, recorded
-from jaxcal.typing import ArrayLike, Key, KeyLike, Keys, Points, Predictions, Scalar
+from jaxcal.typing import ArrayLike, Key, KeyLike, Points, Predictions, Scalar
 
 LEAST_DRAWS = 4  # least number of independent draws
 LEAST_ROWS = 10  # least number of observations for a table
 TAKES = "a target (and its inputs)"  # arguments of statistics
 Names: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # of coordinates, and of table columns
-IMPROBABLE = 1e-6  # probability that any of n correct predictions has a target so far in its tail
 
 
 @recorded
@@ -117,12 +108,8 @@ def calibration_test(
         'spread of ... too wide (limits ...'
     """
     key, level = checks.key(key), checks.level(level)
-    checks.null(null)
     ys = checks.targets(targets)
-    of_jaxcal = type(null).__module__.startswith("jaxcal.")
-    if of_jaxcal and not isinstance(null, Wild | HadamardWild | DependentWild):
-        raise _no_signs(null)
-    lag = None
+    notes = {}
     if isinstance(draws := getattr(predictions, "draws", predictions), Draws):
         independent, lag = observations(draws, ys)[0].thinned()
         if independent.samples.shape[1] < LEAST_DRAWS:
@@ -130,18 +117,36 @@ def calibration_test(
                 f"Draws.samples: successive draws have correlation {float(lag):.2g}, so fewer than "
                 f"{LEAST_DRAWS} of each prediction are independent: pass longer chains, thinned"
             )
-        predictions, columns = independent, _checked(inputs, ys)
+        predictions, notes = independent, {"correlated-draws": lag}
     else:
-        predictions, columns = observed(predictions, ys, inputs)
-    called, along = table_names(names, ys, inputs, columns)
+        predictions = densities(predictions, ys)
+    (result,) = of_one_fit(key, predictions, ys, (inputs,), names, null, level, statistics)
+    return replace(result, notes=result.notes | notes)
+
+
+def of_one_fit(
+    key: Key,
+    predictions: Predictions,
+    ys: Array,
+    asked: tuple[ArrayLike | None, ...],
+    names: Sequence[str] | None,
+    null: Null,
+    level: float,
+    statistics: Statistics | None = None,
+) -> list[TestResult]:
+    """Return the result of `calibration_test` for each of the inputs ``asked``, all from one fit
+    and with the same signs. Only one may be asked if there are ``statistics``."""
+    checks.null(null)
+    columns = tuple(_checked(inputs, ys) for inputs in asked)
+    called = [table_names(names, ys, *pair) for pair in zip(asked, columns, strict=True)]
     if statistics is not None:
-        _returns_numbers(checks.function(statistics, "statistics", TAKES), ys, columns)
-    result = _unjudged(statistics, key, predictions, ys, columns, null, jnp.asarray(level))
-    if (of := result.table) is not None:  # whose names are no part of the program
-        result = replace(result, table=replace(of, rows=row_names(called), columns=along))
-    if lag is not None:
-        result = replace(result, notes=result.notes | {"correlated-draws": lag})
-    return result.at_level(level, null.least_p_value)
+        _returns_numbers(checks.function(statistics, "statistics", TAKES), ys, columns[0])
+    results = _unjudged(statistics, key, predictions, ys, columns, null, jnp.asarray(level))
+    for k, (rows, along) in enumerate(called):
+        if (of := results[k].table) is not None:  # whose names are no part of the program
+            of = replace(of, rows=row_names(rows), columns=along)
+        results[k] = replace(results[k], table=of).at_level(level, null.least_p_value)
+    return results
 
 
 def table_names(
@@ -178,90 +183,29 @@ def _checked(inputs: ArrayLike | None, ys: Array) -> Points | None:
     return None if inputs is None else finite_rows(inputs, len(ys), "inputs").astype(ys.dtype)
 
 
-def _no_signs(null: object) -> TypeError:
-    return TypeError(
-        f"null: {type(null).__name__} draws no signs, which sums of moments are compared with: "
-        f"take jaxcal.nulls.HadamardWild(), Wild() or, for time series, DependentWild()"
-    )
-
-
 @partial(LightJit, static_argnums=0)
-def _unjudged(statistics: Statistics | None, *arguments: Any) -> TestResult:
-    """Return the result of `_one`, without a verdict; only limits in its table depend on level."""
-    return one_at_a_time(partial(_one, statistics))(*arguments)
+def _unjudged(statistics: Statistics | None, *arguments: Any) -> list[TestResult]:
+    """Return `_results`, without a verdict; only limits in their tables depend on the level."""
+    return one_at_a_time(partial(_results, statistics))(*arguments)
 
 
-class Fit(NamedTuple):
-    """Ranks (in ``seen``) and scores of n targets; ``notes`` by warning code. The test sums over
-    ``kept`` observations [n]. ``impossible`` ones [n] (density 0, or far in the tail) lead to
-    rejection. ``lost`` ones [n] have a density or score that is not finite. ``ends``: whether any
-    density has a boundary; ``flat``: whether all are constant on the points near predictions."""
-
-    seen: Seen
-    scores: Points | None
-    kept: Bool[Array, " n"]
-    impossible: Bool[Array, " n"]
-    lost: Bool[Array, " n"]
-    ends: Bool[Array, ""]
-    flat: Bool[Array, ""]
-    notes: dict[str, Array]
-
-    @classmethod
-    def of(
-        cls,
-        key: Key | Keys,
-        predictions: Predictions,
-        targets: Array,
-        fixed: tuple[Units, Bool[Array, ""]] | None = None,
-        statistics: Statistics | None = None,
-        inputs: Float[Array, "n q"] | None = None,
-    ) -> "Fit":
-        """Fit n observations. ``fixed``: (units, ``ends``), instead of those of the targets."""
-        n = len(targets)
-        raw = targets.reshape(n, -1)
-        finite = jnp.all(jnp.isfinite(raw), axis=1)
-        units = Units.of(raw) if fixed is None else fixed[0]
-        ys = jnp.where(finite[:, None], units.points(raw), 0)
-        of_units = Standardized(predictions, units, targets.shape[1:])
-        near = seen(key, of_units, ys, targets, statistics, inputs)
-        nowhere = near.log_at_target == -jnp.inf
-        lost = (nowhere & (not_finite(predictions) > 0)) | (near.log_at_target == jnp.inf)
-        lost = finite & (lost | (~nowhere & ~near.usable))
-        outside = finite & nowhere & ~lost
-        kept = finite & ~nowhere & ~lost
-        improbable = kept & (near.ranks.at_most <= IMPROBABLE / n)
-        ends = _says_an_end(predictions) | jnp.any(near.ends & kept)
-        ends = ends if fixed is None else fixed[1]
-        sized, finest = kept & jnp.isfinite(near.largest), jnp.finfo(near.largest.dtype).eps
-        notes = {
-            "impossible-targets": jnp.sum(outside),
-            "improbable-targets": jnp.sum(improbable),
-            "density-with-edge": ends,
-            "endless-densities": jnp.sum(near.endless & kept),
-            "far-points": jnp.mean(jnp.where(kept, near.chance, 0)),
-            "coarse-logs": jnp.max(jnp.abs(jnp.where(sized, near.largest, 0))) * finest,
-        }
-        if not (isinstance(predictions, Draws) or is_discrete(predictions)):  # rounded like targets
-            sums = coarse_sums(raw.astype(ys.dtype), units.scale, 1 / near.claims[1])
-            notes |= coarse(sums, n)
-        scores = None
-        if not (isinstance(predictions, Draws) or _says_an_end(predictions)):
-            at_targets = units.scores(score(predictions, targets).reshape(n, -1))
-            scores = jnp.where(jnp.isfinite(at_targets) & ~ends, at_targets, 0)
-            lost = lost | (kept & ~ends & ~jnp.all(jnp.isfinite(at_targets), axis=1))
-            notes["reversed-sign"] = signs_reversed(ys, scores) & ~ends
-        notes["nonfinite-scores"] = jnp.sum(lost)
-        flat = jnp.all(near.flat | ~kept)
-        return cls(near, scores, kept, outside | improbable, lost, ends, flat, notes)
-
-
-def _says_an_end(predictions: Predictions) -> bool:
-    return is_distribution(predictions) and states_an_end(predictions)
-
-
-def _one(
+def _results(
     statistics: Statistics | None,
     key: Key,
+    predictions: Predictions,
+    targets: Array,
+    asked: tuple[Points | None, ...],
+    null: Null,
+    level: Scalar,
+) -> list[TestResult]:
+    first = jax.random.split(key, 3)[0]  # `_result` uses the others
+    fit = Fit.of(first, predictions, targets, None, statistics, asked[0])
+    return [_result(key, fit, predictions, targets, inputs, null, level) for inputs in asked]
+
+
+def _result(
+    key: Key,
+    fit: Fit,
     predictions: Predictions,
     targets: Array,
     inputs: Points | None,
@@ -269,9 +213,7 @@ def _one(
     level: Scalar,
 ) -> TestResult:
     keys = jax.random.split(key, 3)
-    n = len(targets)
-    fit = Fit.of(keys[0], predictions, targets, None, statistics, inputs)
-    frame = Frame.of(fit.seen, inputs)
+    n, frame = len(targets), Frame.of(fit.seen, inputs)
     alternatives = groups(frame, fit.seen, fit.scores, fit.ends, inputs)
     if not isinstance(null, DependentWild):  # dependent errors of neighbours would be learned
         alternatives.append(varying(keys[1], frame, fit.seen, inputs, fit.kept))
@@ -280,7 +222,10 @@ def _one(
     series = entries.values[:, :everywhere]
     weights = null.needs(keys[2], series).weights
     if weights is None:
-        raise _no_signs(null)
+        raise TypeError(
+            f"null: {type(null).__name__} draws no signs, which sums of moments are compared with: "
+            f"take jaxcal.nulls.HadamardWild(), Wild() or, for time series, DependentWild()"
+        )
     sums, correlations = entries.sums(weights), entries.correlations
     signs = weights.dense() if isinstance(weights, HadamardSigns) else weights
 
@@ -318,20 +263,12 @@ def _one(
         contributions=outcome.contributions[0],
         coordinates=None,
         parts=parts,
-        table=_table(fit, frame, inputs, level, _n_samples(predictions), null),
+        table=_table(fit, frame, inputs, level, predictions, null),
         ranks=jnp.where(fit.kept[:, None], fit.seen.ranks.shown, jnp.nan),
         steps=_steps(fit, frame, parts.names),
         test="calibration test",
         null=type(null).__name__,
     )
-
-
-def _n_samples(predictions: Predictions) -> int | None:
-    """Return the number of draws of each prediction among which targets are ranked. None if a user
-    gives log densities, because targets are then ranked among weighted points."""
-    if isinstance(predictions, Draws):
-        return predictions.samples.shape[1] // 2
-    return N_POINTS if is_distribution(predictions) else None
 
 
 def _steps(fit: Fit, frame: Frame, alternatives: tuple[str, ...]) -> tuple[str, ...]:
@@ -367,13 +304,14 @@ def about_data(predictions: Predictions, targets: Array, inputs: Points | None) 
 
 
 def _table(
-    fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, m: int | None, null: Null
+    fit: Fit, frame: Frame, inputs: Points | None, level: Scalar, predictions: Any, null: Null
 ) -> Table | None:
-    """Return the table, with empty names; None below `LEAST_ROWS` observations. ``m``: number of
-    draws of each prediction among which targets are ranked, None for weighted points."""
+    """Return the table, with empty names; None below `LEAST_ROWS` observations."""
     ranks = fit.seen.ranks
     if len(ranks.coordinates) < LEAST_ROWS:
         return None
+    m = N_POINTS if is_distribution(predictions) else None  # draws among which targets are ranked
+    m = predictions.samples.shape[1] // 2 if isinstance(predictions, Draws) else m
     scores = ranks.normal, normal(ranks.resolved)
     along = frame.along(fit.seen, inputs)
     rest = ("",) * scores[0].shape[1], ("",) * (1 + len(along)), ranks.expected

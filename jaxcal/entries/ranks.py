@@ -10,13 +10,23 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal.entries.landed import N_POINTS, Landed, landed
-from jaxcal.numerics import uniforms
-from jaxcal.read import Standardized, Unnormalized
-from jaxcal.typing import Key, Keys, Points
+from jaxcal.numerics import not_finite, uniforms
+from jaxcal.read import Draws, Standardized, Units, Unnormalized
+from jaxcal.read.scores import (
+    coarse,
+    coarse_sums,
+    is_discrete,
+    is_distribution,
+    score,
+    signs_reversed,
+    states_an_end,
+)
+from jaxcal.typing import Key, Keys, Points, Predictions
 
 Statistics: TypeAlias = Callable[..., Array]  # a function of one target, and its inputs if any
 LEAST_SHARE = 1e-6  # weight below which a point adds nothing to a mean
 BLOCK = 4096  # observations whose points are in memory at once
+IMPROBABLE = 1e-6  # probability that any of n correct predictions has a target so far in its tail
 
 
 class Ranked(NamedTuple):
@@ -187,6 +197,74 @@ def _in_blocks(
     starts = jnp.minimum(BLOCK * jnp.arange(count), n - BLOCK)
     keys = key[:count] if key.ndim else jax.random.split(key, count)
     return jax.tree.map(joined, jax.lax.map(one, (keys, starts)))
+
+
+class Fit(NamedTuple):
+    """Ranks (in ``seen``) and scores of n targets; ``notes`` by warning code. The test sums over
+    ``kept`` observations [n]. ``impossible`` ones [n] (density 0, or far in the tail) lead to
+    rejection. ``lost`` ones [n] have a density or score that is not finite. ``ends``: whether any
+    density has a boundary; ``flat``: whether all are constant on the points near predictions."""
+
+    seen: Seen
+    scores: Points | None
+    kept: Bool[Array, " n"]
+    impossible: Bool[Array, " n"]
+    lost: Bool[Array, " n"]
+    ends: Bool[Array, ""]
+    flat: Bool[Array, ""]
+    notes: dict[str, Array]
+
+    @classmethod
+    def of(
+        cls,
+        key: Key | Keys,
+        predictions: Predictions,
+        targets: Array,
+        fixed: tuple[Units, Bool[Array, ""]] | None = None,
+        statistics: Statistics | None = None,
+        inputs: Float[Array, "n q"] | None = None,
+    ) -> "Fit":
+        """Fit n observations. ``fixed``: (units, ``ends``), instead of those of the targets."""
+        n = len(targets)
+        raw = targets.reshape(n, -1)
+        finite = jnp.all(jnp.isfinite(raw), axis=1)
+        units = Units.of(raw) if fixed is None else fixed[0]
+        ys = jnp.where(finite[:, None], units.points(raw), 0)
+        of_units = Standardized(predictions, units, targets.shape[1:])
+        near = seen(key, of_units, ys, targets, statistics, inputs)
+        nowhere = near.log_at_target == -jnp.inf
+        lost = (nowhere & (not_finite(predictions) > 0)) | (near.log_at_target == jnp.inf)
+        lost = finite & (lost | (~nowhere & ~near.usable))
+        outside = finite & nowhere & ~lost
+        kept = finite & ~nowhere & ~lost
+        improbable = kept & (near.ranks.at_most <= IMPROBABLE / n)
+        ends = _says_an_end(predictions) | jnp.any(near.ends & kept)
+        ends = ends if fixed is None else fixed[1]
+        sized, finest = kept & jnp.isfinite(near.largest), jnp.finfo(near.largest.dtype).eps
+        notes = {
+            "impossible-targets": jnp.sum(outside),
+            "improbable-targets": jnp.sum(improbable),
+            "density-with-edge": ends,
+            "endless-densities": jnp.sum(near.endless & kept),
+            "far-points": jnp.mean(jnp.where(kept, near.chance, 0)),
+            "coarse-logs": jnp.max(jnp.abs(jnp.where(sized, near.largest, 0))) * finest,
+        }
+        if not (isinstance(predictions, Draws) or is_discrete(predictions)):  # rounded like targets
+            sums = coarse_sums(raw.astype(ys.dtype), units.scale, 1 / near.claims[1])
+            notes |= coarse(sums, n)
+        scores = None
+        if not (isinstance(predictions, Draws) or _says_an_end(predictions)):
+            at_targets = units.scores(score(predictions, targets).reshape(n, -1))
+            scores = jnp.where(jnp.isfinite(at_targets) & ~ends, at_targets, 0)
+            lost = lost | (kept & ~ends & ~jnp.all(jnp.isfinite(at_targets), axis=1))
+            notes["reversed-sign"] = signs_reversed(ys, scores) & ~ends
+        notes["nonfinite-scores"] = jnp.sum(lost)
+        flat = jnp.all(near.flat | ~kept)
+        return cls(near, scores, kept, outside | improbable, lost, ends, flat, notes)
+
+
+def _says_an_end(predictions: Predictions) -> bool:
+    return is_distribution(predictions) and states_an_end(predictions)
 
 
 def values_of(

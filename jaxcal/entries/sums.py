@@ -11,11 +11,11 @@ from jaxtyping import Array, Bool, Float
 
 from jaxcal.engine import LightJit
 from jaxcal.engine.signs import independent_signs
-from jaxcal.entries.calibration import IMPROBABLE, LEAST_ROWS, Fit, Names, about_data
+from jaxcal.entries.calibration import LEAST_ROWS, Names, about_data
 from jaxcal.entries.evidence import log_evidence, side_by_side
 from jaxcal.entries.landed import N_POINTS
 from jaxcal.entries.moments import Frame, Group, groups
-from jaxcal.entries.ranks import normal
+from jaxcal.entries.ranks import IMPROBABLE, Fit, normal
 from jaxcal.entries.table import sharpened, summed_table, table_sums
 from jaxcal.nulls.contract import p_value
 from jaxcal.read import Units

@@ -17,7 +17,7 @@ If the mean of p is known, it is used as :math:`c_p`; the mean of z is then the 
 coordinate for predictions of any shape. `shifts` are -w: claimed minus actual mean.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -107,6 +107,14 @@ def means(
     p = student_p_value(estimate, error, degrees)
     margin = student_quantile(1 - level / 2, degrees) * error
     return Means(estimate, error, p, holm(p), estimate - margin, estimate + margin)
+
+
+def means_of(groups: Sequence[Float[Array, "n _"]], **options: Any) -> list[Means]:
+    """Return the `means` of each group of moments, with Holm's correction within a group."""
+    together = means(jnp.concatenate(groups, axis=1), **options)
+    ends = np.cumsum([group.shape[1] for group in groups])[:-1]
+    each = (Means(*parts) for parts in zip(*(jnp.split(a, ends) for a in together), strict=True))
+    return [of._replace(p_adjusted=holm(of.p_value)) for of in each]
 
 
 def limited(means: Means, exact: Bool[Array, ""] | bool) -> Means:
@@ -251,12 +259,9 @@ def faults(
     in `means`. Cost O(n d^2 + n d^3).
     """
     implied, plain, deviations = _residuals(ys, scores, centers, covariances)
-
-    def tested(values: Array) -> Means:
-        return means(values, level=level, series=series)
-
     variances = _covariances(implied, plain)
-    correlation, d = None, ys.shape[1]
+    moments, d = [-implied, _pseudo_values(*_log_spreads(*variances))], ys.shape[1]
+    claim = None
     if d > 1:
         i, j = np.triu_indices(d, 1)
         across = _covariances(implied[:, i], plain[:, j])
@@ -264,11 +269,12 @@ def faults(
         pairs = jax.tree.map(lambda a, b: (a + b) / 2, across, back)
         claimed = covariances[:, i, j] / (deviations[:, i] * deviations[:, j])
         first, second = (jax.tree.map(lambda v, k=k: v[..., k], variances) for k in (i, j))
-        correlation = _correlation(pairs, first, second, claimed, tested)
-    spread = tested(_pseudo_values(*_log_spreads(*variances)))
-    both = spread, correlation
-    spread, correlation = jax.tree.map(lambda part: jnp.where(gaussian, part, jnp.nan), both)
-    return Faults(limited(tested(-implied), exact), spread, correlation)
+        claim, differences = _correlations(pairs, first, second, claimed)
+        moments.append(differences)
+    mean, *others = means_of(moments, level=level, series=series)
+    spread, *of_pairs = jax.tree.map(lambda part: jnp.where(gaussian, part, jnp.nan), others)
+    correlation = None if claim is None else _unfishered(claim, *of_pairs)
+    return Faults(limited(mean, exact), spread, correlation)
 
 
 def _covariances(
@@ -322,14 +328,13 @@ def _fisher(
     return jnp.arctanh(inside), jnp.arctanh(changes / (1 - product))
 
 
-def _correlation(
+def _correlations(
     pairs: tuple[Float[Array, " q"], Float[Array, "n q"]],
     first: tuple[Float[Array, " q"], Float[Array, "n q"]],
     second: tuple[Float[Array, " q"], Float[Array, "n q"]],
     claimed: Float[Array, "n q"],
-    tested: Callable[[Array], Means],
-) -> Means:
-    """Return `Means` of claimed minus actual correlations, from ``tested`` applied to Fisher's z.
+) -> tuple[Float[Array, " q"], Points]:
+    """Return Fisher's z of claimed correlations, and pseudo-values of claimed minus actual z.
     ``pairs`` (covariances), ``first``, ``second`` (variances) are those of `_covariances`."""
     (one, log_one), (other, log_other) = _positive(*first), _positive(*second)
     root, growth = jnp.sqrt(one * other), jnp.expm1((log_one + log_other) / 2)
@@ -338,7 +343,11 @@ def _correlation(
     # exact if all claims are equal
     center = claimed[0] + jnp.mean(claimed - claimed[:1], axis=0)
     claim, claim_moved = _fisher(center, (center[None] - claimed) / (claimed.shape[0] - 1))
-    differences = tested(_pseudo_values(claim - actual, claim_moved - moved))
+    return claim, _pseudo_values(claim - actual, claim_moved - moved)
+
+
+def _unfishered(claim: Float[Array, " q"], differences: Means) -> Means:
+    """Return differences of correlations from ``differences`` of Fisher's z to those claimed."""
 
     def back(z: Array) -> Array:
         return jnp.tanh(claim) - jnp.tanh(claim - z)

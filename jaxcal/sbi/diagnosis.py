@@ -8,7 +8,6 @@ whether errors change with x.
 """
 
 from dataclasses import replace
-from functools import partial
 
 import equinox as eqx
 import jax
@@ -82,7 +81,7 @@ class Diagnosis(eqx.Module):
     tails: Means | None = None
 
 
-@partial(LightJit, static_argnames="conditional")
+@LightJit
 def diagnose(
     key: KeyLike,
     thetas: Float[Array, "n d"],
@@ -90,7 +89,6 @@ def diagnose(
     predictors: Float[Array, "n p"],
     features: Float[Array, "n q"] | None,
     *,
-    conditional: bool,
     level: Scalar | float = 0.05,
     covariances: Float[Array, "n d d"] | None = None,
     claimed_centers: Float[Array, "n d"] | None = None,
@@ -98,7 +96,7 @@ def diagnose(
 ) -> Diagnosis:
     """Return the `Diagnosis` of n posteriors from their scores, each at free parameters thetas[i].
 
-    ``predictors`` are the conditioning variables. Trends along ``features`` need ``conditional``.
+    ``predictors`` are the conditioning variables. Trends are along ``features``, if any.
     ``covariances`` and ``claimed_centers`` (means) of posteriors must not depend on ``thetas``.
     Without claimed_centers, marginal spreads and correlations use `cross_fitted_means`, and limits
     ignore the error of these means. ``exact``: whether scores are linear in theta. p-values are by
@@ -109,36 +107,33 @@ def diagnose(
     given_others = scores / jnp.where(scale > 0, scale, 1)
     first = given_others if covariances is None else attribution.shifts(scores, covariances)
     second = 1 + scores * (thetas - centers)
-    d = thetas.shape[1]
-    mean, spread = _together(first, second, level)
-    bias = mean if covariances is None else attribution.means(given_others, level=level)
-    shift = None if covariances is None else attribution.limited(mean, exact)
-    alone = pairs = None
-    if covariances is not None:
+    n, d = thetas.shape
+    moments = [jnp.concatenate([first, second], axis=1), given_others]
+    twice = None
+    if features is not None:
+        twice = jax.vmap(_twice_ranks, in_axes=1, out_axes=1)(features)
+        g = (twice.astype(thetas.dtype) + 1 - n) / n
+        moments.append((moments[0][:, :, None] * g[:, None]).reshape(n, -1))
+    both, bias, *trends = attribution.means_of(moments, level=level)
+    mean, spread = _halves(both)
+    shift = alone = pairs = None
+    if covariances is None:
+        bias = mean
+    else:
+        shift = attribution.limited(mean, exact)
         about = centers if claimed_centers is None else claimed_centers
         apart = attribution.faults(thetas, scores, about, covariances, level=level, gaussian=exact)
         alone, pairs = apart.spread, apart.correlation
-    if not conditional or features is None:
+    if twice is None:
         return Diagnosis(shift, bias, spread, None, None, None, None, alone, pairs)
-    n, q = features.shape
-    twice = jax.vmap(_twice_ranks, in_axes=1, out_axes=1)(features)
-    g = (twice.astype(thetas.dtype) + 1 - n) / n
-    of_first, of_second = (
-        (w[:, :, None] * g[:, None, :]).reshape(n, d * q) for w in (first, second)
-    )
-    trends = _together(of_first, of_second, level)
-    z = jnp.stack(
-        [
-            jnp.abs(t.estimate / jnp.where(t.standard_error > 0, t.standard_error, jnp.inf))
-            for t in trends
-        ]
-    )
-    which = jnp.argmax(z) % (d * q)
+    (trend,), q = trends, twice.shape[1]
+    z = trend.estimate / jnp.where(trend.standard_error > 0, trend.standard_error, jnp.inf)
+    which = jnp.argmax(jnp.abs(z)) % (d * q)
     k, j = which // q, which % q
     third = (3 * twice[:, j]) // (2 * n)
     inside = (third[None] == jnp.arange(3, dtype=third.dtype)[:, None]).astype(thetas.dtype)
     thirds = jnp.stack([inside @ w[:, k] / jnp.sum(inside, axis=1) for w in (first, second)])
-    of_shift, of_spread = (Means(*(part.reshape(d, q) for part in trend)) for trend in trends)
+    of_shift, of_spread = _halves(Means(*(part.reshape(2 * d, q) for part in trend)))
     strongest = jnp.stack([k, j])
     return Diagnosis(shift, bias, spread, of_shift, of_spread, strongest, thirds, alone, pairs)
 
@@ -213,13 +208,10 @@ def also_by(table: Table, of: Diagnosis, level: float) -> Diagnosis:
     return replace(with_shapes(table, of, level), shift=shift, marginal_spread=spread)
 
 
-def _together(
-    first: Float[Array, "n k"], second: Float[Array, "n k"], level: Scalar | float
-) -> tuple[Means, Means]:
-    """Return the means of two sets of moments, with Holm's correction for both sets together."""
-    both = attribution.means(jnp.concatenate([first, second], axis=1), level=level)
-    k = first.shape[1]
-    return Means(*(part[:k] for part in both)), Means(*(part[k:] for part in both))
+def _halves(means: Means) -> tuple[Means, Means]:
+    """Return the first and the second half of the rows of `Means`."""
+    k = len(means.estimate) // 2
+    return Means(*(part[:k] for part in means)), Means(*(part[k:] for part in means))
 
 
 def cross_fitted_means(

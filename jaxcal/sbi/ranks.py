@@ -307,7 +307,6 @@ def diagnosed(
         -z,
         predictors,
         None if features is None else predictors,
-        conditional=True,
         level=level,
         covariances=unit,
     )

@@ -178,7 +178,8 @@ class PosteriorReport(JudgedResult):
 
     @property
     def p_value(self) -> Array:
-        """Combined p-value (Bonferroni), []; NaN p-values are ignored unless all are NaN."""
+        """Combined p-value (Bonferroni), []; NaN p-values are ignored unless all are NaN. Its level
+        holds for dependent tests too, such as the first two, which share points and signs."""
         p = jnp.stack(list(self.p_values().values()))
         return jnp.minimum(1.0, p.shape[0] * jnp.nanmin(p, axis=0))
 

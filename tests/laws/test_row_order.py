@@ -75,7 +75,7 @@ def compared(d):
 def diagnosed(d):
     scores = (d["mean"] - d["ys"]) / d["width"]
     values = jnp.concatenate([d["mean"], d["width"]], axis=1)
-    return diagnose(KEY, d["ys"], scores, values, d["mean"], conditional=True)
+    return diagnose(KEY, d["ys"], scores, values, d["mean"])
 
 
 def ridges(d):

@@ -226,7 +226,6 @@ def test_a_posterior_has_influence_by_pair_and_by_parameter(key):
         scores,
         jnp.zeros_like(centers),  # which nothing can be regressed on
         None,
-        conditional=False,
         covariances=covariances,
         claimed_centers=centers,
     )

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -14,6 +15,7 @@ from reference.simulators import gaussian_linear_uniform
 
 import jaxcal
 from jaxcal import sbi
+from jaxcal.entries import calibration
 from jaxcal.read import Scores
 from jaxcal.results import Means, Table, tells
 from jaxcal.sbi.diagnosis import also_by, cross_fitted_means, diagnose
@@ -96,6 +98,18 @@ def test_the_prior_is_calibrated_and_not_the_posterior(pairs):
     assert any("errors change with x[" in text for text in examined.conditional.findings())
 
 
+def test_one_fit_answers_both_questions(pairs, monkeypatch):
+    """Points near each prediction are drawn once; a fit has about 190 log densities per pair."""
+    tests, fits, test, fit = [], [], calibration._unjudged, calibration.Fit.of
+    monkeypatch.setattr(calibration, "_unjudged", lambda *a: tests.append(a) or test(*a))
+    monkeypatch.setattr(calibration.Fit, "of", lambda *a: fits.append(a) or fit(*a))
+    examined = sbi.check_posterior(KEY, prior_log_prob, *pairs, prior=PRIOR)
+    assert examined.calibration.p_value > examined.conditional.p_value
+    (((_, *asked),), _) = tests, fits.clear()
+    jax.eval_shape(partial(calibration._results, None), *asked)
+    assert len(fits) == 1
+
+
 @pytest.mark.slow
 def test_the_test_is_that_of_the_library_on_the_same_scores(pairs):
     thetas, xs = pairs
@@ -129,7 +143,7 @@ def test_directions_have_the_right_sign_and_size(shift, scale, words):
     error = jnp.asarray([0.0, shift])
     scores = -(ys - xs - error[None]) / jnp.asarray([[1.0, scale]]) ** 2
     covariances = jnp.broadcast_to(jnp.diag(jnp.asarray([1.0, scale]) ** 2), (n, 2, 2))
-    diagnosis = diagnose(keys[2], ys, scores, xs, None, conditional=False, covariances=covariances)
+    diagnosis = diagnose(keys[2], ys, scores, xs, None, covariances=covariances)
     said = sentences(diagnosis, ("a", "b"), 0.05)
     assert len(said) == 1
     assert said[0].startswith(words)
@@ -147,9 +161,7 @@ def test_a_shift_is_not_blamed_on_a_correlated_parameter():
     xs, noise = jax.random.normal(jax.random.key(2), (2, n, 2))
     ys = xs + noise @ jnp.linalg.cholesky(covariance).T
     scores = (xs + jnp.asarray([[0.0, 0.2]]) - ys) @ jnp.linalg.inv(covariance)
-    diagnosis = diagnose(
-        keys[2], ys, scores, xs, None, conditional=False, covariances=covariance[None].repeat(n, 0)
-    )
+    diagnosis = diagnose(keys[2], ys, scores, xs, None, covariances=covariance[None].repeat(n, 0))
     assert [text[:15] for text in sentences(diagnosis, ("a", "b"), 0.05)] == ["b is too high b"]
     assert float(diagnosis.bias.estimate[0]) < -0.1  # as named: given b
     assert float(diagnosis.bias.p_adjusted[0]) < 0.001
@@ -370,7 +382,7 @@ def test_witnesses_keep_their_level_by_cross_fitting():
         xs = jax.random.normal(x_key, (100, 2))
         ys = xs + jax.random.normal(y_key, (100, 2))
         ones = jnp.broadcast_to(jnp.eye(2), (100, 2, 2))
-        diagnosis = diagnose(fold_key, ys, xs - ys, xs, xs, conditional=True, covariances=ones)
+        diagnosis = diagnose(fold_key, ys, xs - ys, xs, xs, covariances=ones)
         trends = jnp.minimum(
             jnp.min(diagnosis.shift_trend.p_adjusted), jnp.min(diagnosis.spread_trend.p_adjusted)
         )
@@ -502,7 +514,7 @@ def test_trends_along_tied_features_ignore_the_order_of_rows():
     predictors, unit = jnp.zeros((N, 1)), jnp.ones((N, 1, 1))
 
     def diagnosis(shift):
-        return diagnose(KEY, ys, shift - ys, predictors, xs, conditional=True, covariances=unit)
+        return diagnose(KEY, ys, shift - ys, predictors, xs, covariances=unit)
 
     same, off = diagnosis(0.0), diagnosis(one)
     assert float(same.shift_trend.p_value[0, 0]) == 1

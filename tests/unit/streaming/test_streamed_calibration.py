@@ -8,10 +8,9 @@ import pytest
 import scipy.stats
 
 import jaxcal
-from jaxcal.entries.calibration import Fit
 from jaxcal.entries.evidence import Entries, log_evidence
 from jaxcal.entries.moments import groups
-from jaxcal.entries.ranks import normal
+from jaxcal.entries.ranks import Fit, normal
 from jaxcal.entries.sums import EntriesFit, _judged, _sums, row_keys, row_signs
 from jaxcal.entries.table import summed_table, table, table_sums
 from jaxcal.nulls.contract import p_value
