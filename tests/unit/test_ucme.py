@@ -319,9 +319,9 @@ def test_refusals(key):
             test(n_locations=wrong)
     with pytest.raises(TypeError, match="test predictions, test targets"):
         test(locations=jnp.ones(3))
-    with pytest.raises(ValueError, match="test targets of shape \\[J\\]"):
+    with pytest.raises(ValueError, match=r"locations: test predictions: .* event shape \(1,\)"):
         test(locations=(AT[0], jnp.ones((2, 1))))
-    with pytest.raises(ValueError, match="2 test predictions, but 3 test targets"):
+    with pytest.raises(ValueError, match=r"locations: test predictions: .* batch shape \(3,\)"):
         test(locations=(AT[0], jnp.ones(3)))
     with pytest.raises(TypeError, match="got Laplace beside Normal"):
         test(locations=(dist.Laplace(jnp.ones(2), 1.0), jnp.ones(2)))
@@ -330,7 +330,7 @@ def test_refusals(key):
     with pytest.raises(TypeError, match="null"):
         test(null=F)
     p, ys = classes(key, 20)
-    with pytest.raises(ValueError, match="locations: row 0 does not sum to 1"):
+    with pytest.raises(ValueError, match="locations: test predictions: row 0 does not sum to 1"):
         ucme_test(key, p, ys, locations=(jnp.ones((2, 3)), jnp.asarray([0, 1])))
 
 
