@@ -265,7 +265,8 @@ def faults(
         claimed = covariances[:, i, j] / (deviations[:, i] * deviations[:, j])
         first, second = (jax.tree.map(lambda v, k=k: v[..., k], variances) for k in (i, j))
         correlation = _correlation(pairs, first, second, claimed, tested)
-    spread = tested(_pseudo_values(*_log_spreads(*variances)))
+    variance, changes = _positive(*variances)  # ratios of actual to claimed variances
+    spread = tested(_pseudo_values(-jnp.log(variance) / 2, -changes / 2))
     both = spread, correlation
     spread, correlation = jax.tree.map(lambda part: jnp.where(gaussian, part, jnp.nan), both)
     return Faults(limited(tested(-implied), exact), spread, correlation)
@@ -291,14 +292,6 @@ def _pseudo_values(estimate: Float[Array, " q"], changes: Float[Array, "n q"]) -
     used as that of the estimate.
     Source: Tukey (1958); Efron and Tibshirani (1993), Section 11.5."""
     return estimate[None] - (changes.shape[0] - 1) * changes
-
-
-def _log_spreads(
-    variance: Float[Array, " q"], changes: Float[Array, "n q"]
-) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:
-    """Return log(claimed / actual deviation) from ratios of actual to claimed variance."""
-    variance, changes = _positive(variance, changes)
-    return -jnp.log(variance) / 2, -changes / 2
 
 
 def _positive(
