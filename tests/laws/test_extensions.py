@@ -213,6 +213,10 @@ def test_a_solver():
     few = ckce.ckce(PROBABILITIES, LABELS, solver=Eigen(6))
     np.testing.assert_allclose(few.estimate, exact.estimate, rtol=0.05)
     assert "eigenvectors, 6" in repr(few)
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+def test_what_is_no_solver_is_refused():
     with pytest.raises(TypeError, match=r"solver: wanted one such as jaxcal\.ckce\.LowRank"):
         ckce.ckce(PROBABILITIES, LABELS, solver="exact")
     with pytest.raises(TypeError, match=r"call it: LowRank\(..\)"):
