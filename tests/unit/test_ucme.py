@@ -361,6 +361,18 @@ def test_labels_of_locations_are_checked(labels):
         ucme(0, p, jnp.arange(50) % 3, locations=(p[:5], jnp.asarray(labels)))
 
 
+def test_locations_may_be_all_that_predictions_may_be():
+    """Probabilities of class 1 and one distribution for all locations were refused."""
+    p, labels = jnp.linspace(0.1, 0.9, 20), jnp.arange(20) % 2
+    both = jnp.stack([1 - p, p], axis=1)
+    for model, ys, some, other in (
+        (p, labels, p[:3], both[:3]),
+        (dist.Normal(p, 1.0), p, dist.Normal(0.0, 1.0), dist.Normal(jnp.zeros(3), 1.0)),
+    ):
+        got, wanted = (ucme(0, model, ys, locations=(at, ys[:3])).biased for at in (some, other))
+        np.testing.assert_allclose(got, wanted, rtol=1e-12)
+
+
 def test_the_order_of_draws_at_locations_does_not_matter():
     """Of sorted draws the lower half was compared: 1.84 times the estimate."""
     random = np.random.default_rng(0)
