@@ -7,7 +7,7 @@ locations (test prediction, test target). Z has mean 0 under calibration. With t
 :math:`\bar Z` [J] of Z over i, the estimate is :math:`\|\bar Z\|^2 / J`.
 """
 
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,8 @@ from jaxcal.nulls import Redrawn, contract
 from jaxcal.nulls.locations import F, Judgement, LocationNull, Signs
 from jaxcal.numerics import full_precision, not_finite
 from jaxcal.read import Draws, checks
-from jaxcal.read.families import Classes, distribution_of
-from jaxcal.read.observations import drawn_order, n_repeated
+from jaxcal.read.families import distribution_of
+from jaxcal.read.observations import drawn_order, n_repeated, observations
 from jaxcal.results import Estimate, TestResult, recorded, rows_in_one_order
 from jaxcal.skce.calibration import (
     MeanOptions,
@@ -217,35 +217,22 @@ def _checked(
         raise TypeError(
             f"locations: wanted (test predictions, test targets), got {type(locations).__name__}"
         )
-    where, at = locations
-    at = checks.numbers(at, "locations")
-    if at.ndim == 0 or at.shape[0] < 1 or at.shape[1:] != ys.shape[1:]:
-        wanted = ", ".join(map(str, ("J", *ys.shape[1:])))
-        raise ValueError(f"locations: wanted test targets of shape [{wanted}], got {at.shape}")
-    distribution, other = _distribution(predictions), None
-    if distribution_of(where) is not None or isinstance(where, Draws):
-        other = _distribution(where)
-    elif isinstance(distribution, Classes):
-        where = other = Classes(checks.probabilities(where, "locations"))
-    if isinstance(other, Classes):
-        where = other
-        at = checks.labels(at, at.shape[0], other.probabilities.shape[1], "locations")
-    if isinstance(where, Draws):
-        where = other = where.unsorted()
-    shapes = [[leaf.shape[1:] for leaf in jax.tree.leaves(one)] for one in (distribution, other)]
-    if distribution is None or type(distribution) is not type(other) or shapes[0] != shapes[1]:
+    try:
+        where, at = observations(*locations, least=1)
+    except (TypeError, ValueError) as error:
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"locations: test {error}") from error
+    kinds = [
+        one if isinstance(one, Draws) else distribution_of(one) for one in (predictions, where)
+    ]
+    sizes = [[leaf.shape[1:] for leaf in jax.tree.leaves(one)] for one in kinds]
+    if kinds[0] is None or type(kinds[0]) is not type(kinds[1]) or sizes[0] != sizes[1]:
         raise TypeError(
             f"locations: wanted test predictions of the kind and size of the predictions (normals, "
             f"Laplace, mixtures of as many of these, classes, or Draws), got "
             f"{type(where).__name__} beside {type(predictions).__name__}"
         )
-    if (counted := jax.tree.leaves(other)[0].shape[0]) != at.shape[0]:
-        raise ValueError(f"locations: {counted} test predictions, but {at.shape[0]} test targets")
     return where, at.astype(ys.dtype)
-
-
-def _distribution(predictions: PredictionsLike) -> Any:
-    return predictions if isinstance(predictions, Draws) else distribution_of(predictions)
 
 
 def _at_locations(

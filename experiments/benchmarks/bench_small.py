@@ -43,7 +43,7 @@ def part_batch(quick, n, batch):
     whole = best(jax.jit(jax.vmap(jaxcal_test)), keys, x, y)
     pairwise, features = ready(x, y)
     null = nulls.Wild(DRAWS)
-    one = jax.vmap(lambda key, each: testing.apply(null, key, pairwise, each).p_value)
+    one = jax.vmap(lambda key, each: testing.apply(null, key, pairwise, each)[0].p_value)
     engine = best(jax.jit(one), keys, features)
     flops, rate = batch * n**2 * DRAWS, product_rate(quick)
     return {

@@ -143,4 +143,4 @@ def p_values(
     assemble_key, null_key = jax.random.split(key)
     predictions = dist.Normal(mean, jnp.sqrt(variance)).to_event(1)
     grid, features = assemble(assemble_key, predictions, targets)
-    return testing.apply(Wild(n_draws), null_key, grid, features, tile=TILE).p_value[1:]
+    return testing.apply(Wild(n_draws), null_key, grid, features, tile=TILE)[0].p_value[1:]

@@ -119,10 +119,7 @@ def exchangeability_test(
     key = checks.key(key)
     ys = checks.targets(targets)
     predictions = densities(predictions, ys)
-    if isinstance(proposal, type) or not isinstance(proposal, Proposal):
-        raise TypeError(
-            f"proposal: wanted one such as jaxcal.candidates.Chains(), got {proposal!r}"
-        )
+    checks.instance(proposal, Proposal, "proposal", "jaxcal.candidates.Chains()")
     if isinstance(proposal, Chains):
         continuous(predictions)
     d, level = ys[0].size, checks.level(level)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.candidates.proposals import Candidates
 from jaxcal.numerics import full_precision
-from jaxcal.read import convert
+from jaxcal.read import checks
 from jaxcal.typing import KeyLike, Vector
 
 Statistic = Callable[[Candidates], Float[Array, "n k"]]  # one number per candidate
@@ -31,7 +31,7 @@ def log_density(candidates: Candidates) -> Float[Array, "n k"]:
         >>> jaxcal.candidates.log_density(candidates).shape
         (5, 4)
     """
-    _of_candidates(candidates)
+    checks.instance(candidates, Candidates, "candidates")
     return candidates.log_densities
 
 
@@ -51,7 +51,7 @@ def coordinate(j: int) -> Statistic:
         >>> jaxcal.candidates.ranks(1, candidates, jaxcal.candidates.coordinate(1)).shape
         (5,)
     """
-    j = convert.integer(j, "j", least=0)
+    j = checks.integer(j, "j", least=0)
 
     def statistic(candidates: Candidates) -> Array:
         if j >= (d := candidates.points.shape[2]):
@@ -78,7 +78,7 @@ def distance_to(references: Float[Array, "n d"]) -> Statistic:
         >>> jaxcal.candidates.ranks(1, candidates, statistic).shape
         (5,)
     """
-    centres = convert.floats(references, "references")
+    centres = checks.floats(references, "references")
 
     def statistic(candidates: Candidates) -> Array:
         if centres.shape != (wanted := candidates.points[:, 0].shape):
@@ -118,22 +118,16 @@ def ranks(key: KeyLike, candidates: Candidates, statistic: Statistic = log_densi
         >>> bool(ranks.max() <= 1 / 20)
         True
     """
-    key = convert.key(key)
-    _of_candidates(candidates)
-    convert.function(statistic, "statistic", "candidates")
+    key = checks.key(key)
+    checks.instance(candidates, Candidates, "candidates")
+    checks.function(statistic, "statistic", "candidates")
     values, w = statistic(candidates), candidates.weights
     if not isinstance(values, Array | np.ndarray) or values.shape != w.shape:
         raise ValueError(
-            f"statistic: wanted one number per candidate, shape {w.shape}, got "
-            f"{convert.say(values)}"
+            f"statistic: wanted one number per candidate, shape {w.shape}, got {checks.say(values)}"
         )
     below = jnp.sum(jnp.where(values < values[:, :1], w, 0), axis=1)
     ties = jnp.sum(jnp.where(values == values[:, :1], w, 0), axis=1)
     u = below + jax.random.uniform(key, below.shape, below.dtype) * ties
     finite = ~jnp.any(jnp.isnan(values) | jnp.isnan(w), axis=1)
     return jnp.where(finite, jnp.clip(u, 0, 1), jnp.nan)
-
-
-def _of_candidates(value: object) -> None:
-    if not isinstance(value, Candidates):
-        raise TypeError(f"candidates: wanted those of a proposal, got {convert.say(value)}")

@@ -18,7 +18,7 @@ from jaxcal.ckce.any_predictions import are_classes
 from jaxcal.ckce.inputs import Ridge, checked, class_root, residuals, ridge_at, unmerged
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.results import CKCE
-from jaxcal.ckce.solvers import Exact, Solution, Solver, check_solver
+from jaxcal.ckce.solvers import Exact, Solution, Solver
 from jaxcal.engine import one_at_a_time
 from jaxcal.kernels import grams, points
 from jaxcal.kernels.points import Gaussian
@@ -139,7 +139,8 @@ def ckce(
         >>> bool(first.estimate < second.estimate)
         True
     """
-    solver, key = check_solver(solver), None if key is None else checks.key(key)
+    checks.instance(solver, Solver, "solver", "jaxcal.ckce.LowRank(256)")
+    key = None if key is None else checks.key(key)
     if not are_classes([predictions]):
         for name, asked in (
             ("given", given is not None),

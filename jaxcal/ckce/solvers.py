@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxcal.kernels import grams
-from jaxcal.read import checks
 from jaxcal.typing import KernelLike, Scalar
 
 Gram = Float[Array, "n n"]
@@ -188,13 +187,3 @@ class Exact(eqx.Module):
         self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar
     ) -> Solution:
         return Solution(fit(grams.square_gram(kernel, q), residuals, ridge))
-
-
-def check_solver(value: object) -> Solver:
-    """Return the value if it is an instance of a solver; TypeError otherwise, also for a class."""
-    if isinstance(value, type) or not isinstance(value, Solver):
-        remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
-        raise TypeError(
-            f"solver: wanted one such as jaxcal.ckce.LowRank(256), got {checks.say(value)}{remedy}"
-        )
-    return value

@@ -131,6 +131,8 @@ class DistanceResult(JudgedResult):
             return {"nonfinite-predictions": n_nonfinite}
         n, effective = self.n, float(self.effective)
         v, y = v[w > 0], y[w > 0]
+        classes = Classes(jnp.asarray(np.stack([1 - v, v], axis=1)))
+        repeated = int(n_repeated(jnp.asarray(y), classes)) if self.counts is None else 0
         return {
             "few-observations": n if n < MEASURED else 0,
             "bounds-contradict": np.isnan(np.asarray(self.bracket.low)),
@@ -138,7 +140,7 @@ class DistanceResult(JudgedResult):
             "one-class": n > 1 and np.all(y == y[0]) and (self.counts is None or y[0] in (0, 1)),
             "uneven-weights": effective if effective < n / 2 else 0,
             "dependent-rows": self._memory(),
-            "repeated-rows": 0 if self.counts is not None else _repeated(v, y),
+            "repeated-rows": repeated,
         }
 
     def _memory(self) -> Any:
@@ -203,12 +205,6 @@ def _adjusted(p_values: Array) -> Array:
     p = jnp.ravel(p_values)
     adjusted = jnp.where(jnp.isnan(p), jnp.nan, holm(jnp.where(jnp.isnan(p), 1, p)))
     return adjusted.reshape(p_values.shape)
-
-
-def _repeated(v: np.ndarray, y: np.ndarray) -> int:
-    """Return how many observations equal an earlier one; 0 if that many are likely by chance."""
-    both = Classes(jnp.asarray(np.stack([1 - v, v], axis=1)))
-    return int(n_repeated(jnp.asarray(y), both))
 
 
 @recorded

@@ -45,12 +45,8 @@ def ascending(x: Float[Array, " n"]) -> Float[Array, " n"]:
             return jnp.asarray(np.sort(np.asarray(x)))
         if x.shape[-1] >= LEAST:
             shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-            return jax.pure_callback(_sorts, shape, x, vmap_method="broadcast_all")
+            return jax.pure_callback(np.sort, shape, x, vmap_method="broadcast_all")
     return jnp.sort(x)
-
-
-def _sorts(x: ArrayLike) -> Float[np.ndarray, "..."]:
-    return np.sort(np.asarray(x), axis=-1)
 
 
 def _orders(x: ArrayLike) -> Int[np.ndarray, "..."]:

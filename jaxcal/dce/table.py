@@ -133,8 +133,7 @@ class Table(Result):
 
     def merge(self, other: "Table") -> "Table":
         """Return the table of the observations of both tables. ValueError if the cells differ."""
-        if not isinstance(other, Table):
-            raise TypeError(f"other: wanted a Table, got {type(other).__name__}")
+        checks.instance(other, Table, "other")
         if self.counts.size != other.counts.size:
             raise ValueError(
                 f"other: a table of {other.counts.size} cells does not add to one of "
@@ -227,13 +226,7 @@ def _numbers(value: Any, name: str) -> Float[np.ndarray, " n"]:
     """Return ``value`` as finite float64 numbers [n]; a ValueError or TypeError names it."""
     if isinstance(value, Tracer):
         raise ValueError(f"{name}: a table is made outside of jit, vmap and grad only")
-    try:
-        values = np.asarray(value)
-    except ValueError:
-        values = np.asarray(None)  # not an array: rows of different lengths
-    if values.dtype.kind not in "biuf":
-        raise TypeError(f"{name}: wanted numbers, got {checks.say(value)}")
-    values = values.astype(float)
+    values = np.asarray(checks.array(value, name)).astype(float, casting="same_kind")
     if values.ndim != 1:
         raise ValueError(f"{name}: wanted one number each, shape [n], got shape {values.shape}")
     if not np.all(np.isfinite(values)):

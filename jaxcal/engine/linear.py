@@ -162,7 +162,9 @@ def _sums(
     if not blocks:
         return result
     products = square(blocks)
-    by_channel = _channel_blocks(products, channels)
+    p = products.shape[0] // channels
+    ends = [slice(k * p, (k + 1) * p) for k in range(channels)]
+    by_channel = jnp.stack([products[end, end] for end in ends])
     if squares:
         result = result._replace(
             squares=jnp.sum(by_channel**2, axis=(1, 2)) - jnp.sum(diagonal**2, axis=1),
@@ -178,8 +180,3 @@ def _sums(
             every = jnp.concatenate([every, each])
         result = result._replace(eigenvalues=every)
     return result
-
-
-def _channel_blocks(products: Float[Array, "cp cp"], channels: int) -> Float[Array, "c p p"]:
-    p = products.shape[0] // channels
-    return jnp.stack([products[k * p : (k + 1) * p, k * p : (k + 1) * p] for k in range(channels)])

@@ -144,8 +144,5 @@ def checked_base_measure(value: Any, ys: Array) -> BaseMeasure | None:
 
 def with_random_features(spec: Specification, features: PyTree) -> Specification:
     """Return ``spec`` with random features; TypeError unless ``features`` is `RandomFeatures`."""
-    if not isinstance(features, RandomFeatures):
-        raise TypeError(
-            f"features: wanted jaxcal.RandomFeatures(key, 100) or None, got {checks.say(features)}"
-        )
+    checks.instance(features, RandomFeatures, "features", "jaxcal.RandomFeatures(key, 100)")
     return dataclasses.replace(spec, random_features=features)

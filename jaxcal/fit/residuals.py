@@ -286,7 +286,9 @@ class SteinResidual(eqx.Module):
             if claims is not None:  # relative to the frame's origin, like the targets
                 claims = claims._replace(centers=claims.centers - view.offset[None])
         assert view.point_scores is not None
-        abrupt = _abrupt(key, view)
+        abrupt = jnp.zeros((), bool)  # whether a density jumps from a positive value to 0
+        if view.targets is not None and climbable(view.predictions):
+            abrupt = edges(key, view.predictions.predictions, view.targets).abrupt
         stein = SteinFeatures(view.points, view.point_scores, preconditioner)
         # a target that is not finite is noted once, not again through its score
         finite = jnp.all(jnp.isfinite(view.ys), axis=1, keepdims=True)
@@ -305,13 +307,6 @@ class SteinResidual(eqx.Module):
     def statistic(self, featured: Featured, target_kernel: KernelLike) -> Stein:
         dimension = featured.features.residual.ys.shape[1]
         return Stein(target_kernel, dimension=dimension, components=self.components)
-
-
-def _abrupt(key: Key, view: View) -> Bool[Array, ""]:
-    """Return whether a density jumps from a positive value to 0; False without log densities."""
-    if view.targets is None or not climbable(view.predictions):
-        return jnp.zeros((), bool)
-    return edges(key, view.predictions.predictions, view.targets).abrupt
 
 
 class MeanResidual(eqx.Module):

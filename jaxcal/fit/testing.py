@@ -95,31 +95,18 @@ def apply(
     pairwise: Pairwise,
     features: Features,
     *,
-    tile: int = TILE,
-    mesh: Mesh | None = None,
-) -> Outcome:
-    """Apply a null: request its sums, run the engine, return the outcome."""
-    return apply_with(null, None, key, pairwise, features, tile=tile, mesh=mesh)[0]
-
-
-def apply_with(
-    null: Null,
-    columns: Points | None,
-    key: Key,
-    pairwise: Pairwise,
-    features: Features,
-    *,
+    columns: Points | None = None,
     series: Points | None = None,
     guarded: bool = False,
     redrawn: Redrawing | None = None,
     tile: int = TILE,
     mesh: Mesh | None = None,
 ) -> tuple[Outcome, Float[Array, " d"] | None]:
-    """Apply a null; return the outcome, and a quadratic form [d] per column of ``columns`` [n, d].
+    """Apply a null: request its sums, run the engine, return the outcome and forms [d].
 
-    The form of a column w is the sum of w_i w_j h_ij over i != j. Forms are None if ``columns`` is
-    None, and for nulls that use blocks or no draws. If ``series`` [n, q] is given, the null uses it
-    instead of the features. ``guarded``: whether to correct the statistic for skewness.
+    The form of a column w of ``columns`` [n, d] is the sum of w_i w_j h_ij over i != j. Forms are
+    None without columns, and for nulls that use blocks or no draws. If ``series`` [n, q] is given,
+    the null uses it instead of the features. ``guarded``: whether to correct for skewness.
     ``redrawn(keys [b], estimates [r])`` returns the estimates [r, b] of data sets with redrawn
     targets; ValueError if ``redrawn`` is None and the null needs it.
     """
@@ -237,12 +224,12 @@ def _unjudged(
     def refit(key: Key) -> tuple[Fitted, Featured]:
         return refitted(key, keys[:2], spec, fit, predictions, targets)
 
-    outcome, forms = apply_with(
+    outcome, forms = apply(
         null,
-        featured.scores,
         keys[2],
         fitted.pairwise,
         featured.features,
+        columns=featured.scores,
         series=series,
         guarded=featured.excluded is not None,
         redrawn=partial(_redrawn, refit=refit, fitted=fit, tile=tile, mesh=mesh),

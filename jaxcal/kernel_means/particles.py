@@ -34,13 +34,22 @@ from jaxcal.read.families import Classes, Lattice, Nodes, Particles, Stratified
 from jaxcal.typing import KernelLike, Scalar
 
 COUNTS_ERROR = 1e-6
+DRAWS, QUANTILES = "draws of each prediction", "64 random quantiles of each prediction"
 
 
 class FromDraws(eqx.Module):
-    """Kernel means from m draws: O(m) per target, O(m^2) per pair, one prediction at a time."""
+    """Kernel means from m draws: O(m) per target, O(m^2) per pair, one prediction at a time.
 
-    route: ClassVar[str] = "draws of each prediction"
+    ``error`` is the standard error of `first` for random quantiles (`Stratified`), of which ``own``
+    pairs the two halves; None for draws."""
+
     kernel: KernelLike
+    error: Scalar | None = None
+
+    @property
+    def route(self) -> str:
+        """Return a text on how the means are computed."""
+        return DRAWS if self.error is None else QUANTILES
 
     def first(self, rows: Particles, ys: Array) -> Array:
         check_dimension(ys, rows.points.shape[-1])
@@ -59,6 +68,8 @@ class FromDraws(eqx.Module):
         m = features.points.shape[1]
 
         def one(p: Array) -> Array:
+            if self.error is not None:
+                return jnp.mean(gram(self.kernel, p[: m // 2], p[m // 2 :]))
             between = _about(self.kernel, p, p)
             return (jnp.sum(between) - jnp.trace(between)) / (m * (m - 1))
 
@@ -72,28 +83,6 @@ def _about(kernel: KernelLike, draws: Array, others: Array) -> Array:
         middle = jnp.mean(draws, axis=0, keepdims=True)
         draws, others = draws - middle, others - middle
     return gram(kernel, draws, others)
-
-
-class FromQuantiles(eqx.Module):
-    """Kernel means as in `FromDraws`, of `Stratified` points; ``own`` pairs the two halves."""
-
-    route: ClassVar[str] = "64 random quantiles of each prediction"
-    kernel: KernelLike
-    error: Scalar
-
-    def first(self, rows: Stratified, ys: Array) -> Array:
-        return FromDraws(self.kernel).first(rows, ys)
-
-    def second(self, rows: Stratified, cols: Stratified) -> Array:
-        return FromDraws(self.kernel).second(rows, cols)
-
-    def own(self, features: Stratified) -> Array:
-        half = features.points.shape[1] // 2
-
-        def one(p: Array) -> Array:
-            return jnp.mean(gram(self.kernel, p[:half], p[half:]))
-
-        return jax.lax.map(one, features.points)
 
 
 class FromNodes(eqx.Module):
@@ -146,7 +135,7 @@ def over_nodes(kernel: KernelLike, distribution: Nodes) -> Averages:
 @pair(object, Stratified)
 def over_quantiles(kernel: KernelLike, distribution: Stratified) -> Averages:
     """Return features and formulas (see `pair`) for any kernel, from random quantiles."""
-    return distribution, FromQuantiles(kernel, _standard_error(kernel, distribution))
+    return distribution, FromDraws(kernel, _standard_error(kernel, distribution))
 
 
 class Smoothed(NamedTuple):

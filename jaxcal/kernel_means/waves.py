@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernel_means.dispatch import Averages, check_dimension, own_by_second, pair
-from jaxcal.kernel_means.particles import FromDraws, FromQuantiles
+from jaxcal.kernel_means.particles import DRAWS, QUANTILES
 from jaxcal.kernels.points import Kernel
 from jaxcal.read.families import Laplaces, Normals, Particles, Stratified
 from jaxcal.typing import Scalar
@@ -68,7 +68,7 @@ class InClosedForm(_Formulas):
 class OverDraws(_Formulas):
     """Means of a wave over the draws of each prediction, for all predictions at once."""
 
-    route: str = eqx.field(static=True, default=FromDraws.route)
+    route: str = eqx.field(static=True, default=DRAWS)
 
     def first(self, rows: Particles, ws: Array) -> Float[Array, "r c"]:
         check_dimension(ws, rows.points.shape[-1])
@@ -86,5 +86,5 @@ def wave_in_closed_form(kernel: Wave, distribution: Normals | Laplaces) -> Avera
 @pair(Wave, Stratified)
 def wave_over_draws(kernel: Wave, distribution: Particles) -> Averages:
     """Return features and formulas (see `pair`) for draws or random quantiles (`Stratified`)."""
-    stratified = isinstance(distribution, Stratified)
-    return distribution, OverDraws(kernel, (FromQuantiles if stratified else FromDraws).route)
+    route = QUANTILES if isinstance(distribution, Stratified) else DRAWS
+    return distribution, OverDraws(kernel, route)

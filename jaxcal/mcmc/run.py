@@ -105,8 +105,7 @@ def mcmc_draws(
     kept = n_samples // n_chains
     thin = max(10, -(-LENGTH // kept)) if thin is None else checks.integer(thin, "thin")
     sampler = NUTS() if sampler is None else sampler
-    if isinstance(sampler, type) or not isinstance(sampler, Sampler):
-        raise TypeError(f"sampler: wanted one such as jaxcal.mcmc.MALA(0.1), got {sampler!r}")
+    checks.instance(sampler, Sampler, "sampler", "jaxcal.mcmc.MALA(0.1)")
     n, event = _layout(predictions, event_shape)
     dtype = jnp.result_type(float)
     shape = jax.eval_shape(log_densities_at, predictions, jnp.zeros((n, *event), dtype)).shape

@@ -306,13 +306,11 @@ class _Wide(eqx.Module):
     base: Any
     batch_shape: tuple[int, ...] = eqx.field(static=True)
 
-    def _column(self, values: Array) -> Array:
-        # vectors of one coordinate have parameters [n, 1]
-        return values[..., None] if len(self.base.batch_shape) == 2 else values
-
     def _call(self, function: Callable[..., Array], values: Array) -> Array:
         shape = jnp.broadcast_shapes(values.shape, self.batch_shape)
-        inner = self._column(jnp.broadcast_to(values, shape))
+        inner = jnp.broadcast_to(values, shape)
+        # vectors of one coordinate have parameters [n, 1]
+        inner = inner[..., None] if len(self.base.batch_shape) == 2 else inner
         return jnp.broadcast_to(function(inner), inner.shape).reshape(shape)
 
     def cdf(self, values: Array) -> Array:

@@ -299,14 +299,6 @@ def _pseudo_values(estimate: Float[Array, " q"], changes: Float[Array, "n q"]) -
     return estimate[None] - (changes.shape[0] - 1) * changes
 
 
-def _log_spreads(
-    variance: Float[Array, " q"], changes: Float[Array, "n q"]
-) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:
-    """Return log(claimed / actual deviation) from ratios of actual to claimed variance."""
-    variance, changes = _positive(variance, changes)
-    return -jnp.log(variance) / 2, -changes / 2
-
-
 def _positive(
     variance: Float[Array, " q"], changes: Float[Array, "n q"]
 ) -> tuple[Float[Array, " q"], Float[Array, "n q"]]:

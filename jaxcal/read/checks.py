@@ -93,10 +93,12 @@ def level(value: object) -> float:
     return probability
 
 
-def instance(value: object, kind: type, name: str) -> None:
-    """Raise TypeError unless the value is an instance of ``kind``."""
-    if not isinstance(value, kind):
-        raise TypeError(f"{name}: wanted a {kind.__name__}, got {say(value)}")
+def instance(value: Any, kind: type, name: str, example: str = "") -> Any:
+    """Return an instance of ``kind``, such as ``example``; TypeError for others and for classes."""
+    if isinstance(value, type) or not isinstance(value, kind):
+        wanted = f"one such as {example}" if example else f"a {kind.__name__}"
+        raise TypeError(f"{name}: wanted {wanted}, got {say(value)}")
+    return value
 
 
 def names(value: object, d: int, of: str = "parameter") -> tuple[str, ...] | None:
@@ -113,11 +115,7 @@ def names(value: object, d: int, of: str = "parameter") -> tuple[str, ...] | Non
 
 def divergence(value: object, name: str = "divergence") -> Any:
     """Return ``value``, an instance of a divergence between predictions, or raise TypeError."""
-    if isinstance(value, type) or not isinstance(value, Divergence):
-        remedy = f"; call it: {value.__name__}(..)" if isinstance(value, type) else ""
-        raise TypeError(
-            f"{name}: wanted one such as jaxcal.divergences.Fisher(), got {say(value)}{remedy}"
-        )
+    instance(value, Divergence, name, "jaxcal.divergences.Fisher()")
     _module(value, name)
     if any(isinstance(leaf, bool) for leaf in jax.tree.leaves(value)):
         raise TypeError(

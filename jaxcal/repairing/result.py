@@ -9,11 +9,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.read import Draws, Unnormalized, checks
 from jaxcal.read.convert import input_names
+from jaxcal.read.observations import finite_rows
 from jaxcal.repairing.certificate import NATS, about_gains, in_data_units, say_gain
 from jaxcal.repairing.features import DRAWS, MOST, OWN, Features, too_many
 from jaxcal.repairing.fit import Fitted, Parameters
@@ -306,10 +306,7 @@ def columns_of(inputs: ArrayLike | None, n: int, dtype: Any) -> Float[Array, "n 
     """Return inputs as columns [n, q], [n, 0] for None; ValueError for NaN or infinite inputs."""
     if inputs is None:
         return jnp.zeros((n, 0), dtype)
-    values = checks.rows(inputs, n, "inputs").astype(dtype)
-    if not isinstance(values, Tracer) and not bool(jnp.all(jnp.isfinite(values))):
-        raise ValueError("inputs: wanted finite numbers, got NaN or infinite ones")
-    return values
+    return finite_rows(inputs, n, "inputs").astype(dtype)
 
 
 def _count(predictions: Any, inputs: ArrayLike | None) -> int:

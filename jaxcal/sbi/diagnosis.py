@@ -229,7 +229,8 @@ def cross_fitted_means(
     z = jnp.arcsinh(_standard(predictors))
     count = min(LANDMARKS, n)
     landmarks = z[by_values(z)[np.arange(count) * n // count]]
-    gaps = _squares(z, landmarks)
+    norms = jnp.sum(z**2, axis=1)[:, None] + jnp.sum(landmarks**2, axis=1)[None]
+    gaps = at_least(norms - 2 * z @ landmarks.T, 0)
     width = jnp.median(gaps)
     kernels = jnp.exp(-gaps / jnp.where(width > 0, width, 1))
     linear = [z] if z.shape[1] <= LANDMARKS else []
@@ -272,8 +273,3 @@ def _standard(values: Array) -> Array:
     scale = jnp.median(jnp.abs(gaps), axis=0, keepdims=True)
     scale = jnp.where(scale > 0, scale, jnp.std(values, axis=0, keepdims=True))
     return gaps / jnp.where(scale > 0, scale, 1)
-
-
-def _squares(a: Array, b: Array) -> Array:
-    cross = jnp.sum(a**2, axis=1)[:, None] + jnp.sum(b**2, axis=1)[None] - 2 * a @ b.T
-    return at_least(cross, 0)

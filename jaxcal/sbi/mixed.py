@@ -8,7 +8,6 @@ probabilities, computed from the log density at each value of z_j.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -21,7 +20,7 @@ from jaxcal.read.predictions import Standardized
 from jaxcal.read.scores import scores_at
 from jaxcal.sbi.adapters import as_posterior
 from jaxcal.sbi.discrete import DiscreteParameter, of_probabilities
-from jaxcal.sbi.pairs import PairOptions, ScoredPairs, summarized
+from jaxcal.sbi.pairs import PairOptions, ScoredPairs, paired, summarized
 from jaxcal.sbi.posteriors import Densities
 from jaxcal.typing import ArrayLike, Key, LogDensity, Scalar
 
@@ -141,9 +140,7 @@ def split(
     prior = getattr(scorer, "prior", None) if prior is None else prior
     if not hasattr(scorer, "predictions"):
         raise TypeError("discrete: this needs log densities: pass log_prob(theta, x)")
-    of_all = checks.floats(thetas, "thetas")
-    if of_all.ndim != 2:
-        raise ValueError(f"thetas: wanted parameters of shape [n, d], got {of_all.shape}")
+    of_all, alone = paired(thetas, xs)
     d = of_all.shape[1]
     names = checks.names(options.pop("names", None), d)
     names = names or tuple(f"theta_{k + 1}" for k in range(d))
@@ -153,9 +150,6 @@ def split(
         raise ValueError(
             "discrete: no parameter is continuous: pass the probabilities of each to jaxcal.check"
         )
-    observed = xs if isinstance(xs, dict) else {"xs": xs}
-    arrays = {name: checks.features(value, "xs") for name, value in observed.items()}
-    alone = arrays if isinstance(xs, dict) else arrays["xs"]
     features, notes = summarized(scorer, alone, options.pop("summaries", None), len(of_all))
     z = of_all[:, jnp.asarray(columns)]
     called = tuple(names[k] for k in columns)
@@ -165,7 +159,8 @@ def split(
     options["summaries"] = jnp.concatenate([features, z.astype(features.dtype)], axis=1)
     options["names"] = [names[k] for k in kept]
     posterior = ContinuousPosterior(scorer, order, getattr(scorer, "notes", {}) | notes)
-    continuous = (posterior, of_all[:, jnp.asarray(kept)], {**arrays, Z: z}, options)
+    observed = alone if isinstance(alone, dict) else {"xs": alone}
+    continuous = (posterior, of_all[:, jnp.asarray(kept)], {**observed, Z: z}, options)
     return Split(continuous, columns, called, tuple(values.values()))
 
 
@@ -227,12 +222,8 @@ def _prior_of(prior: Any, kept: tuple[int, ...], d: int) -> Any:
             "pass that of the continuous ones, a function prior(key, m), or draws [m, d]"
         )
     if callable(prior):
-        return partial(_drawn, prior, kept, d)
+        return lambda key, m: _columns(prior(key, m), kept, d)
     return _columns(prior, kept, d)
-
-
-def _drawn(prior: Any, kept: tuple[int, ...], d: int, key: Key, m: int) -> Array:
-    return _columns(prior(key, m), kept, d)
 
 
 def _columns(prior: Any, kept: tuple[int, ...], d: int) -> Array:

@@ -155,7 +155,7 @@ def score_pairs(
     own_prior = getattr(scorer, "prior", None)
     prior = own_prior if prior is None else prior
     unconverted = xs
-    values, xs = _paired(thetas, xs)
+    values, xs = paired(thetas, xs)
     n_nodes = checks.nodes(n_nodes, values.shape[1])
     valid = _valid(xs, len(values), checks.flag(exclude_invalid_x, "exclude_invalid_x"))
     notes: dict[str, Any] = dict(getattr(scorer, "notes", {}))
@@ -218,9 +218,9 @@ def _scored(
     key: Key, pairs: _Pairs, prior: Any, n_nodes: int, space: Space, names: tuple[str, ...]
 ) -> tuple[_Pairs, Scores, dict[str, Any]]:
     """Return the pairs to test, their scores at thetas and nodes, and notes on removed pairs."""
-    n, d = pairs.values.shape
+    n = len(pairs.values)
     if isinstance(pairs.scorer, ArrayPosterior):
-        scores = _arrays(pairs.scorer.scored(pairs.values, pairs.xs, None), n, d)
+        scores = _arrays(pairs.scorer.scored(pairs.values, pairs.xs, None), pairs.values)
         check_inside(space, scores.nodes, names)
         return pairs, scores, {}
     nodes, notes = nodes_of(key, prior, pairs.scorer, n_nodes, pairs.values), {}
@@ -305,7 +305,8 @@ def _about_inputs(
     return notes | suspicions.about_training(moments, features)
 
 
-def _paired(thetas: ArrayLike, xs: Observations) -> tuple[Array, Any]:
+def paired(thetas: ArrayLike, xs: Observations) -> tuple[Array, Any]:
+    """Return parameters [n, d] and observations [n, ..], an array or a dict of these, as floats."""
     values = checks.floats(thetas, "thetas")
     if values.ndim == 1:
         values = values[:, None]
@@ -337,24 +338,17 @@ def _features(xs: Observations, n: int, name: str = "summaries") -> Array:
     return jnp.concatenate([x.reshape(n, -1) for x in flat], axis=1)
 
 
-def _arrays(scores: Scores, n: int, d: int) -> Scores:
-    at = checks.floats(scores.at_targets, "Scores.at_targets")
-    if at.reshape(len(at), -1).shape != (n, d):
-        raise ValueError(
-            f"Scores.at_targets: wanted the shape of the thetas ({n}, {d}), got {at.shape}"
-        )
+def _arrays(scores: Scores, values: Array) -> Scores:
     if scores.at_nodes is None or scores.nodes is None:
         raise ValueError(
             "Scores: the kernel on posteriors needs scores at base points too: give at_nodes "
             "[n, m, d] and nodes [m, d], the same m draws of the prior for every posterior"
         )
-    at_nodes, nodes = checks.floats(scores.at_nodes, "Scores.at_nodes"), scores.nodes
-    nodes = checks.floats(nodes, "Scores.nodes").reshape(len(nodes), -1)
-    if at_nodes.size != n * nodes.size or nodes.shape[1] != d:
-        raise ValueError(
-            f"Scores.at_nodes: wanted shape ({n}, {len(nodes)}, {d}), got {at_nodes.shape}"
-        )
-    return Scores(at.reshape(n, d), at_nodes.reshape(n, -1, d), nodes)
+    parts = []
+    for axes, name in ((1, "at_targets"), (2, "at_nodes"), (1, "nodes")):
+        part = checks.floats(getattr(scores, name), f"Scores.{name}")
+        parts.append(part[..., None] if values.shape[1] == 1 and part.ndim == axes else part)
+    return checks.predictions(Scores(*parts), values)
 
 
 @jax.jit

@@ -387,11 +387,7 @@ def _named(estimators: Estimators | str) -> dict[str, Estimator]:
         )
     by_name: dict[str, Estimator] = {}
     for estimator in estimators:
-        if isinstance(estimator, type) or not isinstance(estimator, Estimator):
-            raise TypeError(
-                f"estimators: wanted objects with name, grid and fit, such as Bins(15), got "
-                f"{estimator!r}"
-            )
+        checks.instance(estimator, Estimator, "estimators", "Bins(15), with name, grid and fit")
         if estimator.name in by_name:
             raise ValueError(
                 f"estimators: two are called {estimator.name!r}; try several settings in ONE grid"

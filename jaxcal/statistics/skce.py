@@ -84,8 +84,12 @@ class KernelResidual(eqx.Module):
             matrix = kernel.matrix if isinstance(kernel, ClassGram) else None
             signs = draw.signs(features.distribution.probabilities.shape[1] - 1)
             return ClassWaves(draw.frequencies(), class_directions(signs, matrix))
-        frequencies = draw.frequencies(features.ys.shape[1])
-        return MeanWaves(frequencies, self.means, _sine(self.means))
+        sine = jax.tree.map(
+            lambda part: Wave(sine=True) if isinstance(part, Wave) else part,
+            self.means,
+            is_leaf=lambda part: isinstance(part, Wave),
+        )
+        return MeanWaves(draw.frequencies(features.ys.shape[1]), self.means, sine)
 
 
 class MeanWaves(eqx.Module):
@@ -135,12 +139,3 @@ def class_directions(
     values, vectors = jnp.linalg.eigh((gram + gram.T) / 2)
     root = vectors * jnp.sqrt(jnp.where(values > 0, values, 0))[None]
     return signs @ (basis @ root).T
-
-
-def _sine(cosine: KernelMeans) -> KernelMeans:
-    """Return the kernel means with each cosine `Wave` replaced by the sine."""
-    return jax.tree.map(
-        lambda part: Wave(sine=True) if isinstance(part, Wave) else part,
-        cosine,
-        is_leaf=lambda part: isinstance(part, Wave),
-    )

@@ -20,7 +20,7 @@ from jaxcal.entries.sums import EntriesFit
 from jaxcal.fit.fitted import Fitted
 from jaxcal.fit.residuals import Frame
 from jaxcal.fit.specification import Specification
-from jaxcal.kernel_means.particles import FromDraws, FromQuantiles
+from jaxcal.kernel_means.particles import DRAWS, QUANTILES
 from jaxcal.nulls.limits import Eigenvalues, p_value_of_spectrum
 from jaxcal.numerics import not_finite
 from jaxcal.read import Draws, checks
@@ -122,8 +122,7 @@ class LinearFit(eqx.Module):
     ) -> "LinearFit":
         """Return the test fitted to checked observations, with the name ``kind``."""
         prepared, size = _fitted(key, predictions, ys, spec)
-        drawn = FromDraws.route, FromQuantiles.route
-        numbered = any(route in _statistic(prepared).route for route in drawn)
+        numbered = any(route in _statistic(prepared).route for route in (DRAWS, QUANTILES))
         numbered = numbered and not isinstance(predictions, Draws)
         return cls(key, prepared, kind, size.size, numbered, inputs)
 

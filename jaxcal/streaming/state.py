@@ -366,10 +366,6 @@ class TableSums(eqx.Module):
             labels = y.astype(int) if y.dtype.kind == "f" and not np.any(y % 1) else batch[1]
             y = np.argmax(p, axis=1) == np.asarray(checks.labels(labels, *p.shape))
             p = np.max(p, axis=1)
-        elif y.shape != p.shape[:1]:
-            raise ValueError(
-                f"targets: wanted one label per observation, {p.shape[:1]}, got {y.shape}"
-            )
         p = p[:, 1] if p.ndim == 2 else p
         table = Table.of(p[done:], y[done:], cells=self.cells)
         return len(p), {name: getattr(table, name) for name in self.zeros()[0]}, {}

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.divergences.vectors import NodeScores
 from jaxcal.numerics import psd_root
-from jaxcal.read import convert
+from jaxcal.read import checks
 from jaxcal.typing import Nodes, Points, Predictions
 from jaxcal.whitening.precisions import eyes
 
@@ -67,11 +67,7 @@ class Whitener(Protocol):
 
 def checked(value: object, name: str) -> Whitener:
     """Return the value if it is a `Whitener`; raise TypeError otherwise."""
-    if isinstance(value, type) or not isinstance(value, Whitener):
-        raise TypeError(
-            f"{name}: wanted one such as jaxcal.whitening.Regression(), got {convert.say(value)}"
-        )
-    return value
+    return checks.instance(value, Whitener, name, "jaxcal.whitening.Regression()")
 
 
 def at_base_points(at_nodes: NodeScores | None, who: str) -> tuple[Nodes, Float[Array, "n m d"]]:

@@ -40,9 +40,12 @@ def precision_root(
         # a matrix that is not finite has no eigenvectors: NaN is the result
         finite = jnp.all(jnp.isfinite(slope), axis=(1, 2))[:, None, None]
         eye = jnp.eye(d, dtype=slope.dtype)[None]
-        bounded, clamped = _clamp_spectrum(jnp.where(finite, slope, eye), finite[:, 0])
+        bounded, clamped = bounded_spectrum(
+            jnp.where(finite, slope, eye),
+            lambda values: _clamp(jnp.where(finite[:, 0], values, jnp.nan))[0],
+        )
         root = jnp.linalg.inv(psd_root(jnp.where(finite, bounded, eye)))
-        return jnp.where(finite, root, jnp.nan), clamped
+        return jnp.where(finite, root, jnp.nan), jnp.sum(clamped & finite[:, 0, 0])
     products, squares = -jnp.einsum("md,nmd->nd", z, s), jnp.sum(z**2, axis=0)
     if form == "isotropic":
         values, clamped = _clamp(jnp.sum(products, 1, keepdims=True) / jnp.sum(squares))
@@ -97,16 +100,6 @@ def _clamp(precisions: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Int[Ar
     kept = at_most(at_least(likely, typical / RANGE), typical * RANGE)
     outside = finite & (kept != precisions)
     return kept, jnp.sum(jnp.any(outside, axis=1))
-
-
-def _clamp_spectrum(
-    matrices: Float[Array, "n d d"], finite: Bool[Array, "n 1"]
-) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
-    """Return the matrices with clamped eigenvalues, and how many of the ``finite`` ones changed."""
-    bounded, moved = bounded_spectrum(
-        matrices, lambda values: _clamp(jnp.where(finite, values, jnp.nan))[0]
-    )
-    return bounded, jnp.sum(moved & finite[:, 0])
 
 
 def bounded_spectrum(

@@ -194,7 +194,7 @@ def test_a_divergence():
 
 @pytest.mark.parametrize("null", [nulls.Wild(199), Gamma(), nulls.BlockNormal(), Coins()])
 def test_a_statistic_with_every_kind_of_null(null):
-    run = jax.jit(lambda *features: apply(null, KEY, SignAgreement(), features))
+    run = jax.jit(lambda *features: apply(null, KEY, SignAgreement(), features)[0])
     outcome = run(X, YS - X)
     near = np.exp(-np.sum((X[:, None] - X[None]) ** 2, axis=-1) / 2)
     h = near * (np.sign(YS - X) @ np.sign(YS - X).T)
@@ -214,10 +214,14 @@ def test_a_solver():
     few = ckce.ckce(PROBABILITIES, LABELS, solver=Eigen(6))
     np.testing.assert_allclose(few.estimate, exact.estimate, rtol=0.05)
     assert "eigenvectors, 6" in repr(few)
+
+
+@pytest.mark.usefixtures("as_users_run_it")
+def test_what_is_no_solver_is_refused():
     with pytest.raises(TypeError, match=r"solver: wanted one such as jaxcal\.ckce\.LowRank"):
-        solvers.check_solver("exact")
+        ckce.ckce(PROBABILITIES, LABELS, solver="exact")
     with pytest.raises(TypeError, match=r"call it: LowRank\(..\)"):
-        solvers.check_solver(ckce.LowRank)
+        ckce.ckce(PROBABILITIES, LABELS, solver=ckce.LowRank)
 
 
 @pytest.mark.slow

@@ -165,7 +165,7 @@ def test_kernels_and_nulls_keep_nan(n):
             for k in READY
         ]
         features = WeightedFeatures(x, jnp.ones_like(x))
-        p = [testing.apply(null, KEY, pairwise, features).p_value for null in NULLS]
+        p = [testing.apply(null, KEY, pairwise, features)[0].p_value for null in NULLS]
         return grams, p
 
     row = np.array([n // 3])

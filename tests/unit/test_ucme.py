@@ -321,9 +321,9 @@ def test_refusals(key):
             test(n_locations=wrong)
     with pytest.raises(TypeError, match="test predictions, test targets"):
         test(locations=jnp.ones(3))
-    with pytest.raises(ValueError, match="test targets of shape \\[J\\]"):
+    with pytest.raises(ValueError, match=r"locations: test predictions: .* event shape \(1,\)"):
         test(locations=(AT[0], jnp.ones((2, 1))))
-    with pytest.raises(ValueError, match="2 test predictions, but 3 test targets"):
+    with pytest.raises(ValueError, match=r"locations: test predictions: .* batch shape \(3,\)"):
         test(locations=(AT[0], jnp.ones(3)))
     with pytest.raises(TypeError, match="got Laplace beside Normal"):
         test(locations=(dist.Laplace(jnp.ones(2), 1.0), jnp.ones(2)))
@@ -332,7 +332,7 @@ def test_refusals(key):
     with pytest.raises(TypeError, match="null"):
         test(null=F)
     p, ys = classes(key, 20)
-    with pytest.raises(ValueError, match="locations: row 0 does not sum to 1"):
+    with pytest.raises(ValueError, match="locations: test predictions: row 0 does not sum to 1"):
         ucme_test(key, p, ys, locations=(jnp.ones((2, 3)), jnp.asarray([0, 1])))
 
 
@@ -361,6 +361,18 @@ def test_labels_of_locations_are_checked(labels):
     p = jax.nn.softmax(jax.random.normal(jax.random.key(0), (50, 3)))
     with pytest.raises((TypeError, ValueError), match="locations: "):
         ucme(0, p, jnp.arange(50) % 3, locations=(p[:5], jnp.asarray(labels)))
+
+
+def test_locations_may_be_all_that_predictions_may_be():
+    """Probabilities of class 1 and one distribution for all locations were refused."""
+    p, labels = jnp.linspace(0.1, 0.9, 20), jnp.arange(20) % 2
+    both = jnp.stack([1 - p, p], axis=1)
+    for model, ys, some, other in (
+        (p, labels, p[:3], both[:3]),
+        (dist.Normal(p, 1.0), p, dist.Normal(0.0, 1.0), dist.Normal(jnp.zeros(3), 1.0)),
+    ):
+        got, wanted = (ucme(0, model, ys, locations=(at, ys[:3])).biased for at in (some, other))
+        np.testing.assert_allclose(got, wanted, rtol=1e-12)
 
 
 @pytest.mark.slow

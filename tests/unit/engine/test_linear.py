@@ -276,7 +276,7 @@ def test_every_null_serves_features_as_it_serves_pairs(null):
 
     linear, pairs = jax.jit(
         lambda key, z: [
-            testing.apply(null, key, statistic, z)
+            testing.apply(null, key, statistic, z)[0]
             for statistic in (FiniteRank(AsTheyAre()), Blocks())
         ]
     )(jax.random.key(1), z)

@@ -186,7 +186,7 @@ def test_the_p_value_agrees_with_draws_of_signs(length):
     def walk(xs):
         needs = Eigenvalues(64).needs(jax.random.key(0), xs)
         sums = quadratic_sums(Signed(length), xs, weights, squares=True, sketch=needs.sketch)
-        draws = testing.apply(Wild(4000), jax.random.key(1), Signed(length), xs).samples[0]
+        draws = testing.apply(Wild(4000), jax.random.key(1), Signed(length), xs)[0].samples[0]
         return testing.nulls.Sums.of(sums, weights), draws
 
     @eqx.filter_jit

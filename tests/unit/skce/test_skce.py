@@ -78,7 +78,7 @@ def test_the_published_bootstrap_sample(monkeypatch):
     indices = jnp.array([[0, 0, 2, 3, 5, 5]])
     pairwise, features = by_hand(*SIX)
     monkeypatch.setattr(jax.random, "randint", lambda *args, **options: indices)
-    outcome = testing.apply(Multinomial(1), KEY, pairwise, features)
+    outcome, _ = testing.apply(Multinomial(1), KEY, pairwise, features)
     near(outcome.samples[0] - outcome.biased[0], -0.0160042927)
     near(outcome.statistic - outcome.biased, -0.0523908911)
 
@@ -95,7 +95,7 @@ def by_hand(predictions, ys):
 
 def test_draws_of_multinomial_counts_lie_about_0():
     pairwise, features = by_hand(*SIX)
-    outcome = jax.jit(partial(testing.apply, Multinomial(20000)))(KEY, pairwise, features)
+    outcome, _ = jax.jit(partial(testing.apply, Multinomial(20000)))(KEY, pairwise, features)
     samples = outcome.samples[0]
     error = samples.std() / 20000**0.5
     assert abs(samples.mean()) < 4 * error
@@ -388,7 +388,7 @@ def p_values():
             data_key, test_key = jax.random.split(key)
             pairwise, features = by_hand(*synthetic(data_key, 16, 10, calibrated))
             nulls = [null for null, *_ in NULLS.values()] + [Wild(200)]
-            outcomes = [testing.apply(null, test_key, pairwise, features) for null in nulls]
+            outcomes = [testing.apply(null, test_key, pairwise, features)[0] for null in nulls]
             # the paper compares A with its limit for many blocks
             limit = [isinstance(null, BlockNormal) for null in nulls]
             both = zip(outcomes, limit, strict=True)
