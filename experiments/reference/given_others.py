@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxcal.moments import attribution
-from jaxcal.moments.attribution import _covariances, _log_spreads, _pseudo_values
+from jaxcal.moments.attribution import _covariances, _positive, _pseudo_values
 from jaxcal.results import Means
 from jaxcal.typing import Points
 
@@ -26,5 +26,6 @@ def given_others(
     the inverse variances: an error of one coordinate affects those correlated with it."""
     roots = jnp.sqrt(jnp.diagonal(jnp.linalg.inv(covariances), axis1=1, axis2=2))
     alone, others = -scores / roots, (ys - centers) * roots
-    spread = _pseudo_values(*_log_spreads(*_covariances(alone, others)))
+    variance, changes = _positive(*_covariances(alone, others))
+    spread = _pseudo_values(-jnp.log(variance) / 2, -changes / 2)
     return GivenOthers(attribution.means(-alone), attribution.means(spread))

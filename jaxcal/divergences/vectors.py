@@ -112,11 +112,11 @@ class Vectors(_Euclidean, eqx.Module):
         'rejected'
     """
 
-    values: Float[Array, "n q"] = eqx.field(converter=_vectors)
+    values: Float[Array, "n q"]
     needs_nodes: bool = eqx.field(default=False, static=True, init=False)
 
     def __init__(self, values: ArrayLike):
-        self.values, self.needs_nodes = values, False
+        self.values, self.needs_nodes = _vectors(values), False
         convert.remember(self, values=values)
 
     def features(

@@ -260,7 +260,9 @@ def faults(
     """
     implied, plain, deviations = _residuals(ys, scores, centers, covariances)
     variances = _covariances(implied, plain)
-    moments, d = [-implied, _pseudo_values(*_log_spreads(*variances))], ys.shape[1]
+    variance, changes = _positive(*variances)  # ratios of actual to claimed variances
+    moments = [-implied, _pseudo_values(-jnp.log(variance) / 2, -changes / 2)]
+    d = ys.shape[1]
     claim = None
     if d > 1:
         i, j = np.triu_indices(d, 1)

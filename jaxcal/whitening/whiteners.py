@@ -38,15 +38,6 @@ from jaxcal.whitening.precisions import (
 )
 
 
-def _moment(name: str) -> Any:
-    """Return a field of a module for an array of floats; None by default."""
-
-    def read(value: object) -> Array | None:
-        return None if value is None else convert.floats(value, name)
-
-    return eqx.field(default=None, converter=read)
-
-
 class Moments(eqx.Module):
     """Centre and scale by the mean and covariance of each prediction.
 
@@ -70,9 +61,9 @@ class Moments(eqx.Module):
         'rejected'
     """
 
-    mean: Array | None = _moment("mean")
-    covariance: Array | None = _moment("covariance")
-    form: str = eqx.field(default="full", static=True)
+    mean: Array | None
+    covariance: Array | None
+    form: str = eqx.field(static=True)
     needs_nodes: bool = eqx.field(default=False, init=False, static=True)
 
     def __init__(
@@ -81,7 +72,9 @@ class Moments(eqx.Module):
         covariance: ArrayLike | None = None,
         form: str = "full",
     ):
-        self.mean, self.covariance, self.form, self.needs_nodes = mean, covariance, form, False
+        self.form, self.needs_nodes = form, False
+        self.mean = None if mean is None else convert.floats(mean, "mean")
+        self.covariance = None if covariance is None else convert.floats(covariance, "covariance")
         convert.remember(self, mean=mean, covariance=covariance)
 
     def __check_init__(self):
