@@ -37,11 +37,9 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # on some machines XLA writes an error for each program it reads from there, and runs it well
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import equinox as eqx
 import hypothesis
 import jax
 import jaxtyping
-import numpy as np
 import numpyro.distributions
 import numpyro.infer
 import optax
@@ -133,42 +131,13 @@ def relaxed(function):
     return call
 
 
-def traced(values):
-    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
-
-
-def one_program(function):
-    """The same method of a distribution, outside jit one program instead of one an operation."""
-    compiled = eqx.filter_jit(function)
-
-    @functools.wraps(function)
-    def call(*args, **kwargs):
-        if not traced((args, kwargs)):
-            try:
-                return compiled(*args, **kwargs)
-            except Exception:
-                pass  # it looks at values, or is no pytree of them
-        return function(*args, **kwargs)
-
-    return call
-
-
-def on_the_host(function):
-    """The same constraint, which outside of programs compares NumPy's arrays without one."""
-
-    @functools.wraps(function)
-    def call(self, x):
-        outside = isinstance(x, jax.Array) and not traced(x)
-        return function(self, np.asarray(x) if outside else x)
-
-    return call
-
-
-PROGRAMS = dict.fromkeys(("log_prob", "sample", "mean", "variance", "cdf", "icdf"), one_program)
-ROOTS = [  # of classes whose methods are relaxed, and what else is done to them
-    (numpyro.distributions.Distribution, {"__init__": None, **PROGRAMS}),
-    (numpyro.distributions.constraints.Constraint, {"__init__": None, "__call__": on_the_host}),
-    (numpyro.infer.mcmc.MCMCKernel, dict.fromkeys(("__init__", "init", "sample"))),
+ROOTS = [  # of classes, and their methods that are relaxed
+    (
+        numpyro.distributions.Distribution,
+        ("__init__", "log_prob", "sample", "mean", "variance", "cdf", "icdf"),
+    ),
+    (numpyro.distributions.constraints.Constraint, ("__init__", "__call__")),
+    (numpyro.infer.mcmc.MCMCKernel, ("__init__", "init", "sample")),
 ]
 
 
@@ -179,13 +148,12 @@ def relax_numpyro():
         while todo:
             kind = todo.pop()
             todo += kind.__subclasses__()
-            for name, change in names.items():
+            for name in names:
                 value = vars(kind).get(name)
-                change = change or (lambda function: function)
                 if isinstance(value, property):
-                    setattr(kind, name, property(relaxed(change(value.fget))))
+                    setattr(kind, name, property(relaxed(value.fget)))
                 elif callable(value):
-                    setattr(kind, name, relaxed(change(value)))
+                    setattr(kind, name, relaxed(value))
 
 
 def relax_optax():
