@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.mcmc.results import McmcDraws
 from jaxcal.numerics import at_least, at_most, largest
-from jaxcal.read import Draws, LogDensities, Unnormalized, checks
+from jaxcal.read import Draws, LogDensities, Unnormalized, checks, convert
 from jaxcal.read.observations import densities, n_repeated
 from jaxcal.read.scores import log_densities_at
 from jaxcal.results import Result, Sentences, counted, recorded
@@ -197,7 +197,7 @@ def ranks_of(
         predictions = predictions.arrays_only()
     predictions = densities(predictions, ys)
     drawn = draws.draws if isinstance(draws, McmcDraws) else draws
-    array = checks.floats(drawn.samples if isinstance(drawn, Draws) else drawn, "draws")
+    array = convert.floats(drawn.samples if isinstance(drawn, Draws) else drawn, "draws")
     n, event = ys.shape[0], ys.shape[1:]
     if array.ndim == 3 and not event and array.shape[2] == 1:
         array = array[:, :, 0]
@@ -212,8 +212,8 @@ def ranks_of(
 
 
 def _precomputed(logs: LogDensities) -> tuple[Array, Array]:
-    here = checks.floats(logs.at_targets, "LogDensities.at_targets")
-    there = checks.floats(logs.at_draws, "LogDensities.at_draws")
+    here = convert.floats(logs.at_targets, "LogDensities.at_targets")
+    there = convert.floats(logs.at_draws, "LogDensities.at_draws")
     if here.ndim != 1 or not here.size or there.ndim != 2 or len(there) != len(here):
         raise ValueError(
             f"LogDensities: wanted at_targets [n] and at_draws [n, m], got shapes {here.shape} and "

@@ -23,7 +23,7 @@ from jaxcal.fit.specification import Specification
 from jaxcal.nulls import Redrawn, contract
 from jaxcal.nulls.locations import F, Judgement, LocationNull, Signs
 from jaxcal.numerics import full_precision, not_finite
-from jaxcal.read import Draws, checks
+from jaxcal.read import Draws, checks, convert
 from jaxcal.read.families import distribution_of
 from jaxcal.read.observations import drawn_order, n_repeated, observations
 from jaxcal.results import Estimate, TestResult, recorded, rows_in_one_order
@@ -97,7 +97,7 @@ def ucme_test(
     """
     if null is not None and not isinstance(null, Redrawn):
         checks.location_null(null)
-    key = checks.key(key)
+    key = convert.key(key)
     problem = _Problem.of(key, predictions, targets, locations, n_locations, options)
     n, j = problem.ys.shape[0], problem.at.shape[0]
     used = n - j if locations is None else n
@@ -154,7 +154,7 @@ def ucme(
         >>> bool(estimate.biased > 0)
         True
     """
-    key = checks.key(key)
+    key = convert.key(key)
     problem = _Problem.of(key, predictions, targets, locations, n_locations, options)
     n, j = problem.ys.shape[0], problem.at.shape[0]
     if (used := n - j if locations is None else n) < 2:
@@ -202,7 +202,7 @@ class _Problem(NamedTuple):
                 )
             where, at = _checked(locations, predictions, ys)
             return cls(kernel_key, predictions, ys, spec, jnp.arange(n), at, where)
-        j = checks.integer(n_locations, "n_locations")
+        j = convert.integer(n_locations, "n_locations")
         if n - j < 1:
             raise ValueError(f"n_locations: {j} locations leave none of n={n} observations")
         order = drawn_order(pick, n, ys, predictions)

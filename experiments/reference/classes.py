@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxcal.numerics import largest, safe_sqrt
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.typing import ArrayLike, Scalar
 
 Distance = Callable[[Float[Array, " m"], Float[Array, " m"]], Scalar]
@@ -94,7 +94,7 @@ def cells(predictions: ArrayLike, targets: ArrayLike, *, bins: int = 15) -> Cell
     there is no table of bins^m. With many classes most cells hold one observation, and a cell of
     one is as wrong as can be: group the reduced problem of `confidences` then.
     """
-    bins = checks.integer(bins, "bins")
+    bins = convert.integer(bins, "bins")
     p = checks.probabilities(predictions, "predictions", binary=True)
     return _cells(p, checks.labels(targets, p.shape[0], p.shape[1], "targets"), bins)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.squared_ce.reductions import Reduced, binary
 from jaxcal.typing import KeyLike
 
@@ -31,7 +31,7 @@ def tempered_dirichlet(
     Drawn in log space: for small concentrations most entries of P are below the smallest float.
     With the default settings the squared canonical error is 0.063278 and the Brier score 0.19664.
     """
-    draw_key, label_key = jax.random.split(checks.key(key))
+    draw_key, label_key = jax.random.split(convert.key(key))
     alpha = jnp.full((classes,), concentration, jnp.result_type(float))
     log_p = jax.nn.log_softmax(jax.random.loggamma(draw_key, alpha, (n, classes)), axis=1)
     labels = jax.random.categorical(label_key, log_p)
@@ -52,7 +52,7 @@ def squared_confidence(key: KeyLike, n: int) -> Reduced:
 
     The squared error is E (c - c^2)^2 = 1 / 30, the Brier score 1 / 6.
     """
-    c_key, z_key = jax.random.split(checks.key(key))
+    c_key, z_key = jax.random.split(convert.key(key))
     c = jax.random.uniform(c_key, (n,), jnp.result_type(float))
     z = jax.random.uniform(z_key, (n,), jnp.result_type(float)) < c**2
     return binary(c, z.astype(jnp.int32))

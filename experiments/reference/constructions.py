@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.typing import KeyLike
 from reference.distances import Domain
 
@@ -133,7 +133,7 @@ def tempered_sample(
 ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
     """Section 10: n predictions and labels with truth uniform on (0, 1); ``beta`` above 1 is
     overconfident, below 1 underconfident, 1 calibrated."""
-    truth_key, label_key = jax.random.split(checks.key(key))
+    truth_key, label_key = jax.random.split(convert.key(key))
     f = jax.random.uniform(truth_key, (n,), minval=jnp.finfo(jnp.result_type(float)).tiny)
     return tempered(f, beta), jax.random.bernoulli(label_key, f).astype(f.dtype)
 

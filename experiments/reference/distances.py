@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from jaxcal.dce.predictions import Binary, atoms, binary, ordered
 from jaxcal.dce.smooth import decaying_sums, of_unit_norm
 from jaxcal.numerics import largest, safe_sqrt
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.typing import Scalar, Vector
 from reference.lower_distance import Coupling, differences, solve
 from reference.partitions import MOST, Partition, best_partition, mean_labels, positive
@@ -46,7 +46,7 @@ def true_distance(domain: Domain, *, power: float = 1.0) -> Partition:
     mass, f, f_star = _checked(domain)
     if f.size > MOST:
         raise ValueError(f"domain: all partitions of at most {MOST} inputs, got {f.size}")
-    if (power := checks.real(power, "power")) < 1:
+    if (power := convert.real(power, "power")) < 1:
         raise ValueError(f"power: wanted p >= 1, got {power}")
     return best_partition(mass, f, f_star, power=power)
 
@@ -54,9 +54,9 @@ def true_distance(domain: Domain, *, power: float = 1.0) -> Partition:
 def _checked(domain: Domain) -> tuple[Any, Any, Any]:
     """Masses, predictions and truth in float64, or ValueError."""
     if not isinstance(domain, Domain):
-        raise TypeError(f"domain: wanted Domain(..), got {checks.say(domain)}")
+        raise TypeError(f"domain: wanted Domain(..), got {convert.say(domain)}")
     mass, f, f_star = (
-        np.asarray(checks.array(getattr(domain, name), f"domain: {name}"), float)
+        np.asarray(convert.array(getattr(domain, name), f"domain: {name}"), float)
         for name in ("mass", "f", "f_star")
     )
     if not mass.shape == f.shape == f_star.shape or f.ndim != 1 or f.size < 1:
@@ -74,7 +74,7 @@ def _checked(domain: Domain) -> tuple[Any, Any, Any]:
 
 def is_calibrated(domain: Domain, *, tolerance: float = 1e-12) -> bool:
     """Whether E[y | f(x)] = f(x) wherever there is mass."""
-    tolerance = checks.real(tolerance, "tolerance")
+    tolerance = convert.real(tolerance, "tolerance")
     mass, f, f_star = _checked(domain)
     _, level = np.unique(f, return_inverse=True)
     means = mean_labels(mass, f_star, level)
@@ -107,7 +107,7 @@ def smooth_ce_linear_program(
     """
     import scipy.sparse as sparse
 
-    seconds = None if seconds is None else checks.real(seconds, "seconds", above=0)
+    seconds = None if seconds is None else convert.real(seconds, "seconds", above=0)
     distribution = positive(atoms(binary(predictions, targets, weights)))
     v, rho = distribution.v, distribution.rho
     if v.size == 1:
@@ -133,7 +133,7 @@ def smooth_ce_grid(
     Exact for the moved residuals; the error bound is E|y - v| / (2 cells). Cost O(n + cells^2).
     Differentiable in the residuals (their places on the grid count as constants).
     """
-    return _grid(binary(predictions, targets, weights), checks.integer(cells, "cells"))
+    return _grid(binary(predictions, targets, weights), convert.integer(cells, "cells"))
 
 
 @partial(jax.jit, static_argnames="cells")
@@ -187,7 +187,7 @@ def laplace_witness(
     bandwidth = positive_like(bandwidth, data.v)
     v, rho = data.v, data.rho
     left, right = decaying_sums(v, rho, bandwidth)
-    t = checks.floats(at, "at")
+    t = convert.floats(at, "at")
     after = jnp.searchsorted(v, t, side="right")
     i, j = jnp.maximum(after - 1, 0), jnp.minimum(after, v.size - 1)
     below = jnp.where(after > 0, left[i] * jnp.exp(-(t - v[i]) / bandwidth), 0)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.numerics import largest
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.squared_ce.functions import Factors
 from jaxcal.squared_ce.reductions import Reduced, reduce
 from jaxcal.typing import KeyLike, Scalar
@@ -27,7 +27,7 @@ class FiniteDistribution(NamedTuple):
 
     def sample(self, key: KeyLike, n: int) -> tuple[Float[Array, "n m"], Array]:
         """Predictions [n, m] and labels [n]."""
-        which_key, label_key = jax.random.split(checks.key(key))
+        which_key, label_key = jax.random.split(convert.key(key))
         which = jax.random.choice(which_key, self.weights.size, (n,), p=self.weights)
         labels = jax.random.categorical(label_key, jnp.log(self.conditionals[which]))
         return self.atoms[which], labels
@@ -132,7 +132,7 @@ def lp_ball_error(predictions: Any, conditional: Any, p: float, *, weights: Any 
     if truth.shape != rows.shape:
         raise ValueError(f"conditional: wanted the shape {rows.shape}, got {truth.shape}")
     n = rows.shape[0]
-    w = jnp.full(n, 1 / n, rows.dtype) if weights is None else checks.floats(weights, "weights")
+    w = jnp.full(n, 1 / n, rows.dtype) if weights is None else convert.floats(weights, "weights")
     if w.shape != (n,):
         raise ValueError(f"weights: wanted one a prediction, shape ({n},), got {w.shape}")
     sizes = jnp.abs(truth - rows)

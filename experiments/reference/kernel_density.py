@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 from jaxtyping import Array, Float
 
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.squared_ce.functions import one_problem, positive
 from jaxcal.squared_ce.kde import BLOCK, GRID, log_kernel, logits_of, on_simplex
 from jaxcal.squared_ce.reductions import Reduced
@@ -29,7 +29,7 @@ def leave_one_out_error(problem: Reduced, bandwidth: float | Array) -> Scalar:
     """
     checks.instance(problem, Reduced, "problem")
     one_problem(problem)
-    bandwidth = checks.number(bandwidth, "bandwidth", above=0)
+    bandwidth = convert.number(bandwidth, "bandwidth", above=0)
     points, n = on_simplex(problem.inputs), problem.n
     if n < 2:
         raise ValueError(f"problem: leaving one out needs at least 2 observations, got n={n}")

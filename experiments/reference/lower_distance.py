@@ -17,7 +17,7 @@ from jax.core import Tracer
 from jaxtyping import Float
 
 from jaxcal.dce.predictions import atoms, binary
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.typing import ArrayLike
 from reference.partitions import positive
 
@@ -155,11 +155,11 @@ def lower_distance(
 
     Source: Blasiok et al. (2023), Def. 5.3, Section 7.3 and eq. 21.
     """
-    tol = checks.real(tol, "tol", above=0, below=1)
+    tol = convert.real(tol, "tol", above=0, below=1)
     data = binary(predictions, targets, weights)
     if isinstance(data.v, Tracer):
         raise ValueError("lower_distance runs outside of jit, vmap and grad only")
-    cells = None if cells is None else checks.integer(cells, "cells")
+    cells = None if cells is None else convert.integer(cells, "cells")
     distribution = positive(atoms(data))
     return lower_of_masses(distribution.v, distribution.p0, distribution.p1, tol=tol, cells=cells)
 

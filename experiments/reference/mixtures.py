@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
 
 WRAPPERS = ("Independent", "ExpandedDistribution")
@@ -24,7 +24,7 @@ def ensemble(members: Sequence[PredictionsLike], weights: ArrayLike | None = Non
     ``weights`` [k] of sum 1, equal by default.
     """
     if not isinstance(members, Iterable):
-        raise TypeError(f"members: wanted a list of predictions, got {checks.say(members)}")
+        raise TypeError(f"members: wanted a list of predictions, got {convert.say(members)}")
     each: list[Any] = list(members)
     if not each:
         raise ValueError("members: wanted at least one")
@@ -63,7 +63,7 @@ def mse(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
         raise TypeError(
             f"predictions: wanted a distribution with a mean, got {type(predictions).__name__}"
         )
-    ys, distribution = checks.numbers(targets, "targets"), cast(Any, predictions)
+    ys, distribution = convert.numbers(targets, "targets"), cast(Any, predictions)
     return jnp.sum((ys - jnp.broadcast_to(distribution.mean, ys.shape)) ** 2) / ys.shape[0]
 
 
@@ -122,7 +122,7 @@ def _probs(member: Any) -> Array:
 def _weights(weights: ArrayLike | None, k: int) -> Float[Array, " k"]:
     if weights is None:
         return jnp.full(k, 1 / k)
-    w = checks.floats(weights, "weights")
+    w = convert.floats(weights, "weights")
     if w.shape != (k,):
         raise ValueError(f"weights: wanted one per member, shape ({k},), got {w.shape}")
     good = isinstance(w, Tracer) or bool(jnp.all(w >= 0) & (jnp.abs(w.sum() - 1) <= 1e-5))

@@ -14,7 +14,7 @@ import jax.scipy.optimize
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.squared_ce.functions import Factors, Setting, one_problem, risk_of_factors
 from jaxcal.squared_ce.reductions import Reduced
 
@@ -66,7 +66,7 @@ class Parametric(eqx.Module):
 
     residual: Callable[[PyTree, Array], Array] = eqx.field(static=True)
     thetas: np.ndarray = eqx.field(
-        converter=lambda thetas: np.asarray(checks.floats(thetas, "thetas"))
+        converter=lambda thetas: np.asarray(convert.floats(thetas, "thetas"))
     )
     descend: bool = eqx.field(default=False, static=True)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float
 
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.typing import KeyLike, Scalar
 
 
@@ -25,11 +25,11 @@ class MultivariatePowerExponential(eqx.Module):
     Source: Gomez et al. (1998), A multivariate generalization of the power exponential family.
     """
 
-    loc: Float[Array, "n d"] = eqx.field(converter=lambda v: checks.floats(v, "loc"))
+    loc: Float[Array, "n d"] = eqx.field(converter=lambda v: convert.floats(v, "loc"))
     scale_tril: Float[Array, "n d d"] = eqx.field(
-        converter=lambda v: checks.floats(v, "scale_tril")
+        converter=lambda v: convert.floats(v, "scale_tril")
     )
-    beta: Scalar = eqx.field(converter=lambda v: checks.number(v, "beta", above=0))
+    beta: Scalar = eqx.field(converter=lambda v: convert.number(v, "beta", above=0))
 
     def __check_init__(self):
         shape = jnp.shape(self.loc)
@@ -77,7 +77,7 @@ class MultivariatePowerExponential(eqx.Module):
 
     def sample(self, key: KeyLike, sample_shape: tuple[int, ...] = ()) -> Array:
         shape = (*sample_shape, *self.loc.shape)
-        direction_key, size_key = jax.random.split(checks.key(key))
+        direction_key, size_key = jax.random.split(convert.key(key))
         normal = jax.random.normal(direction_key, shape, self.loc.dtype)
         direction = normal / jnp.linalg.norm(normal, axis=-1, keepdims=True)
         a = shape[-1] / (2 * self.beta)

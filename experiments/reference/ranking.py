@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.ckce.inputs import stacked
 from jaxcal.measures.classes import wilson
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.typing import KeyLike
 
 Measure = Callable[[Array, Array], Array]  # probabilities [n, m], labels [n] -> a number
@@ -63,12 +63,12 @@ def subsample_trials(
     measure is one program, walked over trials and models. ``models`` as in `compare`, at least two.
     Source: Section 5.1.2.
     """
-    key = checks.key(key)
+    key = convert.key(key)
     _, stack = stacked(models)
     _, n, m = stack.shape
-    size = checks.integer(size, "size", least=2, most=n)
+    size = convert.integer(size, "size", least=2, most=n)
     labels, measures = checks.labels(targets, n, m), _measures(measures)
-    keys = jax.random.split(key, checks.integer(trials, "trials"))
+    keys = jax.random.split(key, convert.integer(trials, "trials"))
     rows = jax.lax.map(lambda k: jax.random.permutation(k, n)[:size], keys)
     values = [_on_subsets(measure, stack, labels, rows) for measure in measures.values()]
     return Trials(jnp.stack(values, axis=1), tuple(measures))
@@ -100,9 +100,9 @@ def drawn_trials(
 
     All data sets are held at once. Source: Section 5.1.1.
     """
-    key = checks.key(key)
-    keys = jax.random.split(key, checks.integer(trials, "trials"))
-    checks.function(make, "make", "a key")
+    key = convert.key(key)
+    keys = jax.random.split(key, convert.integer(trials, "trials"))
+    convert.function(make, "make", "a key")
     measures = _measures(measures)
     sets = _checked(_drawn(make, keys))
     values = [_on_sets(measure, *sets) for measure in measures.values()]
@@ -111,9 +111,9 @@ def drawn_trials(
 
 def _measures(value: Any) -> Mapping[str, Measure]:
     if not isinstance(value, Mapping) or not value:
-        raise TypeError(f"measures: wanted a dict of functions by name, got {checks.say(value)}")
+        raise TypeError(f"measures: wanted a dict of functions by name, got {convert.say(value)}")
     for name, measure in value.items():
-        checks.function(measure, f"measures[{name!r}]", "probabilities and labels")
+        convert.function(measure, f"measures[{name!r}]", "probabilities and labels")
     return value
 
 
@@ -153,12 +153,12 @@ def shift_curves(
 
     All measures and all shifts of a trial use the same key. Source: Section 5.2.
     """
-    key = checks.key(key)
-    keys = jax.random.split(key, checks.integer(trials, "trials"))
-    places = checks.floats(shifts, "shifts")
+    key = convert.key(key)
+    keys = jax.random.split(key, convert.integer(trials, "trials"))
+    places = convert.floats(shifts, "shifts")
     if places.ndim != 1 or not places.size:
         raise ValueError(f"shifts: wanted a row of numbers, got shape {places.shape}")
-    checks.function(make, "make", "a key and a shift")
+    convert.function(make, "make", "a key and a shift")
     measures = _measures(measures)
     sets = _checked(_moved(make, keys, places))
     values = [_on_sets(measure, *sets) for measure in measures.values()]

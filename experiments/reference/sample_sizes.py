@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 from jaxcal.dce.intervals import smallest_width
-from jaxcal.read import checks
+from jaxcal.read import convert
 
 
 class SampleSizes(NamedTuple):
@@ -23,8 +23,8 @@ class SampleSizes(NamedTuple):
 
 def sample_sizes(accuracy: float, failure: float = 0.05) -> SampleSizes:
     """Orders of magnitude only: the constants are not known."""
-    accuracy = checks.real(accuracy, "accuracy", above=0, below=0.25)
-    failure = checks.real(failure, "failure", above=0, below=0.25)
+    accuracy = convert.real(accuracy, "accuracy", above=0, below=0.25)
+    failure = convert.real(failure, "failure", above=0, below=0.25)
     log, k = math.log(1 / failure), smallest_width(accuracy)
     return SampleSizes(
         surrogate=accuracy**-3 + log * accuracy**-2,
@@ -42,7 +42,7 @@ def kernel_radius(n: int, *, brier: float = 0.25, failure: float = 0.05) -> floa
     :math:`(\sqrt{E(y-v)^2} + \sqrt{2 \ln(1/\delta)}) / \sqrt n` by McDiarmid's inequality;
     ``brier`` = E(y - v)^2. Conservative, and not in the paper.
     """
-    n, failure = checks.integer(n, "n"), checks.real(failure, "failure", above=0, below=1)
-    if not 0 <= (brier := checks.real(brier, "brier")) <= 1:
+    n, failure = convert.integer(n, "n"), convert.real(failure, "failure", above=0, below=1)
+    if not 0 <= (brier := convert.real(brier, "brier")) <= 1:
         raise ValueError(f"brier: wanted a number in [0, 1], got {brier}")
     return (brier**0.5 + (2 * math.log(1 / failure)) ** 0.5) / n**0.5

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.dce.intervals import boxcars
 from jaxcal.dce.predictions import binary, ordered, sums
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar, Vector
 
 NARROWEST = 1e-6  # bins of random shift: there are 1 / width of them
@@ -24,7 +24,7 @@ NARROWEST = 1e-6  # bins of random shift: there are 1 / width of them
 
 def positive_like(bandwidth: ArrayLike, v: Vector) -> Array:
     """The bandwidth in the dtype of the predictions; ValueError where it is known not to be > 0."""
-    return checks.number(bandwidth, "bandwidth", above=0).astype(v.dtype)
+    return convert.number(bandwidth, "bandwidth", above=0).astype(v.dtype)
 
 
 class Sketch(eqx.Module):
@@ -62,10 +62,10 @@ def pair_sample(
     Noisy: one draw has a standard deviation of about 0.1 however small the error, so near
     calibration 10 n pairs drown it. May be negative. Cost O(n_pairs). Source: Section 8.3.
     """
-    key = checks.key(key)
+    key = convert.key(key)
     data = binary(predictions, targets, weights)
     bandwidth = positive_like(bandwidth, data.v)
-    n, size = data.v.size, (2, checks.integer(n_pairs, "n_pairs"))
+    n, size = data.v.size, (2, convert.integer(n_pairs, "n_pairs"))
     chance = None if weights is None else data.w
     i, j = jax.random.choice(key, n, size, p=chance)
     r = data.y - data.v
@@ -84,11 +84,11 @@ def random_features(
     r"""Algorithm 1: :math:`|\sum_j \rho_j e^{-i\omega v_j}|^2`, :math:`\omega` Cauchy of scale
     1 / bandwidth. Each draw lies in [0, 1]; cost O(n) a draw. float32 loses the phase of the rare
     huge frequencies."""
-    key = checks.key(key)
+    key = convert.key(key)
     data = binary(predictions, targets, weights)
     bandwidth = positive_like(bandwidth, data.v)
     rho = data.w * (data.y - data.v)
-    omegas = jax.random.cauchy(key, (checks.integer(n_draws, "n_draws"),), rho.dtype) / bandwidth
+    omegas = jax.random.cauchy(key, (convert.integer(n_draws, "n_draws"),), rho.dtype) / bandwidth
 
     def one(omega: Scalar) -> Scalar:
         phase = omega * data.v
@@ -108,13 +108,14 @@ def random_bins(
 ) -> Sketch:
     r"""Algorithm 2: squared residuals of bins with random width :math:`\delta` ~ Gamma(2, scale
     bandwidth) and random shift. Each draw lies in [0, 1]; cost O(n) a draw after one sort."""
-    key = checks.key(key)
+    key = convert.key(key)
     data = ordered(binary(predictions, targets, weights))
     v, rho = data.v, data.rho
     bandwidth = positive_like(bandwidth, v)
     width_key, shift_key = jax.random.split(key)
     widths = (
-        jax.random.gamma(width_key, 2.0, (checks.integer(n_draws, "n_draws"),), v.dtype) * bandwidth
+        jax.random.gamma(width_key, 2.0, (convert.integer(n_draws, "n_draws"),), v.dtype)
+        * bandwidth
     )
     shifts = jax.random.uniform(shift_key, widths.shape, v.dtype) * widths
 
@@ -138,7 +139,7 @@ def random_interval_ce(
     Between |E[y - v]| (wide bins) and ECE, which it equals below the least gap between different
     predictions. Source: Def. 6.5.
     """
-    width = checks.number(width, "width", above=0)
+    width = convert.number(width, "width", above=0)
     data = binary(predictions, targets, weights)
     rho = data.w * (data.y - data.v)
     v, rho = jax.lax.sort((data.v, rho), num_keys=1, is_stable=False)
@@ -158,10 +159,10 @@ def sampled_interval_ce(
 
     Cost O(n n_shifts). The exact average costs less than two shifts: use this for comparison only.
     """
-    width = checks.real(width, "width", above=0)
+    width = convert.real(width, "width", above=0)
     if not width >= NARROWEST:
         raise ValueError(f"width: wanted at least {NARROWEST}, as every bin is stored, got {width}")
-    n_shifts = checks.integer(n_shifts, "n_shifts")
+    n_shifts = convert.integer(n_shifts, "n_shifts")
     data = binary(predictions, targets, weights)
     rho = data.w * (data.y - data.v)
     bins = math.ceil(1 / width) + 2
@@ -172,5 +173,5 @@ def sampled_interval_ce(
         which = jnp.floor((data.v - r) / width).astype(jnp.int32) + 1
         return jnp.sum(jnp.abs(jax.ops.segment_sum(rho, which, bins)))
 
-    errors = jax.lax.map(one, jax.random.split(checks.key(key), n_shifts))
+    errors = jax.lax.map(one, jax.random.split(convert.key(key), n_shifts))
     return jnp.mean(errors), jnp.std(errors) / n_shifts**0.5

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.dce.predictions import Binary, binary
 from jaxcal.numerics import at_most
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.typing import ArrayLike, Scalar
 
 HALVINGS = 45
@@ -69,8 +69,8 @@ def smece(
 
     Source: Blasiok and Nakkiran, Smooth ECE (2023), and its package relplot.
     """
-    cells = checks.integer(cells, "cells", least=2)
-    width = None if width is None else checks.number(width, "width", above=0)
+    cells = convert.integer(cells, "cells", least=2)
+    width = None if width is None else convert.number(width, "width", above=0)
     return _smece(binary(predictions, targets, weights), cells, width)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.scipy.special import ndtr, ndtri
 from jaxtyping import Array, Float, Int
 
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.typing import KeyLike, Vector
 
 Probabilities = Float[Array, "n m"]
@@ -41,14 +41,14 @@ def recalibration(q: Float[Array, "*n m"], t: Any) -> Float[Array, "*n m"]:
 @partial(jax.jit, static_argnames=("n", "m"))
 def dirichlet(key: KeyLike, n: int, m: int, concentration: Any = 1.0) -> Probabilities:
     """n draws from Dir(a, .., a) on m classes, made in logarithms: small a gives no NaN."""
-    gammas = jax.random.loggamma(checks.key(key), jnp.full((n, m), concentration))
+    gammas = jax.random.loggamma(convert.key(key), jnp.full((n, m), concentration))
     return jax.nn.softmax(gammas, axis=1)
 
 
 @jax.jit
 def labels(key: KeyLike, q: Probabilities) -> Int[Array, " n"]:
     """One class drawn from each row."""
-    return jax.random.categorical(checks.key(key), jnp.log(q), axis=1)
+    return jax.random.categorical(convert.key(key), jnp.log(q), axis=1)
 
 
 def marginal(n: int, m: int) -> Probabilities:
@@ -68,7 +68,7 @@ def truncated_normal(key: KeyLike, n: int, location: Any, scale: float = 0.25) -
     # from the side where the normal has its mass, so that no digits are lost in a tail
     flip = jnp.where(jnp.asarray(location) > 0, -1.0, 1.0)
     a, b = jnp.where(flip > 0, low, -high), jnp.where(flip > 0, high, -low)
-    uniform = jax.random.uniform(checks.key(key), (n,))
+    uniform = jax.random.uniform(convert.key(key), (n,))
     z = ndtri(ndtr(a) + uniform * (ndtr(b) - ndtr(a)))
     return jnp.clip(location + scale * flip * z, -1, 1)
 
@@ -82,7 +82,7 @@ def covariate_shift(
     x is a normal with standard deviation 0.25 around ``location``, cut to [-1, 1]: the inputs
     move, P(Y | prediction) does not. Source: Section 5.2.1.
     """
-    input_key, label_key = jax.random.split(checks.key(key))
+    input_key, label_key = jax.random.split(convert.key(key))
     x = truncated_normal(input_key, n, location)
     ys = jax.random.bernoulli(label_key, jax.nn.sigmoid(x)).astype(jnp.int32)
     return binary(jax.nn.sigmoid(5 * x)), ys, x

@@ -30,7 +30,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.numerics import largest, not_finite
-from jaxcal.read import Standardized, Units, checks
+from jaxcal.read import Standardized, Units, checks, convert
 from jaxcal.read.observations import continuous, densities, n_repeated
 from jaxcal.read.scores import (
     log_densities_and_gradients,
@@ -116,17 +116,17 @@ def exchangeability_test(
         >>> jaxcal.candidates.exchangeability_test(1, predictions, centers + 2 * noise).verdict
         'rejected'
     """
-    key = checks.key(key)
+    key = convert.key(key)
     ys = checks.targets(targets)
     predictions = densities(predictions, ys)
     checks.instance(proposal, Proposal, "proposal", "jaxcal.candidates.Chains()")
     if isinstance(proposal, Chains):
         continuous(predictions)
     d, level = ys[0].size, checks.level(level)
-    n_resamples = checks.integer(n_resamples, "n_resamples")
+    n_resamples = convert.integer(n_resamples, "n_resamples")
     n_nodes = checks.nodes(n_nodes, d, least=d + 1)
     if base_measure is not None:
-        base_measure = checks.floats(base_measure, "base_measure")
+        base_measure = convert.floats(base_measure, "base_measure")
         if base_measure.shape[1:] != ys.shape[1:] or base_measure.shape[0] < d + 2:
             raise ValueError(
                 f"base_measure: wanted at least {d + 2} nodes of shape {ys.shape[1:]}, got shape "
@@ -143,7 +143,7 @@ def exchangeability_test(
         base_measure,
         n_nodes=n_nodes,
         n_resamples=n_resamples,
-        tile=checks.integer(tile, "tile"),
+        tile=convert.integer(tile, "tile"),
     )
     return replace(result, level=level)
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.candidates.proposals import Candidates
 from jaxcal.numerics import full_precision
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.typing import KeyLike, Vector
 
 Statistic = Callable[[Candidates], Float[Array, "n k"]]  # one number per candidate
@@ -51,7 +51,7 @@ def coordinate(j: int) -> Statistic:
         >>> jaxcal.candidates.ranks(1, candidates, jaxcal.candidates.coordinate(1)).shape
         (5,)
     """
-    j = checks.integer(j, "j", least=0)
+    j = convert.integer(j, "j", least=0)
 
     def statistic(candidates: Candidates) -> Array:
         if j >= (d := candidates.points.shape[2]):
@@ -78,7 +78,7 @@ def distance_to(references: Float[Array, "n d"]) -> Statistic:
         >>> jaxcal.candidates.ranks(1, candidates, statistic).shape
         (5,)
     """
-    centres = checks.floats(references, "references")
+    centres = convert.floats(references, "references")
 
     def statistic(candidates: Candidates) -> Array:
         if centres.shape != (wanted := candidates.points[:, 0].shape):
@@ -118,13 +118,14 @@ def ranks(key: KeyLike, candidates: Candidates, statistic: Statistic = log_densi
         >>> bool(ranks.max() <= 1 / 20)
         True
     """
-    key = checks.key(key)
+    key = convert.key(key)
     checks.instance(candidates, Candidates, "candidates")
-    checks.function(statistic, "statistic", "candidates")
+    convert.function(statistic, "statistic", "candidates")
     values, w = statistic(candidates), candidates.weights
     if not isinstance(values, Array | np.ndarray) or values.shape != w.shape:
         raise ValueError(
-            f"statistic: wanted one number per candidate, shape {w.shape}, got {checks.say(values)}"
+            f"statistic: wanted one number per candidate, shape {w.shape}, got "
+            f"{convert.say(values)}"
         )
     below = jnp.sum(jnp.where(values < values[:, :1], w, 0), axis=1)
     ties = jnp.sum(jnp.where(values == values[:, :1], w, 0), axis=1)

@@ -16,7 +16,7 @@ from jaxcal.checking.plan import CLASS_PROBABILITIES, Asked, Plan, check_inputs,
 from jaxcal.coverage import massart
 from jaxcal.nulls import DependentWild, HadamardWild
 from jaxcal.nulls.contract import holm
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.repairing import ProbabilityRepair, repair
 from jaxcal.repairing.certificate import NATS, gain_in_words
 from jaxcal.results import (
@@ -311,8 +311,8 @@ def check(
         >>> report.kind, report.names, report.verdict
         ('class probabilities', ('skce_test',), 'rejected')
     """
-    key, level = checks.key(key), checks.level(level)
-    dependent = checks.flag(dependent, "dependent")
+    key, level = convert.key(key), checks.level(level)
+    dependent = convert.flag(dependent, "dependent")
     chosen = plan(predictions, targets, dependent=dependent)
     if inputs is not None:
         check_inputs(chosen)

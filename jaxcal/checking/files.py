@@ -17,7 +17,7 @@ import numpy as np
 from jaxcal.checking import tables
 from jaxcal.checking.check import CheckReport, carried_out
 from jaxcal.checking.plan import by_features, plan
-from jaxcal.read import Draws, checks
+from jaxcal.read import Draws, convert
 from jaxcal.results.saved import SOURCE
 from jaxcal.streaming import arrays_file
 from jaxcal.streaming.arrays_file import BadFile
@@ -40,7 +40,7 @@ def checked(
             chosen = plan(predictions, targets, dependent=dependent)
             if features is not None:
                 chosen = by_features(chosen, features)
-            key = checks.key(seed)
+            key = convert.key(seed)
             report = carried_out(key, chosen, targets, level=level, dependent=dependent)
             call = {"function": "python -m jaxcal check", "key": seed, "n": report.n}
             object.__setattr__(report, SOURCE, call | {"options": {"file": path, "columns": notes}})

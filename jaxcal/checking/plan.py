@@ -15,7 +15,7 @@ from jaxcal.entries import calibration_test
 from jaxcal.entries.calibration import LEAST_DRAWS
 from jaxcal.measures import confidences, reliability
 from jaxcal.nulls import DependentWild, Null
-from jaxcal.read import Draws, LogDensities, Scores, Unnormalized, checks
+from jaxcal.read import Draws, LogDensities, Scores, Unnormalized, checks, convert
 from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.observations import observations
 from jaxcal.read.scores import is_distribution, states_an_end
@@ -201,7 +201,7 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
 def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
     """Return the plan for a distribution or array. An array holds class probabilities if targets
     are integers, else draws. TypeError if targets are floats and all rows of the array sum to 1."""
-    observed = checks.array(targets, "targets")
+    observed = convert.array(targets, "targets")
     integers = any(jnp.issubdtype(observed.dtype, kind) for kind in (jnp.integer, jnp.bool_))
     if is_distribution(predictions):
         closed = distribution_of(predictions)
@@ -216,7 +216,7 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
             predictions,
             "" if states_an_end(predictions) else REPAIR,
         )
-    array = checks.floats(predictions, "predictions")
+    array = convert.floats(predictions, "predictions")
     if integers:
         return _classes(predictions)
     if array.ndim == observed.ndim + 1:
@@ -228,12 +228,12 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
     raise TypeError(
         "predictions: wanted log densities (jaxcal.Unnormalized), jaxcal.Scores, a numpyro "
         "distribution, class probabilities with integer targets, or draws with one axis more than "
-        f"the targets, got {checks.say(predictions)} with targets {checks.say(targets)}"
+        f"the targets, got {convert.say(predictions)} with targets {convert.say(targets)}"
     )
 
 
 def _draws(predictions: Draws) -> Plan:
-    samples = checks.floats(predictions.samples, "Draws.samples")
+    samples = convert.floats(predictions.samples, "Draws.samples")
     predictions, m = Draws(samples, predictions.rhat), samples.shape[1:2]
     few = m >= (LEAST_DRAWS,) and predictions.thinned()[0].samples.shape[1] < LEAST_DRAWS
     return Plan(
@@ -274,7 +274,7 @@ def _classes(probabilities: Any) -> Plan:
             (),
             jnp.where(is_sum_one, rows[:, 1], jnp.nan),
             REPAIR,
-            ENERGY if checks.floats(probabilities, "predictions").ndim == 1 else NATS,
+            ENERGY if convert.floats(probabilities, "predictions").ndim == 1 else NATS,
         )
     return Plan(
         CLASS_PROBABILITIES,

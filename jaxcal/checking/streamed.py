@@ -29,7 +29,7 @@ from jaxcal.checking.plan import (
 from jaxcal.dce import distance_from_calibration
 from jaxcal.dce.table import CELLS
 from jaxcal.fit.specification import RandomFeatures
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.results import Result, rows_in_one_order
 from jaxcal.streaming.arrays_file import BadFile
 from jaxcal.streaming.columns import ARRAYS, TARGETS, Arrays, batch_of
@@ -184,7 +184,7 @@ def streamed_check(
         >>> report.names, report.n, report.verdict
         (('distance_from_calibration',), 4000, 'not rejected')
     """
-    key = checks.key(key)
+    key = convert.key(key)
     features = (
         RandomFeatures(jax.random.fold_in(key, 1), FEATURES) if features is None else features
     )

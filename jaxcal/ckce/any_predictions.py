@@ -31,7 +31,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.grams import square_gram
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.numerics import not_finite
-from jaxcal.read import Scores, Unnormalized, checks
+from jaxcal.read import Scores, Unnormalized, checks, convert
 from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.observations import scored
 from jaxcal.read.scores import is_distribution
@@ -120,7 +120,7 @@ def ckce(
     )
     dtype = floating(ys)
     if bandwidth is not None:
-        width = checks.number(bandwidth, "bandwidth", above=0).astype(dtype)
+        width = convert.number(bandwidth, "bandwidth", above=0).astype(dtype)
         spec = _at_bandwidth(spec, width)
     return _ckce(key, predictions, ys, spec, ridge_at(ridge, ys.shape[0], dtype))
 
@@ -195,7 +195,7 @@ def compared(
     used = strength if measure == "ckce" else None
     unset = points.needs_bandwidth(specs[0].prediction_kernel)
     if bandwidth is not None and not isinstance(bandwidth, str):
-        number = checks.number(bandwidth, "bandwidth", above=0).astype(dtype)
+        number = convert.number(bandwidth, "bandwidth", above=0).astype(dtype)
         width = number if unset else width
     elif unset:
         of_each = zip(models, specs, strict=True)

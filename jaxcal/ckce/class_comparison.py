@@ -29,7 +29,7 @@ from jaxcal.engine import one_at_a_time
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Gaussian
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.read.families import Classes
 from jaxcal.read.observations import n_repeated
 from jaxcal.results import rows_in_one_order
@@ -89,7 +89,7 @@ def grouped(groups: Any, n: int) -> tuple[tuple[str, ...], Float[np.ndarray, "g 
     except ValueError:  # rows of several lengths
         labels = np.zeros(0)
     if labels.ndim != 1 or not labels.size or labels.dtype.kind not in "iubUSO":
-        raise ValueError(f"groups: wanted text or integers of shape [n], got {checks.say(groups)}")
+        raise ValueError(f"groups: wanted text or integers of shape [n], got {convert.say(groups)}")
     if labels.size != n:
         raise ValueError(f"groups: wanted one for each of {n} observations, got {labels.size}")
     text = labels.dtype.kind in "USO"
@@ -150,7 +150,7 @@ def by_kernel(
         class_root(target_kernel, m, dtype),
         ridge_at(ridge, n if models else n // count, dtype) if measure == "ckce" else None,
         width,
-        default_rank(n, m) if rank is None else min(checks.integer(rank, "rank"), n),
+        default_rank(n, m) if rank is None else min(convert.integer(rank, "rank"), n),
         None if problem.variables is None else (problem.variables, Gaussian()),
     )
 

@@ -11,7 +11,7 @@ from jaxcal.ckce.any_predictions import are_classes
 from jaxcal.ckce.class_comparison import by_kernel, by_probability, compared, of_groups, of_models
 from jaxcal.ckce.inputs import Ridge, named
 from jaxcal.ckce.results import Comparison
-from jaxcal.read import Scores, checks
+from jaxcal.read import Scores, checks, convert
 from jaxcal.results import recorded
 from jaxcal.typing import ArrayLike, KernelLike, KeyLike, Models, PredictionsLike
 
@@ -120,8 +120,8 @@ def compare(
         >>> print(jaxcal.compare(0, models, labels).best())
         ['right']
     """
-    key = checks.key(key)
-    level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")
+    key = convert.key(key)
+    level, n_draws = checks.level(level), convert.integer(n_draws, "n_draws")
     names, each = ((), []) if groups is not None else named(models)
     classes = groups is not None or are_classes(each)
     measure = _measure(measure, each)
@@ -163,5 +163,7 @@ def _measure(measure: object, models: list[PredictionsLike]) -> str:
     if measure is None:
         return "ckce" if any(isinstance(model, Scores) for model in models) else "probability"
     if not isinstance(measure, str) or measure not in MEASURES:
-        raise ValueError(f"measure: wanted one of {', '.join(MEASURES)}, got {checks.say(measure)}")
+        raise ValueError(
+            f"measure: wanted one of {', '.join(MEASURES)}, got {convert.say(measure)}"
+        )
     return str(measure)

@@ -23,7 +23,7 @@ from jaxcal.engine import one_at_a_time
 from jaxcal.kernels import grams, points
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls.contract import p_value
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.read.families import Classes
 from jaxcal.read.observations import n_repeated
 from jaxcal.results import TestResult, recorded
@@ -74,7 +74,7 @@ def checked_problem(
 
 def positive(value: object, dtype: DTypeLike) -> Scalar:
     """Return the bandwidth as an array, []; ValueError unless it is positive and finite."""
-    return checks.number(value, "bandwidth", above=0).astype(dtype)
+    return convert.number(value, "bandwidth", above=0).astype(dtype)
 
 
 @recorded
@@ -140,7 +140,7 @@ def ckce(
         True
     """
     checks.instance(solver, Solver, "solver", "jaxcal.ckce.LowRank(256)")
-    key = None if key is None else checks.key(key)
+    key = None if key is None else convert.key(key)
     if not are_classes([predictions]):
         for name, asked in (
             ("given", given is not None),
@@ -179,7 +179,7 @@ def _solved(problem: Problem, solver: Solver, condition: tuple[Points, KernelLik
     if not isinstance(solution, Solution):
         raise TypeError(
             f"solver: wanted a jaxcal.ckce.solvers.Solution for kernel, predictions, residuals and "
-            f"ridge, got {checks.say(solution)}"
+            f"ridge, got {convert.say(solution)}"
         )
     return CKCE.of(
         solution.fit,
@@ -237,8 +237,8 @@ def ckce_test(
         >>> jaxcal.ckce.ckce_test(2, jax.nn.softmax(3 * logits), targets).verdict
         'rejected'
     """
-    key = checks.key(key)
-    level, n_draws = checks.level(level), checks.integer(n_draws, "n_draws")
+    key = convert.key(key)
+    level, n_draws = checks.level(level), convert.integer(n_draws, "n_draws")
     problem = checked_problem(
         predictions, targets, prediction_kernel, target_kernel, ridge, bandwidth
     )

@@ -22,7 +22,7 @@ from jaxcal.kernels import grams
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.kernels.grams import NystroemFeatures, pivots
 from jaxcal.numerics import at_least
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.typing import KernelLike, Scalar
 
 TILE = 2048
@@ -174,8 +174,8 @@ class LowRank(eqx.Module):
     mesh: Mesh | None = eqx.field(default=None, static=True)
 
     def __check_init__(self):
-        checks.integer(self.rank, "rank")
-        checks.integer(self.tile, "tile")
+        convert.integer(self.rank, "rank")
+        convert.integer(self.tile, "tile")
         checks.devices(self.mesh)
 
     def __call__(

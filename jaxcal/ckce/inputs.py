@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxcal.kernels.classes import gram_matrix
 from jaxcal.numerics import psd_root
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.read.observations import finite_rows
 from jaxcal.typing import ArrayLike, DTypeLike, PredictionsLike
 
@@ -47,7 +47,7 @@ def unmerged(given: ArrayLike, n: int, dtype: DTypeLike) -> Float[Array, "n a"]:
     rows = finite_rows(given, n, "given").astype(dtype)
     if isinstance(rows, Tracer):
         return rows
-    exact = np.asarray(checks.array(given, "given")).reshape(n, -1)
+    exact = np.asarray(convert.array(given, "given")).reshape(n, -1)
     for j, (before, after) in enumerate(zip(exact.T, np.asarray(rows).T, strict=True)):
         counts = len(np.unique(before)), len(np.unique(after))
         if counts[1] < counts[0] and np.all(before == np.round(before)):
@@ -69,7 +69,7 @@ def named(models: Any) -> tuple[tuple[str, ...], list[PredictionsLike]]:
     else:
         raise TypeError(
             f"models: wanted a mapping from names to predictions, a list of them, or an array "
-            f"[M, n, m] of class probabilities, got {checks.say(models)}"
+            f"[M, n, m] of class probabilities, got {convert.say(models)}"
         )
     if len(each) < 2:
         raise ValueError(
@@ -130,7 +130,7 @@ def class_root(
     matrix = getattr(target_kernel, "matrix", target_kernel)
     if matrix is None or type(target_kernel).__name__ == "Delta":
         return None
-    matrix = checks.array(matrix, "target_kernel")
+    matrix = convert.array(matrix, "target_kernel")
     if np.shape(matrix) != (m, m):
         raise ValueError(
             f"target_kernel: wanted a Gram matrix of the {m} classes, shape ({m}, {m}), got "
@@ -186,11 +186,11 @@ def ridge_at(
             f"ridge: wanted a positive, finite number, got {float(value)}: without a ridge the "
             f"regression of residuals on predictions fits noise exactly"
         )
-    return checks.number(value, "ridge", above=0).astype(dtype)
+    return convert.number(value, "ridge", above=0).astype(dtype)
 
 
 def _several(ridges: ArrayLike, dtype: DTypeLike) -> Float[Array, " r"]:
-    values = checks.floats(ridges, "ridge")
+    values = convert.floats(ridges, "ridge")
     values = values if isinstance(values, Tracer) else np.asarray(values)
     if values.ndim != 1 or values.size < 1:
         raise ValueError(f"ridge: wanted numbers of shape [r], got shape {values.shape}")

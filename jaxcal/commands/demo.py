@@ -22,7 +22,7 @@ from jaxcal.checking.check import CheckReport
 from jaxcal.checking.plan import SCORES
 from jaxcal.commands.forecasters import Energy, Regression, train
 from jaxcal.nulls import DependentWild, Wild
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.results import TestResult
 from jaxcal.stein.calibration import kccsd_test
 from jaxcal.typing import Key, Predictions
@@ -130,7 +130,7 @@ def run(output: Path, *, seed: int = 0, draws: int = 500, rounds: int = 30) -> l
     spans = [part for days in (fitted, tested) for part in (*days.dates[[0, -1]], days.dates.size)]
     print(OPENING.format(*spans), flush=True)
 
-    train_key, start_key, test_key = jax.random.split(checks.key(seed), 3)
+    train_key, start_key, test_key = jax.random.split(convert.key(seed), 3)
     with _stage("fit the Gaussian regression (least squares)"):
         regression = jax.jit(Regression.fit)(fitted.inputs, fitted.targets)
         gaussians = regression.predict(jnp.asarray(tested.inputs))

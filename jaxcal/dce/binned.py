@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from jaxcal.dce.predictions import Binary, Ordered, ascending, binary, merged, residuals_of_atoms
 from jaxcal.numerics import group_sums
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.results import rows_in_one_order
 from jaxcal.typing import ArrayLike, DTypeLike, Scalar, Vector
 
@@ -141,17 +141,17 @@ def _binned(data: Binary, edges: Array) -> BinnedECE:
 
 def _edges(edges: ArrayLike, shift: ArrayLike, dtype: DTypeLike) -> Array:
     if isinstance(edges, int) or getattr(edges, "shape", None) == ():
-        edges = checks.integer(edges, "edges")
+        edges = convert.integer(edges, "edges")
         even = jnp.asarray(np.arange(edges + 1) / edges, dtype)  # division by XLA rounds some up
         if isinstance(shift, (int, float)) and shift == 0:
             return even
-        shift = checks.number(shift, "shift", below=1)
+        shift = convert.number(shift, "shift", below=1)
         if not isinstance(shift, Tracer) and not float(shift) >= 0:
             raise ValueError(f"shift: wanted a part of a bin in [0, 1), got {shift}")
         return jnp.concatenate([even[:1], even[:-1] + shift / edges, even[-1:]])
     if isinstance(shift, Tracer) or shift != 0:
         raise ValueError("shift: is one of equal bins: move given edges, or pass a number of bins")
-    places = checks.floats(edges, "edges").astype(dtype)
+    places = convert.floats(edges, "edges").astype(dtype)
     if places.ndim != 1 or places.size < 2:
         raise ValueError(f"edges: wanted a number of bins, or edges from 0 to 1, got {edges!r}")
     if not isinstance(places, Tracer) and not (

@@ -22,7 +22,7 @@ from jaxcal.dce.predictions import Ordered, merged, ordered
 from jaxcal.dce.smooth import _laplace, _smooth
 from jaxcal.engine import LightJit
 from jaxcal.numerics import at_least, at_most, largest, smallest
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.typing import Scalar, Vector
 
 
@@ -102,7 +102,7 @@ def measures_of(data: Ordered, accuracy: float | int, bins: int) -> tuple[Measur
     """Return all measures of the data, and the witness of the smooth error, [n], in the original
     order (`SmoothCE`). ``accuracy`` and ``bins`` are as in `distance_from_calibration`."""
     traced = any(isinstance(leaf, Tracer) for leaf in data)
-    bins = checks.integer(bins, "bins")
+    bins = convert.integer(bins, "bins")
     distribution, atom = data, None
     if not traced:
         smaller, atom = merged(data)

@@ -22,7 +22,7 @@ from jaxcal.dce.resampling import (
     suitable_null,
 )
 from jaxcal.nulls.contract import holm
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.read.families import Classes
 from jaxcal.read.observations import n_repeated
 from jaxcal.results import (
@@ -277,14 +277,14 @@ def distance_from_calibration(
         >>> result.verdict, bool(result.bracket.low <= result.bracket.high)
         ('rejected', True)
     """
-    key = checks.key(key)
+    key = convert.key(key)
     level = checks.level(level)
-    n_draws = checks.integer(n_draws, "n_draws")
-    checks.choice(test, "test", tuple(TESTS))
+    n_draws = convert.integer(n_draws, "n_draws")
+    convert.choice(test, "test", tuple(TESTS))
     if notion is not None:
         if counts is not None:
             raise ValueError("counts: groups are of labels 0 or 1, so without notion")
-        checks.choice(notion, "notion", SCALAR)
+        convert.choice(notion, "notion", SCALAR)
         problem = reduce(predictions, targets, notion)
         predictions, targets = problem.inputs[..., 0], problem.outcomes[..., 0]
     if notion == "class-wise":

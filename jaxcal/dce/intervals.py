@@ -30,7 +30,7 @@ from jaxcal.dce.predictions import (
     sums,
 )
 from jaxcal.numerics import at_least, at_most, smallest
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike, DTypeLike, Scalar, Vector
 
@@ -216,7 +216,7 @@ def surrogate_interval_ce(
 def smallest_width(accuracy: float | int) -> int:
     """Return the integer k* with accuracy / 4 < 2^-k* <= accuracy / 2 (Section 6.2 of the paper).
     ValueError if the accuracy is not in [1e-12, 2]."""
-    if not FINEST <= (accuracy := checks.real(accuracy, "accuracy")) <= 2:
+    if not FINEST <= (accuracy := convert.real(accuracy, "accuracy")) <= 2:
         raise ValueError(f"accuracy: wanted a number from {FINEST} to 2, got {accuracy!r}")
     return math.ceil(math.log2(2 / accuracy) - 1e-9)
 

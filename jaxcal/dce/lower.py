@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from jaxcal.dce.interior_point import ChainProgram, solve_chain
 from jaxcal.dce.predictions import Ordered, binary, ordered, sums
 from jaxcal.numerics import at_least, at_most, largest
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.results import rows_in_one_order
 from jaxcal.typing import ArrayLike, Scalar, Vector
 
@@ -79,7 +79,7 @@ def lower_distance(
         >>> round(float(result.low), 3), round(float(result.high), 3)
         (0.2, 0.2)
     """
-    cells = checks.integer(cells, "cells", least=2)
+    cells = convert.integer(cells, "cells", least=2)
     return bounds_of(ordered(binary(predictions, targets, weights)), cells)
 
 

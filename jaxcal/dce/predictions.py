@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.typing import ArrayLike, Vector
 
 LEAST = 2**14  # least length of an array that a compiled program sorts by a call of NumPy
@@ -210,7 +210,7 @@ def binary(predictions: Any, targets: Any, weights: Any = None, counts: Any = No
     Values are checked outside of jit only. Under jit, a prediction or label that is NaN or outside
     [0, 1], or a negative weight, makes every prediction and residual NaN.
     """
-    v = checks.floats(predictions, "predictions")
+    v = convert.floats(predictions, "predictions")
     if v.ndim == 2:
         raise ValueError(
             f"predictions: wanted one probability of label 1 an observation, shape [n], got shape "
@@ -220,7 +220,7 @@ def binary(predictions: Any, targets: Any, weights: Any = None, counts: Any = No
     v = checks.unit(v, "predictions", "probabilities (are these logits or percentages?)")
     if counts is not None:
         return _grouped(v, targets, weights, counts)
-    y = checks.array(targets, "targets")
+    y = convert.array(targets, "targets")
     if y.shape != v.shape:
         raise ValueError(f"targets: wanted one label per observation, {v.shape}, got {y.shape}")
     y = y.astype(np.int32) if y.dtype == bool else y
@@ -236,7 +236,7 @@ def _normalized(v: Array, y: Array, w: Array, labels: Array | None) -> Binary:
 
 
 def _weights(value: Any, v: Array) -> Array:
-    w = checks.floats(value, "weights").astype(v.dtype)
+    w = convert.floats(value, "weights").astype(v.dtype)
     if w.shape != v.shape:
         raise ValueError(f"weights: wanted one per observation, {v.shape}, got {w.shape}")
     if not isinstance(w, Tracer):
@@ -251,7 +251,7 @@ def _grouped(v: Array, targets: Any, weights: Any, counts: Any) -> Binary:
     if any(isinstance(value, Tracer) for value in (v, targets, weights, counts)):
         raise ValueError("counts: numbers of labels are looked at, which works outside of jit only")
     ones, labels = (
-        np.asarray(checks.array(value, name))
+        np.asarray(convert.array(value, name))
         for value, name in ((targets, "targets"), (counts, "counts"))
     )
     for values, name in ((ones, "targets"), (labels, "counts")):

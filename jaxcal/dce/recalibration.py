@@ -8,7 +8,7 @@ from jaxcal.dce.distance import DistanceResult, distance_from_calibration
 from jaxcal.dce.population import RUNS, Groups
 from jaxcal.dce.predictions import Ordered, binary, ordered
 from jaxcal.numerics import group_sums
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.results import Interval, Result, Sentences, confidence, in_words, recorded
 from jaxcal.typing import ArrayLike, Key, KeyLike, Scalar
 
@@ -43,7 +43,7 @@ class Recalibration(Result):
         Returns:
             Mean labels of their groups, [t].
         """
-        v = checks.floats(predictions, "predictions")
+        v = convert.floats(predictions, "predictions")
         v = checks.unit(v, "predictions", "probabilities (are these logits or percentages?)")
         return _apply(self.groups, v)
 
@@ -122,7 +122,7 @@ def recalibrate(
         ('rejected', True)
     """
     level = checks.level(level)
-    test_key, noise_key = jax.random.split(checks.key(key))
+    test_key, noise_key = jax.random.split(convert.key(key))
     before = distance_from_calibration(test_key, predictions, targets, weights=weights, level=level)
     data = ordered(binary(predictions, targets, weights))
     groups = before.population.groups

@@ -26,7 +26,7 @@ from jaxcal.dce.predictions import Binary, Ordered, merged, one_by_one
 from jaxcal.dce.smooth import decaying_sums
 from jaxcal.nulls.contract import p_value
 from jaxcal.numerics import at_least, group_sums, largest, smallest
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.results import Sentences, too_few_draws
 from jaxcal.typing import Key, Scalar, Vector
 
@@ -82,7 +82,7 @@ class RandomIntervals(NamedTuple):
 def suitable_null(null: object, data: Binary) -> Null:
     """Return ``null``, or a default if it is None: "signs" for means of labels, else "redraw".
     Under jit the default is "redraw". ValueError for "redraw" of means, outside of jit only."""
-    checks.choice(null, "null", (None, "redraw", "signs"))
+    convert.choice(null, "null", (None, "redraw", "signs"))
     if null == "signs":
         return "signs"
     if isinstance(data.y, Tracer) or data.labels is not None or bool(binary_labels(data.y)):

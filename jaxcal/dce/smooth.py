@@ -25,7 +25,7 @@ from jaxtyping import Array, Int, PyTree
 
 from jaxcal.dce.predictions import Ordered, binary, least, order, ordered, prefixes, sums
 from jaxcal.numerics import safe_sqrt
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.results import Result, recorded
 from jaxcal.typing import ArrayLike, Scalar, Vector
 
@@ -318,6 +318,6 @@ def kernel_ce(
         >>> round(float(jaxcal.dce.kernel_ce(predictions, targets).value), 3)
         0.2
     """
-    bandwidth = checks.number(bandwidth, "bandwidth", above=0)
+    bandwidth = convert.number(bandwidth, "bandwidth", above=0)
     data = ordered(binary(predictions, targets, weights))
     return _laplace(data, bandwidth.astype(data.v.dtype))

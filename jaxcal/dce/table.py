@@ -24,7 +24,7 @@ from jax.core import Tracer
 from jaxtyping import Float, Int
 
 from jaxcal.measures.classes import Reliability, of_bins
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.results import Result, rows_in_one_order
 from jaxcal.typing import ArrayLike
 
@@ -86,7 +86,7 @@ class Table(Result):
 
         Cost: O(n).
         """
-        cells = checks.integer(cells, "cells")
+        cells = convert.integer(cells, "cells")
         v, y = (_unit(*named) for named in ((predictions, "predictions"), (targets, "targets")))
         if v.shape != y.shape:
             raise ValueError(f"targets: wanted one label per observation, {v.shape}, got {y.shape}")
@@ -110,7 +110,7 @@ class Table(Result):
         Returns:
             `Table`.
         """
-        cells = checks.integer(cells, "cells")
+        cells = convert.integer(cells, "cells")
         count = _numbers(counts, "counts")
         if np.any((count < 0) | (count % 1 != 0)):
             raise ValueError("counts: wanted whole numbers >= 0 of observations")
@@ -196,7 +196,7 @@ class Table(Result):
         Raises:
             ValueError: An edge of a bin would cut a cell.
         """
-        bins, k = checks.integer(bins, "bins"), self.counts.size
+        bins, k = convert.integer(bins, "bins"), self.counts.size
         if k % bins:
             raise ValueError(
                 f"bins: wanted a number that divides that of the cells, {k}, got {bins}"
@@ -226,7 +226,7 @@ def _numbers(value: Any, name: str) -> Float[np.ndarray, " n"]:
     """Return ``value`` as finite float64 numbers [n]; a ValueError or TypeError names it."""
     if isinstance(value, Tracer):
         raise ValueError(f"{name}: a table is made outside of jit, vmap and grad only")
-    values = np.asarray(checks.array(value, name)).astype(float, casting="same_kind")
+    values = np.asarray(convert.array(value, name)).astype(float, casting="same_kind")
     if values.ndim != 1:
         raise ValueError(f"{name}: wanted one number each, shape [n], got shape {values.shape}")
     if not np.all(np.isfinite(values)):

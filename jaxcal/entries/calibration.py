@@ -23,7 +23,7 @@ from jaxcal.nulls import DependentWild, HadamardWild, Null
 from jaxcal.nulls.contract import p_value
 from jaxcal.nulls.resampling import season
 from jaxcal.numerics import not_finite
-from jaxcal.read import Draws, checks
+from jaxcal.read import Draws, checks, convert
 from jaxcal.read.convert import input_names
 from jaxcal.read.observations import densities, finite_rows, n_repeated, observations
 from jaxcal.read.scores import is_distribution
@@ -107,7 +107,7 @@ def calibration_test(
         >>> result.table.sentences()[0]
         'spread of ... too wide (limits ...'
     """
-    key, level = checks.key(key), checks.level(level)
+    key, level = convert.key(key), checks.level(level)
     ys = checks.targets(targets)
     notes = {}
     if isinstance(draws := getattr(predictions, "draws", predictions), Draws):
@@ -140,7 +140,7 @@ def of_one_fit(
     columns = tuple(_checked(inputs, ys) for inputs in asked)
     called = [table_names(names, ys, *pair) for pair in zip(asked, columns, strict=True)]
     if statistics is not None:
-        _returns_numbers(checks.function(statistics, "statistics", TAKES), ys, columns[0])
+        _returns_numbers(convert.function(statistics, "statistics", TAKES), ys, columns[0])
     results = _unjudged(statistics, key, predictions, ys, columns, null, jnp.asarray(level))
     for k, (rows, along) in enumerate(called):
         if (of := results[k].table) is not None:  # whose names are no part of the program

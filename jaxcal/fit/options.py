@@ -15,7 +15,7 @@ from jaxcal.fit.specification import RandomFeatures, Specification
 from jaxcal.kernels import points
 from jaxcal.kernels.classes import ClassGram, Delta
 from jaxcal.kernels.points import Gaussian
-from jaxcal.read import Units, checks
+from jaxcal.read import Units, checks, convert
 from jaxcal.read.scores import is_distribution
 from jaxcal.statistics.stein import check_smooth
 from jaxcal.typing import (
@@ -59,8 +59,8 @@ def stein_specification(
     whiten: Whitener | None = None,
 ) -> Specification:
     """Return the options as a `Specification`; ValueError or TypeError names a bad argument."""
-    standardize = checks.flag(standardize, "standardize")
-    coordinates = checks.flag(coordinates, "coordinates")
+    standardize = convert.flag(standardize, "standardize")
+    coordinates = convert.flag(coordinates, "coordinates")
     target_kernel = vector_kernel(target_kernel, ys)
     prediction_kernel = points.as_kernel(prediction_kernel, "prediction_kernel")
     smooth = points.smoothness(target_kernel)
@@ -78,7 +78,7 @@ def stein_specification(
             size = 1.0 if units else float(np.std(rows)) or 1.0
             ready = points.with_bandwidth(target_kernel, jnp.asarray(size, some.dtype))
             check_smooth(ready, some, size)
-    checks.choice(precondition, "precondition", (None, "isotropic", "diagonal", "full"))
+    convert.choice(precondition, "precondition", (None, "isotropic", "diagonal", "full"))
     whiten = None if whiten is None else checked(whiten, "whiten")
     if whiten is not None and precondition is not None:
         raise ValueError(
@@ -95,7 +95,7 @@ def stein_specification(
         target_kernel,
         SteinResidual(precondition, coordinates),
         checked_base_measure(base_measure, ys),
-        checks.integer(n_nodes, "n_nodes"),
+        convert.integer(n_nodes, "n_nodes"),
         standardize,
         whiten,
     )
@@ -133,7 +133,7 @@ def checked_base_measure(value: Any, ys: Array) -> BaseMeasure | None:
                 f"{shape}"
             )
         return value
-    nodes = checks.floats(value, "base_measure")
+    nodes = convert.floats(value, "base_measure")
     if nodes.ndim == 0 or nodes.shape[0] < 1 or nodes.shape[1:] != ys.shape[1:]:
         raise ValueError(
             f"base_measure: wanted points of shape [m{''.join(f', {e}' for e in ys.shape[1:])}] in "

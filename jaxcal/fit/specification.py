@@ -23,7 +23,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
 from jaxcal.kernels.points import Constant, L1Laplace, Laplace
 from jaxcal.numerics import in_order, normals
-from jaxcal.read import Scores, Standardized, Units, checks
+from jaxcal.read import Scores, Standardized, Units, convert
 from jaxcal.read.families import Classes
 from jaxcal.read.sampling import sample
 from jaxcal.read.scores import coarse, coarse_sums, is_distribution
@@ -76,17 +76,17 @@ class RandomFeatures(eqx.Module):
         'rejected'
     """
 
-    key: Key = eqx.field(converter=checks.key)
+    key: Key = eqx.field(converter=convert.key)
     n_features: int = eqx.field(default=100, static=True)
     orthogonal: bool = eqx.field(default=True, static=True)
 
     def __check_init__(self):
-        if checks.integer(self.n_features, "n_features", least=2) % 2:
+        if convert.integer(self.n_features, "n_features", least=2) % 2:
             raise ValueError(
                 f"n_features: a cosine and a sine share a frequency, so their number is even; got "
                 f"{self.n_features}"
             )
-        checks.flag(self.orthogonal, "orthogonal")
+        convert.flag(self.orthogonal, "orthogonal")
 
     def of(
         self,

@@ -32,7 +32,7 @@ from jaxcal.moments import attribution
 from jaxcal.nulls import Needs, Null, Outcome, contract
 from jaxcal.nulls.resampling import season
 from jaxcal.numerics import full_precision, not_finite
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.read.observations import n_repeated
 from jaxcal.results import Coordinates, Estimate, TestResult
 from jaxcal.results.notes import Notes, all_finite
@@ -191,7 +191,7 @@ def run(
     features: RandomFeatures | None,
 ) -> TestResult:
     """Check options, run the test, and return its result with the verdict at ``level``."""
-    level, tile = checks.level(level), checks.integer(tile, "tile")
+    level, tile = checks.level(level), convert.integer(tile, "tile")
     checks.devices(mesh)
     if features is not None:
         spec = with_random_features(spec, features)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxcal.mcmc.results import McmcDraws, effective_size, split_rhat
 from jaxcal.mcmc.samplers import NUTS, Potential
 from jaxcal.numerics import largest, smallest
-from jaxcal.read import Unnormalized, checks
+from jaxcal.read import Unnormalized, checks, convert
 from jaxcal.read.sampling import in_type_of
 from jaxcal.read.scores import (
     is_distribution,
@@ -92,18 +92,18 @@ def mcmc_draws(
         >>> draws.samples.shape
         (3, 8, 1)
     """
-    key = checks.key(key)
+    key = convert.key(key)
     if isinstance(predictions, Unnormalized):
         predictions = predictions.arrays_only()
-    n_samples = checks.integer(n_samples, "n_samples")
-    n_chains = checks.integer(n_chains, "n_chains")
-    n_warmup = checks.integer(n_warmup, "n_warmup", least=0)
+    n_samples = convert.integer(n_samples, "n_samples")
+    n_chains = convert.integer(n_chains, "n_chains")
+    n_warmup = convert.integer(n_warmup, "n_warmup", least=0)
     if n_samples % n_chains:
         raise ValueError(
             f"n_samples: wanted as many from each of n_chains={n_chains} chains, got {n_samples}"
         )
     kept = n_samples // n_chains
-    thin = max(10, -(-LENGTH // kept)) if thin is None else checks.integer(thin, "thin")
+    thin = max(10, -(-LENGTH // kept)) if thin is None else convert.integer(thin, "thin")
     sampler = NUTS() if sampler is None else sampler
     checks.instance(sampler, Sampler, "sampler", "jaxcal.mcmc.MALA(0.1)")
     n, event = _layout(predictions, event_shape)
@@ -135,7 +135,7 @@ def _layout(
     checks.of_jax(predictions)
     if event_shape is not None:
         sides = event_shape if isinstance(event_shape, tuple | list) else (event_shape,)
-        event_shape = tuple(checks.integer(side, "event_shape") for side in sides)
+        event_shape = tuple(convert.integer(side, "event_shape") for side in sides)
     if is_distribution(predictions):
         batch, event = tuple(predictions.batch_shape), tuple(predictions.event_shape)
         if len(batch) != 1:
@@ -267,7 +267,7 @@ def _checked_start(start: PyTree, chains: int, n: int, event: tuple[int, ...]) -
                 f"{event}, got batch shape {batch} and event shape {shape}"
             )
         return start
-    start = checks.floats(start, "start")
+    start = convert.floats(start, "start")
     if start.shape != (chains, n, *event):
         raise ValueError(
             f"start: wanted one point a chain and prediction, shape {(chains, n, *event)}, or a "

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxcal.numerics import group_sums, largest
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.results import Result, Sentences, counted, recorded, rows_in_one_order
 from jaxcal.typing import ArrayLike, Scalar
 
@@ -98,8 +98,8 @@ def reliability(
     """
     c = checks.unit(confidence, "confidence")
     hits = checks.labels(correct, c.shape[0], 2, "correct").astype(c.dtype)
-    equal_mass = checks.flag(equal_mass, "equal_mass")
-    return _binned(c, hits, checks.integer(bins, "bins"), equal_mass)
+    equal_mass = convert.flag(equal_mass, "equal_mass")
+    return _binned(c, hits, convert.integer(bins, "bins"), equal_mass)
 
 
 @partial(jax.jit, static_argnums=(2, 3))

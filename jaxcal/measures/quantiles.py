@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxcal.coverage import among, by_row, massart
 from jaxcal.mcmc.results import McmcDraws
 from jaxcal.numerics import largest
-from jaxcal.read import Draws, checks
+from jaxcal.read import Draws, checks, convert
 from jaxcal.read.observations import n_repeated
 from jaxcal.read.sampling import value_if_any
 from jaxcal.results import (
@@ -268,7 +268,7 @@ def _samples(predictions: PredictionsLike, ys: Array | None) -> Float[Array, "n 
     draws = predictions.draws if isinstance(predictions, McmcDraws) else predictions
     if not isinstance(draws, Draws):
         return None
-    samples = checks.floats(draws.samples, "Draws.samples")
+    samples = convert.floats(draws.samples, "Draws.samples")
     if samples.ndim == 3 and samples.shape[2] == 1:
         samples = samples[:, :, 0]
     if samples.ndim != 2 or samples.shape[1] < 1 or (ys is not None and len(samples) != len(ys)):
@@ -285,7 +285,7 @@ def _single(predictions: Any, n: int | None) -> Any:
     if not (hasattr(predictions, "log_prob") and hasattr(predictions, "batch_shape")):
         raise TypeError(
             f"predictions: wanted a numpyro distribution of numbers or jaxcal.Draws, got "
-            f"{checks.say(predictions)}"
+            f"{convert.say(predictions)}"
         )
     batch, event = tuple(predictions.batch_shape), tuple(predictions.event_shape)
     if event not in ((), (1,)) or len(batch) != 1 or (n is not None and batch != (n,)):
@@ -358,7 +358,7 @@ def _components(single: PyTree) -> list[tuple[Any, bool]] | None:
 
 
 def _levels(levels: ArrayLike, dtype: DTypeLike) -> Float[Array, " q"]:
-    at = checks.floats(levels, "levels").astype(dtype).reshape(-1)
+    at = convert.floats(levels, "levels").astype(dtype).reshape(-1)
     if not isinstance(at, Tracer) and not bool(jnp.all((at > 0) & (at < 1))):
         raise ValueError(f"levels: wanted probabilities between 0 and 1, got {levels}")
     return at
@@ -393,6 +393,6 @@ def pinball_loss(
     q = quantiles(predictions, levels)
     if ys.shape != q.shape[:1]:
         raise ValueError(f"targets: wanted one per prediction, {q.shape[:1]}, got {ys.shape}")
-    at = checks.floats(levels, "levels").astype(q.dtype).reshape(-1)
+    at = convert.floats(levels, "levels").astype(q.dtype).reshape(-1)
     gap = ys[:, None] - q
     return jnp.mean(jnp.where(gap < 0, (at - 1)[None] * gap, at[None] * gap))

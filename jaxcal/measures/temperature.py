@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.read.scores import is_distribution, log_densities_at
 from jaxcal.results import Result, Sentences, counted, recorded, rows_in_one_order
 from jaxcal.typing import ArrayLike, PredictionsLike, Scalar
@@ -128,7 +128,7 @@ def nll(predictions: PredictionsLike, targets: ArrayLike) -> Scalar:
 
 def _matching(predictions: Any, targets: ArrayLike) -> Array:
     """Return targets as an array; ValueError if the shape does not match the predictions."""
-    ys = checks.numbers(targets, "targets")
+    ys = convert.numbers(targets, "targets")
     if further := len(predictions.batch_shape[1:]):
         raise ValueError(
             f"predictions: wanted batch shape [n], got {predictions.batch_shape}; .to_event"
@@ -173,7 +173,7 @@ def with_temperature(predictions: PredictionsLike, temperature: ArrayLike) -> An
         [0.667, 0.333]
     """
     distribution: Any = predictions
-    t = checks.number(temperature, "temperature", above=0)
+    t = convert.number(temperature, "temperature", above=0)
     if hasattr(distribution, "at_temperature"):
         return distribution.at_temperature(t)
     if not hasattr(distribution, "batch_shape"):
@@ -259,10 +259,10 @@ def fit_temperature(
         >>> bool(abs(fit.temperature / jnp.mean(targets**2) - 1) < 1e-3)  # the variance
         True
     """
-    steps = checks.integer(steps, "steps")
+    steps = convert.integer(steps, "steps")
     if not hasattr(predictions, "batch_shape"):
         return most_likely(*as_distribution(predictions, targets), steps=steps)
-    ys = checks.numbers(targets, "targets")
+    ys = convert.numbers(targets, "targets")
     return most_likely(predictions, ys, jnp.zeros((), int), steps=steps)
 
 

@@ -8,7 +8,7 @@ from weakref import ref
 import numpy as np
 from jaxtyping import Float, Int
 
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.results import Means, confidence
 from jaxcal.typing import Axes, Figure
 
@@ -27,7 +27,7 @@ opened: list["ref[Figure]"] = []
 def one(result: object, leaf: str, name: str = "result", kind: str = "result") -> None:
     """Raise TypeError unless ``result`` has the attribute ``leaf``, ValueError if it is a batch."""
     if not hasattr(result, leaf) or isinstance(result, type):
-        raise TypeError(f"{name}: wanted a {kind} of jaxcal, got {checks.say(result)}")
+        raise TypeError(f"{name}: wanted a {kind} of jaxcal, got {convert.say(result)}")
     if np.ndim(getattr(result, leaf)):
         raise ValueError(
             f"{name}: a figure shows one {kind}, got a batch of shape "
@@ -43,7 +43,7 @@ def axes(ax: "Axes | None", size: tuple[float, float] = (6.4, 4)) -> "Axes":
     last `KEPT` of these figures.
     """
     if ax is not None and not hasattr(ax, "spines"):
-        raise TypeError(f"ax: wanted the axes of a matplotlib figure, got {checks.say(ax)}")
+        raise TypeError(f"ax: wanted the axes of a matplotlib figure, got {convert.say(ax)}")
     if ax is None:
         import matplotlib.pyplot as plt
 

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from jaxcal.ckce.results import Comparison
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, cells, legend_above, one, say
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.results import confidence
 from jaxcal.squared_ce.pipeline import Report
 from jaxcal.typing import ArrayLike, Axes
@@ -178,14 +178,14 @@ def rejections(
         >>> p_values = {"uniform": np.random.default_rng(0).uniform(size=(3, 100))}
         >>> axes = jaxcal.plots.rejections([50, 100, 200], p_values)
     """
-    where = np.asarray(checks.floats(x, "x"), dtype=float)
+    where = np.asarray(convert.floats(x, "x"), dtype=float)
     if where.ndim != 1 or not where.size:
         raise ValueError(f"x: wanted the settings as one row of numbers, got shape {where.shape}")
     if not isinstance(p_values, Mapping):
-        raise TypeError(f"p_values: wanted a dict of series by name, got {checks.say(p_values)}")
+        raise TypeError(f"p_values: wanted a dict of series by name, got {convert.say(p_values)}")
     if not p_values:
         raise ValueError("p_values: wanted at least one series")
-    level, coverage = checks.level(level), checks.real(coverage, "coverage", above=0, below=1)
+    level, coverage = checks.level(level), convert.real(coverage, "coverage", above=0, below=1)
     ax = axes(ax)
     positions, aside = where, 0.006 * (np.ptp(where) or 1.0)
     logarithmic = bool(np.all(where > 0)) and np.max(where) >= 4 * np.min(where)
@@ -221,7 +221,7 @@ def rejections(
 
 
 def _p_values(rows: Any, name: str, settings: int) -> Float[np.ndarray, "k trials"]:
-    values = np.asarray(checks.floats(rows, f"p_values[{name!r}]"))
+    values = np.asarray(convert.floats(rows, f"p_values[{name!r}]"))
     if values.ndim != 2 or len(values) != settings or not values.shape[1]:
         raise ValueError(
             f"p_values[{name!r}]: wanted one row of p-values per setting, shape "

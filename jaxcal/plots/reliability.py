@@ -10,7 +10,7 @@ from jaxcal.dce.distance import DistanceResult
 from jaxcal.measures.classes import Reliability
 from jaxcal.measures.quantiles import QuantileCalibration
 from jaxcal.plots.canvas import BLACK, DARK, LIGHT, axes, axes_of, legend_above, one, say
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.results import confidence
 from jaxcal.typing import Axes
 
@@ -41,7 +41,7 @@ def reliability(
         >>> axes = jaxcal.plots.reliability(result)
     """
     one(result, "ece")
-    counts = checks.flag(counts, "counts")
+    counts = convert.flag(counts, "counts")
     ax = axes(ax, (4.6, 4.6))
     ax.set(xlabel=label, ylabel="share that came true", xlim=(0, 1), ylim=(0, 1.01), aspect="equal")
     used = np.asarray(result.filled)

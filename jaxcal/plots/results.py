@@ -275,7 +275,7 @@ def along(x: ArrayLike, n: int, name: str = "x") -> np.ndarray:
     """Return ``x`` as an array [n] of numbers, dates or text; errors name the argument."""
     first = x[0] if isinstance(x, list | tuple) and x else x
     kind = "U" if isinstance(first, str | bool) else getattr(first, "dtype", np.dtype(float)).kind
-    where = np.asarray(x if kind in "MUSTb" else checks.array(x, name))
+    where = np.asarray(x if kind in "MUSTb" else convert.array(x, name))
     if where.shape != (n,):
         raise ValueError(
             f"{name}: wanted one value per observation, shape ({n},), got {where.shape}"

@@ -12,7 +12,7 @@ from scipy.special import ndtri
 
 from jaxcal.nulls.resampling import dependence
 from jaxcal.plots.canvas import DARK, axes_of, cells, dots, legend_above, quantile_bins, say
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.results import TestResult, confidence
 from jaxcal.typing import ArrayLike, Axes
 
@@ -73,11 +73,11 @@ def where(
     ax = axes_of(result, ax)
     if result.ranks is None:
         raise ValueError("this result has no ranks: it is not of a calibration_test")
-    checks.choice(effect, "effect", tuple(EFFECTS))
+    convert.choice(effect, "effect", tuple(EFFECTS))
     ranks = np.asarray(result.ranks, float)[:, 1:]
     n, d = ranks.shape
-    coordinate = checks.integer(coordinate, "coordinate", least=0, most=d - 1)
-    values = np.asarray(checks.floats(x, "x"))
+    coordinate = convert.integer(coordinate, "coordinate", least=0, most=d - 1)
+    values = np.asarray(convert.floats(x, "x"))
     if values.shape not in ((n,), (n, 2)) or not np.all(np.isfinite(values)):
         raise ValueError(
             f"x: wanted finite numbers of shape ({n},) or ({n}, 2), got {values.shape}"
@@ -90,7 +90,7 @@ def where(
     groups, in_order = values.shape[1], result.null == "DependentWild"
     if bins is None:
         bins = int(np.clip((len(z) / FEWEST) ** (1 / groups), 2, 10))
-    bins = checks.integer(bins, "bins")
+    bins = convert.integer(bins, "bins")
     of = partial(effects, z, effect=effect, level=result.level, in_order=in_order)
     sure = confidence(result.level)
     if groups == 1:

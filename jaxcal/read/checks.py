@@ -11,28 +11,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from jaxcal.read import Draws, Scores, Unnormalized
-from jaxcal.read.convert import (
-    array,
-    choice,
-    class_columns,
-    flag,
-    floats,
-    function,
-    integer,
-    key,
-    leaves,
-    number,
-    numbers,
-    real,
-    say,
-)
+from jaxcal.read.convert import array, class_columns, floats, integer, real, say
 from jaxcal.read.scores import is_distribution, score
 from jaxcal.typing import Divergence
-
-__all__ = ["array", "choice", "devices", "divergence", "features", "flag", "floats", "function"]
-__all__ += ["instance", "integer", "key", "labels", "leaves", "level", "location_null", "names"]
-__all__ += ["nodes", "null", "number", "numbers", "of_jax", "predictions", "probabilities", "real"]
-__all__ += ["rows", "say", "targets", "tolerance", "unit"]
 
 
 def nodes(value: object, d: int, *, least: int = 1) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Int, PyTree, UInt32
 
-from jaxcal.read import Draws, Scores, Unnormalized, checks
+from jaxcal.read import Draws, Scores, Unnormalized, checks, convert
 from jaxcal.read.convert import brought
 from jaxcal.read.families import Classes, Mixtures, bare, distribution_of
 from jaxcal.read.scores import is_discrete, is_distribution, no_log_densities
@@ -33,13 +33,13 @@ def observations(predictions: Any, targets: ArrayLike, *, least: int = 2) -> tup
         if isinstance(distribution, Classes):
             return _classes(distribution.probabilities, targets, "predictions", least)
         if distribution is None and _integers(targets):
-            targets = checks.floats(targets, "targets")
+            targets = convert.floats(targets, "targets")
     ys = checks.targets(targets, least=least)
     n, event = ys.shape[0], ys.shape[1:]
     if isinstance(getattr(predictions, "draws", None), Draws):
         predictions = predictions.draws  # of an MCMC result
     if isinstance(predictions, Draws):
-        samples = checks.floats(predictions.samples, "Draws.samples")
+        samples = convert.floats(predictions.samples, "Draws.samples")
         if samples.ndim != ys.ndim + 1 or (samples.shape[0], *samples.shape[2:]) != (n, *event):
             raise ValueError(
                 f"Draws.samples: wanted shape ({n}, m{''.join(f', {e}' for e in event)}), m draws "
@@ -51,7 +51,7 @@ def observations(predictions: Any, targets: ArrayLike, *, least: int = 2) -> tup
                 f"between predictions and half for their means, got {samples.shape[1]}"
             )
         rhat = predictions.rhat
-        if rhat is not None and (rhat := checks.floats(rhat, "Draws.rhat")).shape != (n,):
+        if rhat is not None and (rhat := convert.floats(rhat, "Draws.rhat")).shape != (n,):
             raise ValueError(f"Draws.rhat: wanted shape ({n},), got {rhat.shape}")
         return Draws(samples, rhat).unsorted(), ys
     if isinstance(predictions, (Unnormalized, Scores)):
@@ -66,18 +66,18 @@ def observations(predictions: Any, targets: ArrayLike, *, least: int = 2) -> tup
 
 
 def _integers(targets: ArrayLike) -> bool:
-    kind = checks.array(targets, "targets").dtype
+    kind = convert.array(targets, "targets").dtype
     return jnp.issubdtype(kind, jnp.integer) or jnp.issubdtype(kind, jnp.bool_)
 
 
 def _classes(
     predictions: PredictionsLike, targets: ArrayLike, name: str, least: int
 ) -> tuple[Classes, Array]:
-    p = checks.floats(predictions, name)
+    p = convert.floats(predictions, name)
     if p.ndim == 1:
         predictions = p = checks.probabilities(p, name, binary=True)
     if p.ndim == 2 and not _integers(targets):
-        shape = np.shape(checks.array(targets, "targets"))
+        shape = np.shape(convert.array(targets, "targets"))
         remedy = (
             "for one-hot rows pass targets.argmax(1)"
             if shape == p.shape
@@ -85,7 +85,7 @@ def _classes(
         )
         raise TypeError(
             f"targets: wanted integer classes 0, .., m - 1, as an array of predictions is read as "
-            f"class probabilities; got {checks.say(targets)}: {remedy}, or wrap predictions that "
+            f"class probabilities; got {convert.say(targets)}: {remedy}, or wrap predictions that "
             f"are draws as jaxcal.Draws(array)"
         )
     p = checks.probabilities(predictions, name)

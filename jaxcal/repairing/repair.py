@@ -102,9 +102,9 @@ def repair(
         >>> bool(repaired.low > 0)
         True
     """
-    key, level = checks.key(key), checks.level(level)
-    in_order = checks.flag(in_order, "in_order")
-    folds = checks.integer(folds, "folds", least=2)
+    key, level = convert.key(key), checks.level(level)
+    in_order = convert.flag(in_order, "in_order")
+    folds = convert.integer(folds, "folds", least=2)
     if not isinstance(predictions, Draws | Unnormalized) and not is_distribution(predictions):
         return _of_probabilities(key, predictions, targets, (inputs, names), folds, in_order, level)
     ys = checks.targets(targets)
@@ -178,7 +178,7 @@ def _of_probabilities(
         raise ValueError(
             "inputs and names: a map of probabilities does not vary with inputs: leave them out"
         )
-    p = checks.floats(predictions, "predictions")
+    p = convert.floats(predictions, "predictions")
     _enough(len(p), options[0])
     if p.ndim == 1:
         return of_labels(key, p, targets, *options)

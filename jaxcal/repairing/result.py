@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxcal.read import Draws, Unnormalized, checks
+from jaxcal.read import Draws, Unnormalized, checks, convert
 from jaxcal.read.convert import input_names
 from jaxcal.read.observations import finite_rows
 from jaxcal.repairing.certificate import NATS, about_gains, in_data_units, say_gain
@@ -100,7 +100,7 @@ class Repair(Result):
         self, draws: ArrayLike, predictions: Predictions, inputs: ArrayLike | None = None
     ) -> Float[Array, "n m *event"]:
         """Return ``draws`` from ``predictions``, moved to be draws from repaired predictions."""
-        values = checks.floats(draws, "draws")
+        values = convert.floats(draws, "draws")
         move = self._move(predictions, inputs)
         if values.ndim < 2 or len(values) != len(move.log_size):
             raise ValueError(

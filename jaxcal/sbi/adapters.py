@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.read import Scores, checks, convert
+from jaxcal.read import Scores, convert
 from jaxcal.read.sampling import sample
 from jaxcal.read.scores import is_distribution
 from jaxcal.sbi.numpyro_posterior import NumpyroPosterior
@@ -109,7 +109,7 @@ def predictions(
             f"posterior: {type(posterior).__name__} has no log densities: pass log_prob(theta, x) "
             f"or an object that has one"
         )
-    return scorer.predictions(jax.tree.map(lambda leaf: checks.numbers(leaf, "xs"), xs))
+    return scorer.predictions(jax.tree.map(lambda leaf: convert.numbers(leaf, "xs"), xs))
 
 
 class ConditionalPosterior:
@@ -134,7 +134,7 @@ class ConditionalPosterior:
             raise TypeError(
                 f"posterior: wanted log_prob(theta, x), or a function xs -> distribution with "
                 f"batch shape [n]; the given function of one argument returned "
-                f"{checks.say(distribution)}"
+                f"{convert.say(distribution)}"
             )
         return DistributionPosterior(distribution)
 
@@ -165,7 +165,7 @@ def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Arra
         if m < 2:
             raise ValueError("draws: some chains have an effective size below 2: run them longer")
         return jnp.asarray(np.stack([one[_spaced(len(one), m)] for one in each]))
-    array = checks.floats(draws, "draws")
+    array = convert.floats(draws, "draws")
     array = array[..., None] if array.ndim == 2 else array
     if array.ndim != 3 or 0 in array.shape:
         raise ValueError(
@@ -223,13 +223,13 @@ def paired(
         order = _same(variables, list(by_name))
         if names is not None and sorted(names) == sorted(order):
             order, names = list(names), None
-        parts = [checks.floats(by_name[name], f"thetas[{name!r}]") for name in order]
+        parts = [convert.floats(by_name[name], f"thetas[{name!r}]") for name in order]
         for name, part in zip(order, parts, strict=True):
             if (width := _width(draws, name)) != (columns := len(_columns([name], [part]))):
                 raise ValueError(f"thetas[{name!r}]: has {columns} columns, its draws have {width}")
         values = jnp.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)
         return as_draws(draws, order), values, names or _columns(order, parts)
-    values = checks.floats(thetas, "thetas")
+    values = convert.floats(thetas, "thetas")
     values = values[:, None] if values.ndim == 1 else values
     if variables is None:
         return as_draws(draws), values, names
@@ -284,7 +284,7 @@ def _columns(names: Sequence[str], parts: Sequence[Array]) -> list[str]:
 def _side_by_side(draws: Mapping[str, Any], names: Sequence[str] | None) -> Array:
     parts = []
     for name in _chosen(draws, names):
-        part = checks.floats(draws[name], f"draws[{name!r}]")
+        part = convert.floats(draws[name], f"draws[{name!r}]")
         if part.ndim < 2 or (parts and part.shape[:2] != parts[0].shape[:2]):
             raise ValueError(
                 f"draws[{name!r}]: wanted m draws of each of n posteriors, shape [n, m, ..], the "
@@ -347,19 +347,19 @@ def nodes_of(key: Key, prior: Any, scorer: Any, m: int, values: Array) -> Array 
         else:
             drawn = sample(key, prior, (m,), "prior")
     elif callable(prior):
-        prior = checks.function(prior, "prior", "a key and the number of draws")
+        prior = convert.function(prior, "prior", "a key and the number of draws")
         try:
             drawn = prior(key, m)
         except TypeError as error:
             raise TypeError(f"prior: prior(key, m) fails: {error}") from error
     else:
-        drawn = checks.floats(prior, "prior")
+        drawn = convert.floats(prior, "prior")
         if drawn.ndim == 0 or len(drawn) < 1:
             got = "none" if drawn.ndim else "a number"
             raise ValueError(f"prior: wanted a distribution or its draws [m, {d}], got {got}")
         if len(drawn) > m:  # rows may be sorted
             drawn = drawn[jax.random.permutation(key, len(drawn))[:m]]
-    nodes = checks.floats(drawn, "prior").astype(dtype)
+    nodes = convert.floats(drawn, "prior").astype(dtype)
     nodes = nodes[:, None] if nodes.ndim == 1 else nodes
     if nodes.ndim != 2 or nodes.shape[1] != d:
         raise ValueError(

@@ -17,7 +17,7 @@ from jaxcal.entries.calibration import of_one_fit
 from jaxcal.entries.landed import N_POINTS
 from jaxcal.moments import attribution
 from jaxcal.moments.attribution import Claims
-from jaxcal.read import Scores, checks
+from jaxcal.read import Scores, checks, convert
 from jaxcal.read.predictions import Units
 from jaxcal.read.scores import is_distribution
 from jaxcal.results import TestResult, recorded
@@ -111,7 +111,7 @@ def check_posterior(
         >>> [text.split(":")[0] for text in report.findings()]
         ['a is overconfident (too narrow) by itself', 'b is overconfident (too narrow) by itself']
     """
-    key, level = checks.key(key), checks.level(level)
+    key, level = convert.key(key), checks.level(level)
     if isinstance(null, nulls.DependentWild):
         raise ValueError(
             "null: the diagnosis, ranks and coverage of a posterior take pairs as independent; for "
@@ -119,13 +119,13 @@ def check_posterior(
         )
     if coverage is not None and not isinstance(coverage, Coverage):
         raise TypeError(
-            f"coverage: wanted a result of jaxcal.coverage.coverage, got {checks.say(coverage)}"
+            f"coverage: wanted a result of jaxcal.coverage.coverage, got {convert.say(coverage)}"
         )
-    n_samples = checks.integer(n_samples, "n_samples")
+    n_samples = convert.integer(n_samples, "n_samples")
     plain = isinstance(chains, type) or not hasattr(type(chains), "__dataclass_fields__")
     if chains is not None and (plain or not isinstance(chains, Proposal)):
         raise TypeError(
-            f"chains: wanted a module such as jaxcal.candidates.Chains(), got {checks.say(chains)}"
+            f"chains: wanted a module such as jaxcal.candidates.Chains(), got {convert.say(chains)}"
         )
     mixed = split(posterior, thetas, xs, discrete, options)
     if mixed is not None:

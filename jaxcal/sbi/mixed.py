@@ -171,7 +171,7 @@ def _values(
     if not isinstance(discrete, Mapping) or not discrete:
         raise TypeError(
             f"discrete: wanted a dict from names or columns of discrete parameters to all their "
-            f"values, such as {{'model': [0, 1, 2]}}, got {checks.say(discrete)}"
+            f"values, such as {{'model': [0, 1, 2]}}, got {convert.say(discrete)}"
         )
     by_column: dict[int, tuple[float, ...]] = {}
     for which, listed in discrete.items():
@@ -228,7 +228,7 @@ def _prior_of(prior: Any, kept: tuple[int, ...], d: int) -> Any:
 
 def _columns(prior: Any, kept: tuple[int, ...], d: int) -> Array:
     """Return the columns ``kept`` of draws [m, d]; draws that have only these are unchanged."""
-    draws = checks.floats(prior, "prior")
+    draws = convert.floats(prior, "prior")
     if draws.ndim != 2 or draws.shape[1] not in (len(kept), d):
         raise ValueError(
             f"prior: wanted draws [m, {d}] of all parameters, or [m, {len(kept)}] of the "

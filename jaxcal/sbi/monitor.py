@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 from jaxcal.entries.moments import Scaling
 from jaxcal.entries.ranks import normal, seen
 from jaxcal.numerics import at_least
-from jaxcal.read import Standardized, Units, checks
+from jaxcal.read import Standardized, Units, checks, convert
 from jaxcal.read.observations import drawn_order, n_repeated
 from jaxcal.results import JudgedResult, Sentences, recorded
 from jaxcal.results.notes import TABLE, memory
@@ -183,12 +183,12 @@ def monitor(
         >>> evidence.verdict
         'rejected'
     """
-    key, level = checks.key(key), checks.level(level)
+    key, level = convert.key(key), checks.level(level)
     if not isinstance(so_far, Monitored | None):
         raise TypeError(
             f"so_far: wanted the result of the call before, or None, got {type(so_far).__name__}"
         )
-    n_samples = checks.integer(n_samples, "n_samples", least=2)
+    n_samples = convert.integer(n_samples, "n_samples", least=2)
     pairs_key, rank_key = jax.random.split(key)
     pairs = score_pairs(pairs_key, posterior, thetas, xs, **options)
     scores, widths, statistics = _scores(rank_key, pairs, n_samples)

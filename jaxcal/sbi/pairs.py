@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.numerics import full_precision
-from jaxcal.read import Scores, checks
+from jaxcal.read import Scores, checks, convert
 from jaxcal.read.observations import drawn_order
 from jaxcal.results import in_one_order, rows_in_one_order
 from jaxcal.sbi import suspicions
@@ -77,7 +77,7 @@ class ScoredPairs(eqx.Module):
         """Return m draws of each posterior, as free parameters; TypeError without ``sampler``."""
         if self.sampler is None:
             raise TypeError("posterior: it offers no draws")
-        return self.space.free(self.sampler(checks.key(key), checks.integer(m, "m")))
+        return self.space.free(self.sampler(convert.key(key), convert.integer(m, "m")))
 
 
 class PairOptions(TypedDict, total=False):
@@ -150,14 +150,14 @@ def score_pairs(
         >>> pairs.scores.at_nodes.shape
         (100, 10, 3)
     """
-    key = checks.key(key)
+    key = convert.key(key)
     scorer = as_posterior(posterior, thetas, prior)
     own_prior = getattr(scorer, "prior", None)
     prior = own_prior if prior is None else prior
     unconverted = xs
     values, xs = paired(thetas, xs)
     n_nodes = checks.nodes(n_nodes, values.shape[1])
-    valid = _valid(xs, len(values), checks.flag(exclude_invalid_x, "exclude_invalid_x"))
+    valid = _valid(xs, len(values), convert.flag(exclude_invalid_x, "exclude_invalid_x"))
     notes: dict[str, Any] = dict(getattr(scorer, "notes", {}))
     notes |= suspicions.about_rounding(unconverted, xs, valid)
     if not valid.all():
@@ -307,7 +307,7 @@ def _about_inputs(
 
 def paired(thetas: ArrayLike, xs: Observations) -> tuple[Array, Any]:
     """Return parameters [n, d] and observations [n, ..], an array or a dict of these, as floats."""
-    values = checks.floats(thetas, "thetas")
+    values = convert.floats(thetas, "thetas")
     if values.ndim == 1:
         values = values[:, None]
     if values.ndim != 2 or len(values) < 2 or values.shape[1] < 1:
@@ -346,7 +346,7 @@ def _arrays(scores: Scores, values: Array) -> Scores:
         )
     parts = []
     for axes, name in ((1, "at_targets"), (2, "at_nodes"), (1, "nodes")):
-        part = checks.floats(getattr(scores, name), f"Scores.{name}")
+        part = convert.floats(getattr(scores, name), f"Scores.{name}")
         parts.append(part[..., None] if values.shape[1] == 1 and part.ndim == axes else part)
     return checks.predictions(Scores(*parts), values)
 

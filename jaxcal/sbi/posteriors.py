@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.read import Scores, Unnormalized, checks
+from jaxcal.read import Scores, Unnormalized, convert
 from jaxcal.read.predictions import Standardized, Units
 from jaxcal.read.sampling import draws
 from jaxcal.read.scores import score, scores_at
@@ -131,11 +131,11 @@ def chunked_scores(
 
     Cost: n (m + 1) gradients.
     """
-    batch = checks.integer(batch, "batch")
-    thetas = checks.floats(thetas, "thetas")
-    xs = jax.tree.map(lambda leaf: checks.numbers(leaf, "xs"), xs)
+    batch = convert.integer(batch, "batch")
+    thetas = convert.floats(thetas, "thetas")
+    xs = jax.tree.map(lambda leaf: convert.numbers(leaf, "xs"), xs)
     if isinstance(log_prob, type) or not (callable(log_prob) or hasattr(log_prob, "log_prob")):
-        raise TypeError(f"log_prob: wanted log_prob(theta, x), got {checks.say(log_prob)}")
+        raise TypeError(f"log_prob: wanted log_prob(theta, x), got {convert.say(log_prob)}")
     density, network = _density(log_prob)
     at, at_nodes = _chunked(density, network, thetas, xs, nodes, batch)
     return Scores(at, at_nodes, nodes)

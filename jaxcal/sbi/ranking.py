@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxcal import nulls
 from jaxcal.nulls.contract import holm
 from jaxcal.numerics import full_precision
-from jaxcal.read import Scores, checks
+from jaxcal.read import Scores, checks, convert
 from jaxcal.read.scores import score
 from jaxcal.results import TestResult, rows_in_one_order
 from jaxcal.results.notes import pointer
@@ -143,10 +143,10 @@ def rank_posteriors(
         >>> sbi.rank_posteriors(2, Energy(make(keys)), thetas, thetas + noise).estimates.shape
         (3,)
     """
-    key, level = checks.key(key), checks.level(level)
+    key, level = convert.key(key), checks.level(level)
     checks.null(null)
     if not callable(models):
-        raise TypeError(f"models: wanted networks that take (theta, x), got {checks.say(models)}")
+        raise TypeError(f"models: wanted networks that take (theta, x), got {convert.say(models)}")
     arrays, rest = eqx.partition(models, eqx.is_array)
     leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(arrays)}
     if not leading:

@@ -26,7 +26,7 @@ from jaxcal.divergences.fisher import Fisher
 from jaxcal.engine import LightJit
 from jaxcal.entries import calibration_test
 from jaxcal.entries.calibration import LEAST_DRAWS
-from jaxcal.read import Draws, Units, checks
+from jaxcal.read import Draws, Units, checks, convert
 from jaxcal.read.observations import finite_rows, n_repeated
 from jaxcal.results import Result, Sentences, TestResult, recorded
 from jaxcal.results.notes import of_a_chain
@@ -364,7 +364,7 @@ def check_draws(
         >>> bool(sbi.check_draws(2, {"slope": draws}, thetas).p_value < 0.01)
         True
     """
-    key, level = checks.key(key), checks.level(level)
+    key, level = convert.key(key), checks.level(level)
     array, values, words = paired(draws, thetas, names)
     n, m, d = array.shape
     if values.shape != (n, d) or m < 2:

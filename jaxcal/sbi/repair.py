@@ -74,7 +74,7 @@ def repair_posterior(
         >>> repaired.log_prob(jnp.zeros((3, 1)), jnp.zeros(1)).shape
         (3,)
     """
-    key = checks.key(key)
+    key = convert.key(key)
     if isinstance(summarize, type) or not (summarize is None or callable(summarize)):
         raise TypeError(
             f"summarize: wanted a function of observations, as new ones are repaired too, got "
@@ -92,7 +92,7 @@ def repair_posterior(
         )
     keys = jax.random.split(key)
     if summarize is not None:
-        n = len(jnp.atleast_1d(checks.floats(thetas, "thetas")))
+        n = len(jnp.atleast_1d(convert.floats(thetas, "thetas")))
         options["summaries"] = checks.rows(summarize(xs), n, "summarize(xs)")
     pairs = score_pairs(keys[0], scorer, thetas, xs, **options)
     if pairs.predictions is None or not isinstance(scorer, Densities):

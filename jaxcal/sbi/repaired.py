@@ -132,7 +132,7 @@ class RepairedPosterior:
 
         Cost: about 130 + 384 max(2, d) log densities per observation, to find its map.
         """
-        thetas = checks.floats(theta, "theta")
+        thetas = convert.floats(theta, "theta")
         d = len(self.repaired.space.low)
         if thetas.ndim not in (1, 2) or thetas.shape[-1] != d:
             raise ValueError(f"theta: wanted shape [b, {d}] or [{d}], got {thetas.shape}")
@@ -171,20 +171,20 @@ class RepairedPosterior:
             )
         if key is None:
             raise TypeError("key: wanted a random key, as the original draws with JAX")
-        drawn = self.repaired.sample(checks.key(key), self._one(observed), math.prod(shape))
+        drawn = self.repaired.sample(convert.key(key), self._one(observed), math.prod(shape))
         return _like((observed,), drawn[0].reshape(*shape, -1))
 
     def sample_batched(self, shape: Any, x: Any, **options: Any) -> Any:
         """Return draws [*shape, b, d] given b observations x, by sbi's ``sample_batched``."""
         drawn = self.source.sample_batched(tuple(shape), x=x, **options)
-        values = checks.floats(drawn, "draws")
+        values = convert.floats(drawn, "draws")
         rows = jnp.moveaxis(values.reshape(-1, *values.shape[-2:]), 1, 0)
         moved = self.repaired.moved(rows, self._rows(x))
         return _like((drawn,), jnp.moveaxis(moved, 0, 1).reshape(values.shape))
 
     def draws(self, draws: ArrayLike, x: Any = None) -> Any:
         """Map draws [.., d] of the original, given one observation x, to draws of the repaired."""
-        values = checks.floats(draws, "draws")
+        values = convert.floats(draws, "draws")
         d = len(self.repaired.space.low)
         if values.ndim < 1 or values.shape[-1] != d:
             raise ValueError(f"draws: wanted shape [.., {d}], got {values.shape}")

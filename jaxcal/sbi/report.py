@@ -178,8 +178,7 @@ class PosteriorReport(JudgedResult):
 
     @property
     def p_value(self) -> Array:
-        """Combined p-value (Bonferroni), []; NaN p-values are ignored unless all are NaN. Its level
-        holds for dependent tests too, such as the first two, which share points and signs."""
+        """Combined p-value [] (Bonferroni, valid for dependent tests); NaN only if all are NaN."""
         p = jnp.stack(list(self.p_values().values()))
         return jnp.minimum(1.0, p.shape[0] * jnp.nanmin(p, axis=0))
 

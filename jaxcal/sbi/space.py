@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.read import Unnormalized, checks
+from jaxcal.read import Unnormalized, convert
 from jaxcal.read.predictions import along_last
 from jaxcal.typing import ArrayLike, DTypeLike, Key, LogDensity, PriorLike, Scalar
 
@@ -120,7 +120,7 @@ def space_of(prior: PriorLike | None, bounds: ArrayLike | None, d: int, dtype: D
 
 
 def _wide(edge: Any, d: int, dtype: DTypeLike, name: str = "bounds") -> Array:
-    array = np.asarray(checks.floats(edge, name), float)
+    array = np.asarray(convert.floats(edge, name), float)
     if array.shape not in ((), (1,), (d,)):
         whose = "the bounds of its support are" if name == "prior" else "got"
         raise ValueError(
@@ -146,7 +146,7 @@ def _blocks(prior: Any) -> list[tuple[Any, Any]]:
         return declared
     parts = [part for whole in prior.transforms for part in getattr(whole, "parts", [whole])]
     try:
-        signs = [np.asarray(checks.floats(part.sign, "prior")) for part in parts]
+        signs = [np.asarray(convert.floats(part.sign, "prior")) for part in parts]
     except NotImplementedError:
         return declared
     blocks = _blocks(prior.base_dist)
@@ -161,7 +161,7 @@ def _image(transform: Any, rising: Any, *interval: Any) -> tuple[np.ndarray, np.
     """Return (low, high) of the image of an interval under a monotone transform. An end on an edge
     of the domain maps to the edge of the codomain, as values there may be clipped or NaN."""
     edges = [*interval, *next(_edges(transform.domain)), *next(_edges(transform.codomain))]
-    arrays = [np.asarray(checks.floats(edge, "prior")) for edge in edges]
+    arrays = [np.asarray(convert.floats(edge, "prior")) for edge in edges]
     low, high, start, end, least, most = arrays
     images = [low, high]
     if is_of_torch(transform):
@@ -169,7 +169,7 @@ def _image(transform: Any, rising: Any, *interval: Any) -> tuple[np.ndarray, np.
 
         event = (None,) * transform.domain.event_dim  # axes that some transforms insist on
         images = [torch.as_tensor(np.array(edge)[event]) for edge in images]
-    first, last = (np.asarray(checks.floats(transform(edge), "prior")) for edge in images)
+    first, last = (np.asarray(convert.floats(transform(edge), "prior")) for edge in images)
     below = np.where(
         rising, np.where(low <= start, least, first), np.where(high >= end, least, last)
     )
@@ -252,7 +252,7 @@ def evenly_filled(thetas: Float[Array, "n d"]) -> list[int]:
     and above 3.6 for n >= 200 draws from one mode with vanishing tails. (2) The empirical
     distribution function differs by < .12 from a uniform one, which excludes two modes. (2) fails
     with probability .007 for 200 uniform values."""
-    values = np.asarray(checks.floats(thetas, "thetas"), float)
+    values = np.asarray(convert.floats(thetas, "thetas"), float)
     if len(values) < 200:
         return []
     spread, width = values.std(axis=0), np.ptp(values, axis=0)

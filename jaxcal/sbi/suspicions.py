@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxcal.read import Scores, checks
+from jaxcal.read import Scores, convert
 from jaxcal.read.observations import copies, fingerprints, repeated_rows
 from jaxcal.read.scores import log_densities_at
 from jaxcal.results import counted
@@ -120,7 +120,7 @@ def about_rounding(unconverted: Any, xs: Any, valid: np.ndarray) -> dict[str, An
     )
     rows, count = np.flatnonzero(valid)[:: valid.sum() // 1000 + 1], 0
     for exact, rounded in leaves:
-        before = np.asarray(checks.array(exact, "xs"))
+        before = np.asarray(convert.array(exact, "xs"))
         if before.dtype != rounded.dtype:
             before = before[rows].astype(float)
             moved = np.max(np.abs(before - np.asarray(rounded[rows])), axis=0)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from jaxcal.read import checks
+from jaxcal.read import convert
 
 if TYPE_CHECKING:
     from torch import Tensor  # pyright: ignore[reportMissingImports]
@@ -239,7 +239,7 @@ def _conditional(
         if not hasattr(distribution, "log_prob"):
             raise TypeError(
                 f"posterior: wanted a function x -> distribution, or log_prob(thetas, xs); the "
-                f"function of one argument returned {checks.say(distribution)}"
+                f"function of one argument returned {convert.say(distribution)}"
             )
         return distribution
 

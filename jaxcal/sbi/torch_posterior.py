@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from jaxcal.read import Scores, Unnormalized, checks
+from jaxcal.read import Scores, Unnormalized, convert
 from jaxcal.sbi.called_back import called_back
 from jaxcal.sbi.torch_density import density_of
 from jaxcal.typing import Key, PriorLike
@@ -74,7 +74,7 @@ class TorchPosterior:
         with _torch().inference_mode(False):
             self.density = density_of(posterior, prior)
         self.prior, self.notes = self.density.prior, self.density.notes
-        self.batch, self.like = checks.integer(batch, "batch"), like
+        self.batch, self.like = convert.integer(batch, "batch"), like
         if self.density.draw is not None:
             self.sample = self._sample
         if not self.density.slow:
@@ -108,7 +108,7 @@ class TorchPosterior:
 
     def at(self, xs: PyTree) -> Unnormalized:
         """Return the n posteriors given xs [n, ..]; their log densities are callbacks to torch."""
-        arrays = jax.tree.map(lambda leaf: checks.numbers(leaf, "xs"), xs)
+        arrays = jax.tree.map(lambda leaf: convert.numbers(leaf, "xs"), xs)
         return called_back(self, arrays)
 
     def summaries(self, xs: PyTree) -> np.ndarray | None:

@@ -21,7 +21,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.classes import ClassGram, Delta, MatrixKernel
 from jaxcal.kernels.points import Gaussian
 from jaxcal.nulls import Null, Redrawn, Wild
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.read.families import Classes, Laplaces, Mixtures, Normals, distribution_of
 from jaxcal.read.observations import check_parameters, observations
 from jaxcal.read.sampling import lattice_size
@@ -66,8 +66,8 @@ def mean_specification(
 ) -> tuple[Any, Array, Specification]:
     """Return validated predictions, targets and `Specification`; errors name the argument."""
     predictions, ys = observations(predictions, targets)
-    standardize = checks.flag(standardize, "standardize")
-    n_samples = None if n_samples is None else checks.integer(n_samples, "n_samples", least=2)
+    standardize = convert.flag(standardize, "standardize")
+    n_samples = None if n_samples is None else convert.integer(n_samples, "n_samples", least=2)
     distribution = predictions if isinstance(predictions, Classes) else distribution_of(predictions)
     check_parameters(distribution)
     if divergence is None:
@@ -88,7 +88,7 @@ def mean_specification(
         kernel,
         MeanResidual(n_samples, lattice_size(predictions) if n_samples is None else None),
         base_measure,
-        checks.integer(n_nodes, "n_nodes"),
+        convert.integer(n_nodes, "n_nodes"),
         standardize,
         whiten,
     )
@@ -233,7 +233,7 @@ def skce_test(
         >>> jaxcal.skce_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise).verdict
         'rejected'
     """
-    key = checks.key(key)
+    key = convert.key(key)
     if null is not None:
         checks.null(null)
     predictions, ys, spec = mean_specification(
@@ -284,7 +284,7 @@ def skce(
         >>> round(float(estimate.biased), 3)  # 2 (0.75 - 0.5)^2
         0.125
     """
-    key = checks.key(key)
+    key = convert.key(key)
     predictions, ys, spec = mean_specification(predictions, targets, **options)
     return testing.estimate(key, predictions, ys, spec)
 

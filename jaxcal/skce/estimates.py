@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from jaxcal.engine.quadratic import block_sums, ordered_pairs
 from jaxcal.fit.specification import Specification
 from jaxcal.numerics import at_least
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.results import Interval, Result, Sentences, TestResult, recorded
 from jaxcal.skce.calibration import MeanOptions, mean_specification
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike, Scalar
@@ -121,9 +121,9 @@ def block_estimates(
         >>> bool(result.estimate > 2 * result.standard_error)
         True
     """
-    key = checks.key(key)
+    key = convert.key(key)
     predictions, ys, spec = mean_specification(predictions, targets, **options)
-    size = checks.integer(size, "size", least=2, most=(n := len(ys)))
+    size = convert.integer(size, "size", least=2, most=(n := len(ys)))
     blocks, error = _blocks(key, predictions, ys, spec, size=size)
     return BlockEstimates(blocks, jnp.mean(blocks), error, size, n)
 
@@ -171,7 +171,7 @@ def skce_interval(result: TestResult | BlockEstimates, *, level: float = 0.05) -
     has_error = hasattr(result, "estimate") and hasattr(result, "standard_error")
     if not has_error or getattr(result, "parts", None) is not None:  # parts: calibration_test
         raise TypeError(
-            f"result: wanted one of skce_test or block_estimates, got {checks.say(result)}"
+            f"result: wanted one of skce_test or block_estimates, got {convert.say(result)}"
         )
     level = checks.level(level)
     z = ndtri(jnp.asarray(1 - level / 2, result.estimate.dtype))

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxcal.numerics import group_sums
-from jaxcal.read import checks, convert
+from jaxcal.read import convert
 from jaxcal.squared_ce.functions import Factors, Setting
 from jaxcal.squared_ce.reductions import Reduced
 
@@ -32,7 +32,7 @@ def _counts(value: int | Sequence[int]) -> tuple[int, ...]:
 def _edges(value: object) -> tuple[float, ...] | None:
     if value is None:
         return None
-    edges = np.asarray(checks.floats(value, "edges"), np.float64)
+    edges = np.asarray(convert.floats(value, "edges"), np.float64)
     if edges.ndim != 1 or edges.size < 2 or edges[0] > 0 or edges[-1] < 1:
         raise ValueError(f"edges: wanted at least two, from 0 (or below) to 1, got {value!r}")
     if not np.all(np.diff(edges) > 0):

@@ -30,7 +30,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal.engine.quadratic import TILE, ordered_pairs, quadratic_sums
 from jaxcal.numerics import full_precision
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import ArrayLike, Scalar
 
@@ -126,7 +126,7 @@ def empirical_risk(h: CalibrationFunction, problem: Reduced) -> Risk:
     """
     checks.instance(problem, Reduced, "problem")
     if not isinstance(h, CalibrationFunction):
-        raise TypeError(f"h: wanted what an estimator's fit returns, got {checks.say(h)}")
+        raise TypeError(f"h: wanted what an estimator's fit returns, got {convert.say(h)}")
     one_problem(problem)
     return risk_of_factors(problem.residuals, h.factors(problem.inputs))
 
@@ -327,7 +327,7 @@ def on_edge(grid: Sequence[Setting], chosen: int) -> list[str]:
 
 def positive(values: ArrayLike, name: str) -> tuple[float, ...]:
     """Return one or more numbers as a tuple; ValueError unless all are positive and finite."""
-    numbers = checks.array(values, name)
+    numbers = convert.array(values, name)
     if isinstance(numbers, Tracer):
         raise TypeError(f"{name}: values must be known, and these are traced: keep them out of jit")
     if not (

@@ -33,7 +33,7 @@ from jaxcal.kernels.bandwidths import by_values
 from jaxcal.kernels.grams import NystroemFeatures, gram, gram_diagonal, pivots
 from jaxcal.kernels.points import Gaussian
 from jaxcal.numerics import at_least, full_precision
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.squared_ce.functions import Factors, Setting, one_problem, positive
 from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import KernelLike
@@ -192,13 +192,13 @@ class KernelRidge(eqx.Module):
     )
     kernels: tuple[KernelLike, ...] = eqx.field(default=None, converter=_kernels)
     rank: int | None = eqx.field(
-        default=None, static=True, converter=_checked(checks.integer, "rank")
+        default=None, static=True, converter=_checked(convert.integer, "rank")
     )
     power: float | None = eqx.field(
-        default=None, static=True, converter=_checked(checks.real, "power")
+        default=None, static=True, converter=_checked(convert.real, "power")
     )
     kronecker: bool = eqx.field(
-        default=False, static=True, converter=partial(checks.flag, name="kronecker")
+        default=False, static=True, converter=partial(convert.flag, name="kronecker")
     )
 
     @property

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.read.families import Classes
 from jaxcal.read.observations import n_repeated
 from jaxcal.results import Interval, Result, Sentences, confidence, recorded, sentences
@@ -124,7 +124,7 @@ class Report(Result):
         for key, name in (("first", first), ("second", second)):
             if not isinstance(name, str) or name not in self.estimators:
                 names = ", ".join(self.estimators)
-                raise ValueError(f"{key}: wanted one of {names}, got {checks.say(name)}")
+                raise ValueError(f"{key}: wanted one of {names}, got {convert.say(name)}")
         return [self.estimators[name] for name in (first, second)]
 
     def table(self) -> list[Contents]:
@@ -308,7 +308,7 @@ def calibration_error(
         >>> report.selected in report.estimators
         True
     """
-    key, level, keep = checks.key(key), checks.level(level), checks.flag(keep, "keep")
+    key, level, keep = convert.key(key), checks.level(level), convert.flag(keep, "keep")
     with jax.enable_x64(True):
         p = checks.probabilities(predictions, "predictions", binary=True)
         reduced = reductions.reduce(p, targets, notion)
@@ -383,7 +383,8 @@ def _notes(
 def _named(estimators: Estimators | str) -> dict[str, Estimator]:
     if not isinstance(estimators, Sequence) or isinstance(estimators, str):
         raise TypeError(
-            f'estimators: wanted "paper" or a list such as [Bins(15)], got {checks.say(estimators)}'
+            f'estimators: wanted "paper" or a list such as [Bins(15)], got '
+            f"{convert.say(estimators)}"
         )
     by_name: dict[str, Estimator] = {}
     for estimator in estimators:

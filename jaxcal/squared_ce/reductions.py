@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.measures import classes
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.results import rows_in_one_order
 from jaxcal.typing import ArrayLike
 
@@ -98,7 +98,7 @@ def reduce(predictions: ArrayLike, targets: ArrayLike, notion: str) -> Reduced:
         "class-wise": class_wise,
         "binary": binary,
     }
-    checks.choice(notion, "notion", tuple(functions))
+    convert.choice(notion, "notion", tuple(functions))
     return functions[notion](predictions, targets)
 
 

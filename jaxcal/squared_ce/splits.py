@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.typing import Folds, Key
 
 Split = tuple[np.ndarray, np.ndarray]
@@ -57,7 +57,7 @@ def folds(splitter: Folds, inputs: np.ndarray, labels: np.ndarray) -> list[Split
     if isinstance(splitter, bool):
         raise TypeError("folds: wanted a number or a splitter, got a bool")
     if is_number(splitter):
-        return _contiguous(checks.integer(splitter, "folds"), n)
+        return _contiguous(convert.integer(splitter, "folds"), n)
     if isinstance(splitter, str) or not (
         hasattr(splitter, "split") or isinstance(splitter, Iterable)
     ):
@@ -69,7 +69,7 @@ def folds(splitter: Folds, inputs: np.ndarray, labels: np.ndarray) -> list[Split
     pairs = splits.split(inputs, labels) if hasattr(splits, "split") else splits
     checked_pairs = []
     if isinstance(splitter, type) or not isinstance(pairs, Iterable):
-        raise TypeError(f"folds: wanted pairs of rows, got {checks.say(splitter)}")
+        raise TypeError(f"folds: wanted pairs of rows, got {convert.say(splitter)}")
     for number, pair in enumerate(pairs):
         name = f"folds: number {number}"
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
@@ -100,7 +100,7 @@ def _contiguous(k: int, n: int) -> list[Split]:
 
 
 def _rows(value: object, n: int, name: str) -> np.ndarray:
-    rows = np.asarray(checks.array(value, name))
+    rows = np.asarray(convert.array(value, name))
     if rows.dtype == bool and rows.shape == (n,):
         return np.flatnonzero(rows)
     if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):

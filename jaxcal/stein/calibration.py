@@ -21,7 +21,7 @@ from jaxcal.kernels import points
 from jaxcal.kernels.points import Constant, Gaussian
 from jaxcal.moments import Balance
 from jaxcal.nulls import HadamardWild, Null, Wild
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.read.observations import densities, scored
 from jaxcal.results import Estimate, TestResult, recorded, rows_in_one_order
 from jaxcal.typing import (
@@ -135,7 +135,7 @@ def kccsd_test(
         >>> jaxcal.kccsd_test(1, predictions, centers + 0.8 + noise).verdict
         'rejected'
     """
-    key = checks.key(key)
+    key = convert.key(key)
     checks.null(null)
     ys = checks.targets(targets)
     predictions = scored(predictions, ys)
@@ -188,7 +188,7 @@ def kccsd(
         >>> bool(good.unbiased < shifted.unbiased)
         True
     """
-    key = checks.key(key)
+    key = convert.key(key)
     ys = checks.targets(targets)
     predictions = scored(predictions, ys)
     return testing.estimate(key, predictions, ys, stein_specification(ys, **options))
@@ -275,7 +275,7 @@ def moment_test(
         raise TypeError(
             f"{min(unknown)}: no such option; there are {', '.join(MomentOptions.__annotations__)}"
         )
-    key = checks.key(key)
+    key = convert.key(key)
     null = options.get("null", HadamardWild())
     checks.null(null)
     ys = checks.targets(targets)
@@ -290,7 +290,7 @@ def moment_test(
         MomentResidual(ready, label),
         checked_base_measure(options.get("base_measure"), ys),
         checks.nodes(options.get("n_nodes"), ys[0].size),
-        checks.flag(options.get("standardize", True), "standardize"),
+        convert.flag(options.get("standardize", True), "standardize"),
         None if whiten is None else checked(whiten, "whiten"),
     )
     level, tile = options.get("level", 0.05), options.get("tile", TILE)
@@ -304,7 +304,7 @@ def _moment(value: object) -> Any:
     if isinstance(value, type) or not callable(value):
         raise TypeError(
             f"moment: wanted a moment such as jaxcal.moments.Balance(), or a function of a log "
-            f"density and a target, got {checks.say(value)}"
+            f"density and a target, got {convert.say(value)}"
         )
     return value if isinstance(value, eqx.Module | Partial) else Partial(value)
 

@@ -14,7 +14,7 @@ from jaxcal.fit.options import SteinOptions, stein_specification
 from jaxcal.fit.specification import RandomFeatures
 from jaxcal.kernels.points import Constant
 from jaxcal.nulls import Null, Wild
-from jaxcal.read import Unnormalized, checks
+from jaxcal.read import Unnormalized, checks, convert
 from jaxcal.read.observations import scored
 from jaxcal.results import Estimate, TestResult, recorded, rows_in_one_order
 from jaxcal.typing import ArrayLike, KeyLike, Predictions
@@ -70,7 +70,7 @@ def kcsd_test(
         'rejected'
     """
     checks.null(null)
-    key = checks.key(key)
+    key = convert.key(key)
     predictions, ys, options = _conditional(predictions, targets, inputs, options)
     spec = stein_specification(ys, coordinates=coordinates, **options)
     return testing.run(key, predictions, ys, spec, null, "KCSD test", level, tile, mesh, features)
@@ -109,7 +109,7 @@ def kcsd(
         >>> bool(uses_x.unbiased < ignores_x.unbiased)
         True
     """
-    key = checks.key(key)
+    key = convert.key(key)
     predictions, ys, options = _conditional(predictions, targets, inputs, options)
     return testing.estimate(key, predictions, ys, stein_specification(ys, **options))
 
@@ -158,7 +158,7 @@ def ksd_test(
         'rejected'
     """
     checks.null(null)
-    key = checks.key(key)
+    key = convert.key(key)
     predictions, ys, options = _single(model, targets, options)
     spec = stein_specification(ys, coordinates=coordinates, **options)
     return testing.run(key, predictions, ys, spec, null, "KSD test", level, tile, mesh, features)
@@ -191,7 +191,7 @@ def ksd(
         >>> bool(right.unbiased < shifted.unbiased)
         True
     """
-    key = checks.key(key)
+    key = convert.key(key)
     predictions, ys, options = _single(model, targets, options)
     return testing.estimate(key, predictions, ys, stein_specification(ys, **options))
 

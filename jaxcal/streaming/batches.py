@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxcal.read import checks
+from jaxcal.read import convert
 
 
 class ShardBatch(tuple):
@@ -54,11 +54,11 @@ def array_batches(size: int, *arrays: Any) -> Iterator[tuple[Any, ...]]:
         >>> [len(x) for x, y in array_batches(4, np.zeros((10, 2)), np.zeros(10))]
         [4, 4, 2]
     """
-    size = checks.integer(size, "size")
+    size = convert.integer(size, "size")
     if not arrays or any(
         not hasattr(array, "__len__") or getattr(array, "shape", None) == () for array in arrays
     ):
-        came = ", ".join(map(checks.say, arrays)) or "none"
+        came = ", ".join(map(convert.say, arrays)) or "none"
         raise TypeError(f"arrays: wanted one array or more, got {came}")
     if len({len(array) for array in arrays}) != 1:
         raise ValueError(f"arrays: leading axes must agree, got {[len(array) for array in arrays]}")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxcal.read import checks
+from jaxcal.read import convert
 from jaxcal.streaming import arrays_file
 from jaxcal.streaming.arrays_file import UNREADABLE, BadFile
 from jaxcal.streaming.batches import ShardBatch
@@ -81,7 +81,7 @@ class Shards:
     ) -> None:
         if not isinstance(path, str | PathLike):
             raise TypeError(f"path: wanted a folder, a file or a URI, got {path!r:.60}")
-        self.path, self.size, self.skip_bad = str(path), checks.integer(size, "size"), skip_bad
+        self.path, self.size, self.skip_bad = str(path), convert.integer(size, "size"), skip_bad
         self.left_out, self.fault = 0, ""
         self._widths: dict[str, int] = {}
         self._form: dict[str, Any] = {}

@@ -18,7 +18,7 @@ from jaxcal.fit.options import stein_specification, with_random_features
 from jaxcal.fit.residuals import MeanResidual
 from jaxcal.fit.specification import RandomFeatures, Specification
 from jaxcal.numerics import full_precision
-from jaxcal.read import checks
+from jaxcal.read import checks, convert
 from jaxcal.read.convert import input_names
 from jaxcal.read.observations import scored
 from jaxcal.results import Result, in_one_order, rows_in_one_order
@@ -101,8 +101,8 @@ class StreamedTest(eqx.Module):
 
         Cost: for each batch that of `jaxcal.calibration_test`.
         """
-        ys, key = checks.targets(targets), checks.key(key)
-        n_draws = checks.integer(n_draws, "n_draws")
+        ys, key = checks.targets(targets), convert.key(key)
+        n_draws = convert.integer(n_draws, "n_draws")
         fit = EntriesStream.of(key, predictions, ys, inputs, n_draws, names)
         return cls.of_sums(fit, len(ys), "calibration test")
 
@@ -187,8 +187,8 @@ class StreamedTest(eqx.Module):
         predictions that of `jaxcal.compare`. The sums of a model take 32 m^2 kB for m <= 30
         classes, and about 500 d^2 kB for predictions of targets with d coordinates.
         """
-        n_draws = checks.integer(n_draws, "n_draws")
-        sums = ComparisonSums.of(checks.key(key), models, targets, n_draws)
+        n_draws = convert.integer(n_draws, "n_draws")
+        sums = ComparisonSums.of(convert.key(key), models, targets, n_draws)
         name = f"comparison of {', '.join(sums.names)}, {sums.kind.things}, {n_draws} draws"
         return cls.of_sums(sums, np.shape(targets)[0], name)
 
@@ -199,7 +199,7 @@ class StreamedTest(eqx.Module):
         the result is a `Coverage`. If a draw and the target may have equal densities, pass
         ``first`` in every worker, because row numbers determine how such ties are broken.
         """
-        n_samples = checks.integer(n_samples, "n_samples")
+        n_samples = convert.integer(n_samples, "n_samples")
         return cls.of_sums(RankCounts(n_samples), 0, f"coverage, {n_samples} draws")
 
     @classmethod
@@ -210,7 +210,7 @@ class StreamedTest(eqx.Module):
         classes, [n, m] and labels below m, the table uses the largest probability, and whether
         its class is the label. `jaxcal.dce` computes measures and tests from the resulting `Table`.
         """
-        cells = checks.integer(cells, "cells")
+        cells = convert.integer(cells, "cells")
         return cls.of_sums(TableSums(cells), 0, f"table, {cells} cells")
 
     @classmethod
@@ -227,7 +227,7 @@ class StreamedTest(eqx.Module):
         inputs: tuple[str, ...] = (),
     ) -> "StreamedTest":
         spec = with_random_features(spec, features)
-        fit = LinearFit.of(checks.key(key), predictions, ys, spec, kind, inputs)
+        fit = LinearFit.of(convert.key(key), predictions, ys, spec, kind, inputs)
         return cls.of_sums(fit, ys.shape[0], name)
 
     @classmethod
@@ -310,7 +310,7 @@ class StreamedTest(eqx.Module):
                 another test, or of fewer rows than ``state``; or rows of the state are missing or
                 from other shards.
         """
-        every = checks.integer(every, "every")
+        every = convert.integer(every, "every")
         state = self.empty() if state is None else state
         if checkpoint is not None and Path(checkpoint).exists():
             passed, state = state, self.empty().merge(StreamState.load(checkpoint))
@@ -371,7 +371,7 @@ class StreamedTest(eqx.Module):
 
 def _number(value: object, name: str, least: int = 0) -> int:
     """Return ``value`` if it is an integer from ``least`` to 2^62; an error names the argument."""
-    return checks.integer(value, name, least=least, most=2**62)
+    return convert.integer(value, name, least=least, most=2**62)
 
 
 def _next(state: StreamState) -> int:

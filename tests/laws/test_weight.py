@@ -10,7 +10,7 @@ from api import public
 
 import jaxcal
 
-FILES, LINES, NAMES = 189, 43_297, 148
+FILES, LINES, NAMES = 189, 43_254, 148
 
 
 def test_the_library_is_no_heavier_than_it_was():
@@ -51,8 +51,8 @@ for name, call in calls.items():
     print(json.dumps([name, len(lines), len(codes), len(files)]))
 """
 ENTERED = {  # lines of code, functions and files that a first call enters
-    "kccsd_test": (1_484, 198, 35),
-    "check_posterior": (3_104, 389, 48),
+    "kccsd_test": (1_492, 197, 34),
+    "check_posterior": (3_030, 387, 48),
 }
 
 

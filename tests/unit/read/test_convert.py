@@ -9,7 +9,7 @@ from reference.sketches import sampled_interval_ce
 
 import jaxcal
 from jaxcal.nulls import Wild
-from jaxcal.read import Scores, checks, convert
+from jaxcal.read import Scores, convert
 
 pytestmark = pytest.mark.usefixtures("as_users_run_it")
 
@@ -25,7 +25,7 @@ SEED_SEVEN += [jax.random.PRNGKey(7), np.asarray(jax.random.PRNGKey(7))]
 @pytest.mark.parametrize("value", SEED_SEVEN, ids=lambda v: f"{type(v).__name__}")
 def test_every_form_of_a_key_is_the_same_key(value):
     assert data(convert.key(value)) == data(jax.random.key(7))
-    assert data(checks.key(convert.key(value))) == data(jax.random.key(7))
+    assert data(convert.key(convert.key(value))) == data(jax.random.key(7))
 
 
 def test_no_seed_is_cut_off_and_none_depends_on_the_float_type():
