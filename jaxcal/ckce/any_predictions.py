@@ -34,7 +34,7 @@ from jaxcal.numerics import not_finite
 from jaxcal.read import Scores, Unnormalized, checks, convert
 from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.observations import scored
-from jaxcal.read.scores import is_distribution
+from jaxcal.read.scores import is_distribution, log_densities_at
 from jaxcal.skce.calibration import mean_specification
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import ArrayLike, Contents, DTypeLike, KernelLike, Key, PredictionsLike, Scalar
@@ -249,5 +249,6 @@ def log_scores(models: list[Any], ys: Array) -> dict[str, Array]:
     an empty dict if no model has one."""
     if not any(is_distribution(model) for model in models):
         return {}
-    logs = [model.log_prob(ys) if is_distribution(model) else jnp.nan for model in models]
+    at = jax.jit(log_densities_at)  # numpyro warns of NaN outside of jit
+    logs = [at(model, ys) if is_distribution(model) else jnp.nan for model in models]
     return {"log": jnp.stack([-jnp.mean(of).astype(ys.dtype) for of in logs])}

@@ -268,8 +268,7 @@ class Comparison(Result):
         said: Sentences = [
             (
                 "every model has a bandwidth of its own, so the values are norms in different "
-                f"spaces, {COMPARABLE if self.measure == 'ckce' else 'and not comparable'} "
-                "[bandwidths-differ]",
+                "spaces: only those of equal kernels can be compared [bandwidths-differ]",
                 bool(np.any(widths != widths[0])),
             ),
             (

@@ -85,6 +85,7 @@ def test_p_values_of_many_observations_in_float32(n, j):
     np.testing.assert_allclose([F()(jnp.asarray(x), n, j) for x in q], wanted, rtol=2e-3)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**31))
 def test_hotelling_ignores_linear_mixing_of_locations(seed):
     rng = np.random.default_rng(seed)

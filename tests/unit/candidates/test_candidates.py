@@ -262,6 +262,7 @@ def test_chains_that_never_move_cannot_tell(key):
     assert (int(result.unmoved), result.verdict) == (100, "cannot tell")
 
 
+@pytest.mark.slow
 def test_targets_that_recur_by_chance_give_no_verdict():
     """Of two points each, four targets are those observed with probability 1 / 16."""
     draws = jax.random.normal(jax.random.key(0), (4, 1, 1))

@@ -223,6 +223,7 @@ def test_the_verdict_is_over_all_tests(checked, ps, verdict, overall):
     assert "verdict" in str(report)
 
 
+@pytest.mark.slow
 def test_tests_that_cannot_reject_together_give_no_verdict(checked):
     """Each of two rejects by itself with 500 draws, at levels from 1/501 to 2/501."""
     single = replace(checked.tests[0], p_value=jnp.asarray(1 / 501), level=0.003)

@@ -92,6 +92,7 @@ def test_the_base_rate_has_an_interval(dtype):
     assert 1.96 * 0.05 < distance < 2 * 1.96 * 0.05 * 1.1
 
 
+@pytest.mark.slow
 def test_pair_intervals_hold_together():
     q, y = problems.drawn(0, 200)
     models = {str(t): problems.tempered(q, t) for t in (1.0, 0.8, 0.5, 0.25)}

@@ -140,6 +140,7 @@ def test_estimators_by_chance_agree_with_the_exact_square(key):
                 assert np.all((result.draws >= 0) & (result.draws <= 1))
 
 
+@pytest.mark.slow
 def test_random_intervals_agree_with_random_shifts(key):
     v, y, w = sample(7)
     for width in (0.3, 1.7):

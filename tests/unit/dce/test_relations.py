@@ -49,6 +49,7 @@ def test_gaussian_kernel_reference():
     assert float(square) ** 0.5 == pytest.approx(0.047382418, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_every_inequality_between_measures(measured):
     """R2 to R5, R10 to R13, R20."""
     for m in measured:
@@ -174,6 +175,7 @@ def test_a_gaussian_kernel_misses_what_the_laplace_kernel_sees(epsilon, smooth, 
     assert float(square) ** 0.5 == pytest.approx(gauss, rel=2e-4)
 
 
+@pytest.mark.slow
 def test_ece_jumps_where_continuous_measures_do_not():
     halves, labels = jnp.full(2, 0.5), jnp.array([0.0, 1.0])
     apart = halves + jnp.array([-1e-6, 1e-6])

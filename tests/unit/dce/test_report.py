@@ -259,6 +259,7 @@ def test_order_duplicates_flips_scale_and_padding_are_neutral():
     np.testing.assert_allclose(jax.vmap(run)(*batch), jnp.stack([wanted] * 2), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_verdict_is_at_the_level_and_says_why_there_is_none(result, data):
     assert result.level == 0.05
     for p, level, verdict in [(0.03, 0.05, "rejected"), (0.03, 0.025, "not rejected")]:

@@ -260,6 +260,7 @@ def test_features_must_agree_on_the_number_of_observations():
         quadratic_sums(Waves(), (jnp.zeros((5, 2)), jnp.zeros(4)), jnp.zeros((5, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [-1, 0, 1, 6])
 def test_block_size_is_checked(size):
     with pytest.raises(ValueError, match="block size"):

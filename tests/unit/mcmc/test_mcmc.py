@@ -207,6 +207,7 @@ def test_untuned_chains_are_flagged_and_tuned_ones_are_not(key):
     assert "too few to see" in " ".join(short.warnings())
 
 
+@pytest.mark.slow
 def test_a_single_divergence_is_said():
     divergences = jnp.zeros(N, int).at[3].set(2)
     result = eqx.tree_at(lambda draws: draws.divergences, drawn(0), divergences)
@@ -241,6 +242,7 @@ def test_draws_that_settled_pass_the_check():
     assert min(p(0), p(1)) > 1e-3
 
 
+@pytest.mark.slow
 def test_r_hat_and_effective_size_are_those_of_arviz():
     """The numbers are what `rhat` (method rank) and `ess` (bulk) of arviz 0.23.4 give."""
     t, c, n = 41, 3, 5
@@ -260,6 +262,7 @@ def test_r_hat_and_effective_size_are_those_of_arviz():
         np.testing.assert_array_equal(np.isnan(diagnose(broken)), [True] + [False] * 4)
 
 
+@pytest.mark.slow
 def test_chains_of_equal_means_but_unequal_spread_are_flagged():
     """Which the R-hat of the values themselves does not see."""
     walk = np.random.default_rng(8).normal(size=(100, 4, 1))

@@ -325,6 +325,7 @@ def test_draws_of_a_chain_are_thinned_and_said():
     assert (mixed.draws, mixed.warnings()) == (60, [])
 
 
+@pytest.mark.slow
 def test_sorted_draws_are_no_chain(key):
     """Sorted in all rows but one, 2 of 100 draws were left, and p was 1e-26."""
     draws = jax.random.normal(key, (300, 100))

@@ -78,6 +78,7 @@ def test_no_line_is_labelled_estimate_unless_it_is_the_average():
         assert "log evidence" in ax.get_ylabel()
 
 
+@pytest.mark.slow
 def test_contributions_over_dates_are_labelled_as_dates(result):
     ax = plots.contributions(result, np.datetime64("2015-01-01") + np.arange(N), label="day")
     ax.figure.savefig(io.BytesIO())

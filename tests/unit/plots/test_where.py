@@ -68,6 +68,7 @@ def test_limits_hold_in_all_bins_together(key):
         assert low * 0.9 <= count <= high  # Bonferroni's correction is below by a twentieth
 
 
+@pytest.mark.slow
 def test_few_values_and_bad_input(tested):
     result, x = tested
     for one in (np.zeros(N), np.arange(N) % 2, np.repeat([0.0, 1.0], [N - 1, 1])):

@@ -174,6 +174,7 @@ def test_a_batch_prints_a_summary(batch):
     assert f"{low:.4g}" in text
 
 
+@pytest.mark.slow
 def test_a_batch_prints_its_warnings(batch):
     assert batch.warnings()
     assert "NaN" in str(batch)

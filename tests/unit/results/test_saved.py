@@ -439,6 +439,7 @@ def test_a_file_without_a_newer_field_has_its_default(tmp_path):
     assert jaxcal.load(file).correlation == 0
 
 
+@pytest.mark.slow
 def test_notes_of_pairs_are_read_also_as_sentences(tmp_path):
     """Of files of earlier versions, whose notes were a tuple of sentences, not a dict by code."""
     file = tmp_path / "result.npz"

@@ -98,6 +98,7 @@ def test_the_prior_is_calibrated_and_not_the_posterior(pairs):
     assert any("errors change with x[" in text for text in examined.conditional.findings())
 
 
+@pytest.mark.slow
 def test_one_fit_answers_both_questions(pairs, monkeypatch):
     """Points near each prediction are drawn once; a fit has about 190 log densities per pair."""
     tests, fits, test, fit = [], [], calibration._unjudged, calibration.Fit.of
@@ -657,7 +658,11 @@ def test_a_clipped_density_is_suspected(pairs):
         ({"names": ["a"]}, ValueError, "names: wanted 2, one per parameter, got 1"),
         ({"n_nodes": 0}, ValueError, "n_nodes"),
         ({"posterior": Scores(np.zeros((300, 2)))}, ValueError, "base points too"),
-        ({"posterior": Scores(np.zeros((9, 2)))}, ValueError, r"thetas \(300, 2\)"),
+        (
+            {"posterior": Scores(np.zeros((9, 2)), np.zeros((9, 5, 2)), np.zeros((5, 2)))},
+            ValueError,
+            r"Scores.at_targets: .*\(300, 2\)",
+        ),
         ({"posterior": np.zeros((300, 2))}, TypeError, "wrap scores"),
         ({"posterior": lambda t, x: -((t - x) ** 2)}, ValueError, "wanted a single number"),
         ({"posterior": dist.Normal(jnp.zeros((300, 2)), 1.0)}, ValueError, r"\.to_event\(1\)"),
@@ -822,6 +827,7 @@ def test_few_pairs_that_are_excluded_do_not_look_swapped():
     assert float(evidence[0, 1]) == -np.inf
 
 
+@pytest.mark.slow
 def test_findings_from_ranks_need_the_p_values_of_the_table(right):
     """Those of the table do not depend on whether another parameter is wrong."""
     table, diagnosis = right.conditional.test.table, right.conditional.diagnosis

@@ -478,6 +478,7 @@ def test_chains_that_are_not_thinned_are_said(key):
         StreamedTest.comparison(0, models, thetas)
 
 
+@pytest.mark.slow
 def test_columns_of_parameters_are_those_of_the_names(key):
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 2)), columns=["b", "a"])
     calls = {

@@ -214,6 +214,7 @@ def test_unknown_bounds_are_said_beside_what_is_declared():
     assert notes(Space(jnp.zeros(2), jnp.ones(2))) == {"bounded-parameters": 2}
 
 
+@pytest.mark.slow
 def test_a_distribution_beyond_its_bounds_is_tested_as_truncated():
     """A third of the draws were out of bounds, and counted as points below no target: p = .002."""
     thetas = jax.random.uniform(jax.random.key(0), (300, 1))

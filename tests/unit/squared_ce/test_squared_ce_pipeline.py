@@ -327,6 +327,7 @@ class Splitter:
         yield rows[rows % 2 == 1], rows[rows % 2 == 0]
 
 
+@pytest.mark.slow
 def test_splitters_and_pairs_of_rows_are_taken_as_they_are(problem):
     rows = np.arange(80)
     pairs = [(rows[::2], rows[1::2]), (rows[1::2], rows[::2])]
@@ -640,6 +641,7 @@ def test_an_interval_from_test_rows_holds_its_estimate():
         assert interval.high > interval.low
 
 
+@pytest.mark.slow
 def test_folds_are_no_matter_without_estimators():
     p = jax.nn.softmax(jax.random.normal(jax.random.key(3), (200, 3)))
     classes = np.zeros(200, int)

@@ -136,6 +136,7 @@ def begun(folder, state, monkeypatch):
     assert StreamState.load(state).n == 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["npz", "npy", "parquet"])
 def test_a_pass_goes_on_with_another_batch_size(shards, tmp_path, monkeypatch, kind):
     """Each row counts once, also where the batch that holds the next one was done in part."""
