@@ -51,7 +51,7 @@ for name, call in calls.items():
     print(json.dumps([name, len(lines), len(codes), len(files)]))
 """
 ENTERED = {  # lines of code, functions and files that a first call enters
-    "kccsd_test": (1_492, 197, 34),
+    "kccsd_test": (1_496, 199, 34),
     "check_posterior": (3_030, 387, 48),
 }
 
