@@ -33,7 +33,7 @@ def observations(predictions: Any, targets: ArrayLike, *, least: int = 2) -> tup
         if isinstance(distribution, Classes):
             return _classes(distribution.probabilities, targets, "predictions", least)
         if distribution is None and _integers(targets):
-            targets = convert.floats(targets, "targets")
+            targets = jnp.asarray(convert.array(targets, "targets").astype(jnp.result_type(float)))
     ys = checks.targets(targets, least=least)
     n, event = ys.shape[0], ys.shape[1:]
     if isinstance(getattr(predictions, "draws", None), Draws):

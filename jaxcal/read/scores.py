@@ -75,13 +75,28 @@ def within_support(predictions: Any, ys: Array, logs: Array) -> Array:
         gap = jnp.abs(jnp.sum(ys, axis=-1) - 1)
         inside = jnp.all(ys >= 0, axis=-1) & (gap <= ROUNDED)
     inner, transforms = _transformed(predictions)
-    if transforms and not on_whole_space(inner):
-        for transform in reversed(transforms):
-            ys = transform.inv(ys)
-        near = 1 + 4 * jnp.finfo(ys.dtype).eps  # the inverse is rounded, also at an end
-        there = inner.support(ys) | inner.support(ys * near) | inner.support(ys / near)
-        inside = inside & jnp.all(there, axis=tuple(range(inside.ndim, there.ndim)))
+    folded = any(type(transform).__name__ == "AbsTransform" for transform in transforms)
+    if transforms and not folded:
+        inside = inside & _from_support(inner, transforms, ys, inside.ndim)
     return jnp.where(inside, logs, -jnp.inf)
+
+
+def _from_support(inner: Any, transforms: list[Any], ys: Array, axes: int) -> Array:
+    """Return whether transforms of values in the support of ``inner`` give ``ys``, in the first
+    ``axes`` axes. Targets and their inverses may be rounded by 4 eps."""
+
+    def whole(there: Array) -> Array:
+        return jnp.all(there, axis=tuple(range(axes, there.ndim)))
+
+    def reached(at: Array) -> Array:
+        there = jnp.ones((), bool)
+        for transform in reversed(transforms):
+            there, at = there & whole(transform.codomain(at)), transform.inv(at)
+        last = [whole(inner.support(rounded)) for rounded in (at, at * near, at / near)]
+        return there & (last[0] | last[1] | last[2])
+
+    near = 1 + 4 * jnp.finfo(ys.dtype).eps if jnp.issubdtype(ys.dtype, jnp.floating) else 1
+    return reached(ys) | reached(ys * near) | reached(ys / near)
 
 
 def no_log_densities(predictions: object, what: str = "this") -> TypeError:

@@ -228,6 +228,8 @@ def _object(kind: Any, values: Contents) -> Any:
         return kind(**values)
     module = object.__new__(kind)
     for name, value in values.items():
+        field = kind.__dataclass_fields__[name].metadata
+        value = field["converter"](value) if field.get("static") and "converter" in field else value
         object.__setattr__(module, name, value)
     return module
 
@@ -313,12 +315,13 @@ def in_one_order(arguments: Mapping[str, Any]) -> None:
                 )
         else:
             firsts[name] = there
-    columns = {name: list(getattr(table, "columns", ())) for name, table in tables.items()}
-    said = arguments.get("names")
-    columns["names"] = list(said) if isinstance(said, list | tuple) else []
+    columns = {name: [*map(str, getattr(table, "columns", ()))] for name, table in tables.items()}
+    said: Any = arguments.get("names")
+    several = not isinstance(said, str) and np.ndim(said) == 1
+    columns["names"] = [*map(str, said)] if several else []
     for name, other in ALIKE:
         got, wanted = columns.get(name, []), columns.get(other, [])
-        if got != wanted and sorted(map(str, got)) == sorted(map(str, wanted)):
+        if got != wanted and sorted(got) == sorted(wanted):
             raise ValueError(
                 f"{name}: wanted the columns of {other} in their order, {wanted}, got {got}"
             )

@@ -77,7 +77,7 @@ class Monitored(JudgedResult):
     spreads: Float[Array, "r 2"]
     statistics: tuple[str, ...] = eqx.field(static=True)
     level: float = eqx.field(static=True)
-    notes: dict[str, Any]
+    notes: dict[str, Any] = eqx.field(static=True, converter=suspicions.PairNotes)
 
     @property
     def p_value(self) -> Scalar:

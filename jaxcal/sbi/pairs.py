@@ -63,7 +63,7 @@ class ScoredPairs(eqx.Module):
     features: Float[Array, "n q"]
     space: Space
     names: tuple[str, ...] = eqx.field(static=True)
-    notes: dict[str, Any]
+    notes: dict[str, Any] = eqx.field(static=True, converter=suspicions.PairNotes)
     predictions: Predictions | None = None
     sampler: PairedSampler | None = eqx.field(default=None, static=True)
     xs: Observations | None = None

@@ -19,7 +19,7 @@ from jaxcal.results.notes import pointer
 from jaxcal.sbi.pairs import score_pairs
 from jaxcal.sbi.posteriors import JaxPosterior
 from jaxcal.sbi.space import Space, over_free
-from jaxcal.sbi.suspicions import in_sentences
+from jaxcal.sbi.suspicions import PairNotes, in_sentences
 from jaxcal.stein import goodness_of_fit
 from jaxcal.typing import ArrayLike, Key, KeyLike, Names, Observations, PriorLike
 
@@ -40,7 +40,7 @@ class PosteriorRanking(eqx.Module):
 
     tests: TestResult
     names: tuple[str, ...] = eqx.field(static=True)
-    notes: dict[str, Any]
+    notes: dict[str, Any] = eqx.field(static=True, converter=PairNotes)
 
     @property
     def estimates(self) -> Float[Array, " M"]:

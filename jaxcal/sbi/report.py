@@ -29,7 +29,7 @@ from jaxcal.sbi.report_text import (
     sentences,
     table,
 )
-from jaxcal.sbi.suspicions import in_sentences
+from jaxcal.sbi.suspicions import PairNotes, in_sentences
 from jaxcal.typing import Contents, Figure
 
 KINDS = 5  # kinds of errors: shifts, spreads, correlations, tails, trends in x
@@ -59,7 +59,7 @@ class PosteriorResult(Result):
     features: Array
     question: str = eqx.field(static=True)
     names: tuple[str, ...] = eqx.field(static=True)
-    notes: dict[str, Any]
+    notes: dict[str, Any] = eqx.field(static=True, converter=PairNotes)
 
     @property
     def p_value(self) -> Array:

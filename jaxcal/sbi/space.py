@@ -20,7 +20,7 @@ from jaxcal.read import Unnormalized, convert
 from jaxcal.read.predictions import along_last
 from jaxcal.typing import ArrayLike, DTypeLike, Key, LogDensity, PriorLike, Scalar
 
-REDRAWN = 2000  # how often draws out of bounds are redrawn
+REDRAWN, FEW = 500, 20  # how often draws out of bounds are redrawn
 Rows = Float[Array, "*batch d"]
 
 
@@ -301,7 +301,7 @@ class FreedDistribution(eqx.Module):
 
     def sample(self, key: Key, shape: tuple[int, ...] = ()) -> Float[Array, "*batch d"]:
         """Return draws of the distribution within the bounds. Others are redrawn up to `REDRAWN`
-        times, then NaN."""
+        times (`FEW` times, if no draw of a posterior is inside), then NaN."""
 
         def drawn(key: Key) -> Array:
             thetas = self.distribution.sample(key, shape)
@@ -315,7 +315,9 @@ class FreedDistribution(eqx.Module):
             return k + 1, jnp.where(outside(us), drawn(jax.random.fold_in(key, k)), us)
 
         def missing(state: tuple[Array, Array]) -> Array:
-            return (state[0] < REDRAWN) & jnp.any(outside(state[1]))
+            out = outside(state[1]) if shape else outside(state[1])[None]
+            most = jnp.where(jnp.all(out, axis=0) & bool(shape), FEW, REDRAWN)
+            return jnp.any(out & (state[0] < most)[None])
 
         first = jnp.zeros((), jnp.int32), drawn(key)
         return jax.lax.while_loop(missing, again, first)[1]

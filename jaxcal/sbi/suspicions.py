@@ -72,6 +72,14 @@ SENTENCES = {  # of each code on pairs
 }
 
 
+class PairNotes(dict[str, Any]):
+    """Notes on pairs: a dict from codes to numbers or words that is hashable, as results are
+    arguments of compiled programs."""
+
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return hash(tuple(self.items()))
+
+
 def in_sentences(notes: Mapping[str, Any]) -> list[str]:
     """Return the sentences of notes on pairs, in the order of `SENTENCES`."""
     said = []

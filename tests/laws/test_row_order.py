@@ -25,6 +25,7 @@ from jaxcal.divergences.vectors import Vectors
 from jaxcal.fit.specification import range_over_iqr
 from jaxcal.kernels.bandwidths import MAX_OBSERVATIONS, median_heuristic, pairs
 from jaxcal.kernels.points import Gaussian
+from jaxcal.results import in_one_order
 from jaxcal.sbi.diagnosis import diagnose
 from jaxcal.skce import skce
 from jaxcal.squared_ce.kernel_ridge import spectral
@@ -247,3 +248,12 @@ def test_parts_of_arguments_are_looked_at_though_they_are_arrays(call):
     call(one, one)
     with pytest.raises(ValueError, match="another order"):
         call(one, one[::-1])
+
+
+def test_columns_and_names_are_compared_as_text():
+    frame = pd.DataFrame(np.eye(2), columns=["a", "b"])
+    for names in (["b", "a"], np.array(["b", "a"]), pd.Index(["b", "a"])):
+        with pytest.raises(ValueError, match="wanted the columns of names in their order"):
+            in_one_order({"targets": frame, "names": names})
+    in_one_order({"targets": frame, "names": np.array(["a", "b"])})
+    in_one_order({"thetas": pd.DataFrame(np.eye(2)), "names": ("0", "1")})

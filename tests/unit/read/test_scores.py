@@ -307,3 +307,27 @@ def test_transforms_to_the_whole_line_have_no_end():
     at = jnp.array([1.0, 3.0, 3.1])
     expected = [-jnp.log(2.0), -jnp.log(2.0), -jnp.inf]
     np.testing.assert_allclose(jax.jit(log_densities_at)(scaled, at), expected)
+
+
+def test_values_that_round_to_an_end_are_inside():
+    """A right target that rounds to the shift had the density 0."""
+    with jax.enable_x64(False):
+        shift = jnp.array([2024.3, 2024.3, 2024.0, 5.0])
+        p = dist.TransformedDistribution(
+            dist.HalfNormal(jnp.ones(4)), transforms.AffineTransform(shift, 1.0)
+        )
+        logs = jax.jit(log_densities_at)(p, jnp.array([2024.3, 2025.0, 2023.9, 4.0]))
+    np.testing.assert_array_equal(jnp.isfinite(logs), [True, True, False, False])
+
+
+def test_every_end_on_the_way_counts_but_no_fold():
+    affine, fold = transforms.AffineTransform(1.0, 1.0), transforms.AbsTransform()
+    late = dist.TransformedDistribution(dist.LogNormal(jnp.zeros(2), 1.0), affine)
+    logs = jax.jit(log_densities_at)(late, jnp.array([0.5, 1.5]))
+    np.testing.assert_array_equal(logs == -jnp.inf, [True, False])
+    folded = dist.FoldedDistribution(dist.Uniform(-3 * jnp.ones(2), -jnp.ones(2)))
+    assert jnp.all(jnp.isfinite(jax.jit(log_densities_at)(folded, jnp.array([1.5, 2.0]))))
+    assert states_an_end(dist.TransformedDistribution(dist.Normal(jnp.zeros(2), 1.0), fold))
+    counts = dist.Poisson(jnp.ones((2, 3))).to_event(1)
+    turned = dist.TransformedDistribution(counts, transforms.PermuteTransform(jnp.array([2, 0, 1])))
+    assert jnp.all(jnp.isfinite(log_densities_at(turned, jnp.ones((2, 3), jnp.int32))))

@@ -9,6 +9,7 @@ import pytest
 import jaxcal
 from jaxcal import RandomFeatures, Unnormalized, nulls
 from jaxcal.candidates import Drawn, exchangeability_test
+from jaxcal.read.observations import observations
 from jaxcal.streaming import StreamedTest
 
 N = 60
@@ -85,3 +86,8 @@ def test_ordered_categories_are_classes():
     for test in (jaxcal.calibration_test, jaxcal.moment_test):
         with pytest.raises(TypeError, match="OrderedLogistic predicts classes: take skce_test"):
             test(0, ordered, ys)
+
+
+def test_true_and_false_are_counts():
+    _, read = observations(dist.Binomial(1, probs=jnp.full(3, 0.5)), [True, False, True])
+    np.testing.assert_array_equal(read, [1.0, 0.0, 1.0])

@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 from jaxcal import calibration_test
+from jaxcal.sbi import score_pairs
 from jaxcal.sbi.space import (
     Space,
     check_continuous,
@@ -223,3 +224,25 @@ def test_a_distribution_beyond_its_bounds_is_tested_as_truncated():
     free = freed(dist.Normal(xs, 0.3).to_event(1), space)
     assert jnp.mean(jnp.isfinite(free.sample(jax.random.key(3), (50,)))) > 0.999
     assert calibration_test(2, free, space.free(thetas)).p_value > 0.05
+
+
+def test_a_posterior_beyond_its_bounds_does_not_hold_up_others():
+    space = Space(jnp.zeros(1), jnp.ones(1))
+    free = freed(dist.Normal(jnp.array([[0.5], [-9.0]]), 0.3).to_event(1), space)
+    drawn = free.sample(jax.random.key(0), (50,))
+    assert jnp.all(jnp.isfinite(drawn[:, 0]))
+    assert jnp.all(jnp.isnan(drawn[:, 1]))
+
+
+def test_pairs_with_notes_pass_through_programs_and_stack():
+    thetas = jax.random.uniform(jax.random.key(0), (60, 1))
+    prior, log_prob = (
+        dist.Uniform(jnp.zeros(1), 1.0).to_event(1),
+        lambda t, x: -jnp.sum((t - x) ** 2),
+    )
+    one, other = (score_pairs(k, log_prob, thetas, thetas, prior=prior) for k in (0, 1))
+    assert one.notes["bounded-parameters"] == 1
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), one.scores, other.scores)
+    assert stacked.nodes.shape == (2, 10, 1)
+    assert jax.jit(lambda pairs: pairs)(one).warnings() == one.warnings()
+    assert hash(jax.tree.structure(one)) == hash(jax.tree.structure(one))
