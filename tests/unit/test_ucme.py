@@ -45,7 +45,6 @@ def features_by_hand(mu, sd, y, at_mu, at_sd, at_y):
     return z
 
 
-@pytest.mark.slow
 def test_the_fixture_and_the_equation(key):
     estimate = ucme(key, dist.Normal(MU, SD), Y, locations=AT, **KERNEL)
     np.testing.assert_allclose(estimate.biased, 2.316035878e-4, rtol=1e-9)

@@ -99,7 +99,6 @@ def test_both_ways_to_the_expansion_are_the_equation():
         np.testing.assert_allclose(way.second, second, atol=close * np.abs(second).max())
 
 
-@pytest.mark.slow
 def test_the_p_value_of_one_model_is_that_of_all_labels():
     rng = np.random.default_rng(0)
     p = rng.uniform(0.1, 0.6, 10)

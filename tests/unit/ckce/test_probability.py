@@ -54,7 +54,6 @@ def of_one(q, y, *, n_draws=9, rank=None):
     return measure(*keys, jnp.asarray(q), jnp.ones(n), labels, n_draws)[0]
 
 
-@pytest.mark.slow
 def test_the_value_is_the_equation(compared):
     for i, q in enumerate(MODELS.values()):
         value = off_diagonal(q, problems.one_hot(Y) - q, 3)
@@ -126,7 +125,6 @@ def example(models=3, k=12, draws=5, size=1):
     return Error(*(jnp.asarray(a) for a in arrays)), jnp.asarray(v)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("large", [False, True])
 def test_draws_of_differences_are_the_equation(large):
     each, v = example(size=100 if large else 1)

@@ -116,7 +116,6 @@ def test_no_prediction_is_landed_on_with_a_look_at_its_target(key):
         np.testing.assert_allclose(claim, other, rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_blocks_of_observations_give_the_shapes_and_law_of_one(key, monkeypatch):
     """Of 103 observations the last block of 10 overlaps; shared parameters are not cut."""
     monkeypatch.setattr(standing, "BLOCK", 10)
@@ -348,7 +347,6 @@ def test_the_table_says_what_is_off_and_where(results):
     assert frame.shape == (21, 5)
 
 
-@pytest.mark.slow
 def test_the_table_is_that_of_least_squares(key):
     """The slope of a shift and its error, from NumPy's normal equations and HC0."""
     nu, f = np.asarray(jax.random.normal(key, (2, 300, 1)), float)
@@ -789,7 +787,6 @@ def test_one_target_far_in_the_tail_rejects_by_itself(away, key):
     assert int(right.notes["improbable-targets"]) == 0
 
 
-@pytest.mark.slow
 def test_learned_entries_are_ridge_regressions_on_earlier_parts(key):
     """By least squares with one more row for each penalty; the last part is left out."""
     a, b, c = jax.random.split(key, 3)

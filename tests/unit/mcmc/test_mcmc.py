@@ -242,7 +242,6 @@ def test_draws_that_settled_pass_the_check():
     assert min(p(0), p(1)) > 1e-3
 
 
-@pytest.mark.slow
 def test_r_hat_and_effective_size_are_those_of_arviz():
     """The numbers are what `rhat` (method rank) and `ess` (bulk) of arviz 0.23.4 give."""
     t, c, n = 41, 3, 5

@@ -255,7 +255,6 @@ def test_blocks_follow_the_dependence_of_the_data():
     assert (float(constant.block[0]), float(constant.inflation[0])) == (0, 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rho", [0.6, 0.9])
 def test_stretches_are_twice_the_block_length(rho, key):
     """Stretches of 1 / (2 flip) = 2 block: neighbours have correlation 1 - 2 flip."""

@@ -53,7 +53,6 @@ def dense(mean, deviation, ys):
     return np.exp(-w2) * (h + average(mean[:, None] - mean, var[:, None] + var))
 
 
-@pytest.mark.slow
 def test_the_published_six_points():
     h = dense(MEAN, DEVIATION, TARGETS)
     near(h[[0, 1, 1], [1, 5, 1]], [-0.03760703, -0.28606897, 0.52270722], atol=1e-8)

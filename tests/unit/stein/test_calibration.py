@@ -445,7 +445,6 @@ def test_gradients_are_finite_for_equal_predictions_and_targets(kernel, form, ke
         assert all(np.all(np.isfinite(leaf)) for leaf in slope(params))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("null", [Wild(1), BlockNormal(6)], ids=["quadratic", "blocks"])
 def test_standard_error_is_the_spread_over_data_sets(null):
     """At a fixed alternative, with everything fixed but the data."""

@@ -42,7 +42,6 @@ def test_batches_of_what_has_no_rows_are_refused_by_place():
         list(array_batches(4))
 
 
-@pytest.mark.slow
 def test_batches_in_any_order_are_one_linear_test(test):
     batches = list(array_batches(200, P, LABELS))
     forward, backward = test.run(batches), test.run(batches[::-1])
