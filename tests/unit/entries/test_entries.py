@@ -328,7 +328,6 @@ def test_the_strongest_alternative_names_the_fault(results):
             assert result.verdict == "not rejected"
 
 
-@pytest.mark.slow
 def test_the_table_says_what_is_off_and_where(results):
     said = {name: result.table.sentences() for name, result in results.items()}
     assert said["shift"][0].startswith("shift of 0: claimed too low by 0.")
@@ -1029,7 +1028,6 @@ def test_bad_input_is_said(key):
         plots.table(jaxcal.kccsd_test(0, predictions, ys))
 
 
-@pytest.mark.slow
 def test_statistics_see_draws_as_they_are():
     """After a change of units and back 0 was 6e-8, and right counts were rejected (p = .002)."""
     with jax.enable_x64(False):
