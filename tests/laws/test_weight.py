@@ -51,8 +51,8 @@ for name, call in calls.items():
     print(json.dumps([name, len(lines), len(codes), len(files)]))
 """
 ENTERED = {  # lines of code, functions and files that a first call enters
-    "kccsd_test": (1_496, 199, 34),
-    "check_posterior": (3_030, 387, 48),
+    "kccsd_test": (1_497, 199, 34),
+    "check_posterior": (3_040, 389, 48),
 }
 
 
