@@ -229,7 +229,8 @@ def _object(kind: Any, values: Contents) -> Any:
     module = object.__new__(kind)
     for name, value in values.items():
         field = kind.__dataclass_fields__[name].metadata
-        value = field["converter"](value) if field.get("static") and "converter" in field else value
+        if field.get("static") and "converter" in field:  # it makes a value hashable
+            value = field["converter"](value)
         object.__setattr__(module, name, value)
     return module
 

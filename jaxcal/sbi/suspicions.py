@@ -77,7 +77,7 @@ class PairNotes(dict[str, Any]):
     arguments of compiled programs."""
 
     def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return hash(tuple(self.items()))
+        return hash(frozenset(self.items()))
 
 
 def in_sentences(notes: Mapping[str, Any]) -> list[str]:

@@ -1,5 +1,7 @@
 """Parameters with bounds: the change to the whole space, and what is said where it is missing."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,9 +18,10 @@ from jaxcal.sbi.space import (
     freed,
     space_of,
 )
-from jaxcal.sbi.suspicions import about_space
+from jaxcal.sbi.suspicions import PairNotes, about_space
 
 INF = np.inf
+CALLS = []
 BOX = Space(jnp.asarray([-1.0, 0.0, -INF, -INF]), jnp.asarray([3.0, INF, 2.0, INF]))
 
 
@@ -226,12 +229,22 @@ def test_a_distribution_beyond_its_bounds_is_tested_as_truncated():
     assert calibration_test(2, free, space.free(thetas)).p_value > 0.05
 
 
+class Counted(dist.Normal):
+    """Normals that note each call of ``sample`` when it runs."""
+
+    def sample(self, key, sample_shape=()):
+        jax.debug.callback(lambda: CALLS.append(None))
+        return super().sample(key, sample_shape)
+
+
 def test_a_posterior_beyond_its_bounds_does_not_hold_up_others():
-    space = Space(jnp.zeros(1), jnp.ones(1))
-    free = freed(dist.Normal(jnp.array([[0.5], [-9.0]]), 0.3).to_event(1), space)
-    drawn = free.sample(jax.random.key(0), (50,))
+    space, loc = Space(jnp.zeros(1), jnp.ones(1)), jnp.array([[0.5], [-9.0]])
+    CALLS.clear()
+    drawn = freed(Counted(loc, 0.3).to_event(1), space).sample(jax.random.key(0), (50,))
+    jax.effects_barrier()
     assert jnp.all(jnp.isfinite(drawn[:, 0]))
     assert jnp.all(jnp.isnan(drawn[:, 1]))
+    assert len(CALLS) == 21
 
 
 def test_pairs_with_notes_pass_through_programs_and_stack():
@@ -242,7 +255,14 @@ def test_pairs_with_notes_pass_through_programs_and_stack():
     )
     one, other = (score_pairs(k, log_prob, thetas, thetas, prior=prior) for k in (0, 1))
     assert one.notes["bounded-parameters"] == 1
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), one.scores, other.scores)
-    assert stacked.nodes.shape == (2, 10, 1)
+    one, other = (replace(pairs, notes={"unknown-bounds": ("a",)}) for pairs in (one, other))
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), one, other)
+    assert stacked.scores.nodes.shape == (2, 10, 1)
     assert jax.jit(lambda pairs: pairs)(one).warnings() == one.warnings()
     assert hash(jax.tree.structure(one)) == hash(jax.tree.structure(one))
+
+
+def test_equal_notes_have_equal_hashes():
+    one = PairNotes({"bounded-parameters": 1, "unknown-bounds": ("a",)})
+    other = PairNotes({"unknown-bounds": ("a",), "bounded-parameters": 1})
+    assert (one, hash(one)) == (other, hash(other))
