@@ -34,7 +34,7 @@ from jaxcal.numerics import not_finite
 from jaxcal.read import Scores, Unnormalized, checks, convert
 from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.observations import scored
-from jaxcal.read.scores import is_distribution, log_densities_at
+from jaxcal.read.scores import compiled_log_densities, is_distribution
 from jaxcal.skce.calibration import mean_specification
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import ArrayLike, Contents, DTypeLike, KernelLike, Key, PredictionsLike, Scalar
@@ -249,6 +249,5 @@ def log_scores(models: list[Any], ys: Array) -> dict[str, Array]:
     an empty dict if no model has one."""
     if not any(is_distribution(model) for model in models):
         return {}
-    at = jax.jit(log_densities_at)  # numpyro warns of NaN outside of jit
-    logs = [at(model, ys) if is_distribution(model) else jnp.nan for model in models]
+    logs = [compiled_log_densities(m, ys) if is_distribution(m) else jnp.nan for m in models]
     return {"log": jnp.stack([-jnp.mean(of).astype(ys.dtype) for of in logs])}

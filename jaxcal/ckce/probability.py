@@ -341,10 +341,9 @@ def _error(
     def signed(key: Key) -> Array:
         return jax.random.rademacher(key, (n, 1), dtype=d.dtype) * d
 
-    further = [] if variables is None else [variables]
-    features = jnp.concatenate([*features_of(near), *further], axis=1)
-    number = 0 if variables is None else variables.shape[1]
-    rank = n_components(n, features.shape[1] + 1, number)
+    further = jnp.zeros((n, 0), d.dtype) if variables is None else variables
+    features = jnp.concatenate([*features_of(near), further], axis=1)
+    rank = n_components(n, features.shape[1] + 1, further.shape[1])
     # of uniform ranks along their leading component, which most errors have
     variance = 2 / (np.pi**2 * ranks.shape[1])
     noise = Noise(np.sqrt(ADDED / (n + ADDED)) * uniform, signed)

@@ -182,8 +182,8 @@ def numbers(value: object, name: str) -> Array:
     entries = array(value, name)
     whole = jnp.issubdtype(entries.dtype, jnp.integer)
     if whole and isinstance(entries, np.ndarray) and entries.size:
-        held = np.iinfo(jax.dtypes.canonicalize_dtype(entries.dtype))
-        whole = held.min <= entries.min() and entries.max() <= held.max
+        limits = np.iinfo(jax.dtypes.canonicalize_dtype(entries.dtype))
+        whole = limits.min <= entries.min() and entries.max() <= limits.max
     return jnp.asarray(entries) if whole or entries.dtype == bool else floats(entries, name)
 
 

@@ -136,6 +136,11 @@ def bare(predictions: Any) -> Any:
     return predictions
 
 
+def transforms_of(distribution: Any) -> list[Any]:
+    """Return the transforms of a transformed distribution, those of a composition one by one."""
+    return [part for one in distribution.transforms for part in getattr(one, "parts", [one])]
+
+
 def gaussian_moments(predictions: PredictionsLike) -> Normals:
     """Return mean [n, d] and variances [n, d] or covariances [n, d, d] of Gaussian predictions.
 

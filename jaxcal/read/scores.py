@@ -1,6 +1,5 @@
 """Compute scores of predictions: the gradients of their log densities in y."""
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
 from jaxcal.numerics import at_least, at_most
-from jaxcal.read.families import bare
+from jaxcal.read.families import bare, transforms_of
 from jaxcal.read.predictions import Scores, Standardized, Units, Unnormalized, in_units_of_data
 from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
 
@@ -60,6 +59,9 @@ def log_densities_at(predictions: Any, ys: Shaped[Array, "n *event"]) -> Float[A
     if is_distribution(predictions):
         return within_support(predictions, ys, predictions.log_prob(ys))
     raise no_log_densities(predictions)
+
+
+compiled_log_densities = jax.jit(log_densities_at)  # outside of jit numpyro warns of NaN
 
 
 def within_support(predictions: Any, ys: Array, logs: Array) -> Array:
@@ -278,8 +280,7 @@ def _transformed(predictions: Any) -> tuple[Any, list[Any]]:
     """Return the distribution inside of a transformed one, and the transforms of its values."""
     inner, transforms = bare(predictions), []
     while hasattr(inner, "transforms"):
-        parts = [getattr(transform, "parts", [transform]) for transform in inner.transforms]
-        transforms = [*itertools.chain(*parts), *transforms]
+        transforms = [*transforms_of(inner), *transforms]
         inner = bare(inner.base_dist)
     return inner, transforms
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -212,14 +212,16 @@ def _diagnoses(
 ) -> tuple[Diagnosis, Diagnosis]:
     """Return the diagnoses that belong to the test of calibration and to the test given x."""
     claims = _claims(thetas, scores)
-    known = {} if claims is None else {"exact": claims.exact, "covariances": claims.covariances}
-    known |= {"level": level, "claimed_centers": None if claims is None else claims.centers}
+    options: dict[str, Any] = {"level": level}
+    if claims is not None:
+        options |= {"exact": claims.exact, "covariances": claims.covariances}
+        options["claimed_centers"] = claims.centers
     at_nodes: Array = scores.at_nodes.reshape(len(thetas), -1)
     searched = features if features.shape[1] <= MOST_FEATURES else None
     both = jnp.concatenate([at_nodes, features], axis=1)  # at nodes they are functions of x, too
     return (
-        diagnose(keys[0], thetas, scores.at_targets, at_nodes, None, **known),
-        diagnose(keys[1], thetas, scores.at_targets, both, searched, **known),
+        diagnose(keys[0], thetas, scores.at_targets, at_nodes, None, **options),
+        diagnose(keys[1], thetas, scores.at_targets, both, searched, **options),
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxcal.read import Unnormalized, convert
+from jaxcal.read.families import transforms_of
 from jaxcal.read.predictions import along_last
 from jaxcal.typing import ArrayLike, DTypeLike, Key, LogDensity, PriorLike, Scalar
 
@@ -144,7 +145,7 @@ def _blocks(prior: Any) -> list[tuple[Any, Any]]:
     declared = [] if support is None else list(_edges(support))
     if kind != "TransformedDistribution":
         return declared
-    parts = [part for whole in prior.transforms for part in getattr(whole, "parts", [whole])]
+    parts = transforms_of(prior)
     try:
         signs = [np.asarray(convert.floats(part.sign, "prior")) for part in parts]
     except NotImplementedError:

@@ -93,8 +93,8 @@ def in_waves(weighted: Weighted, features: WeightedFeatures, draw: Draw) -> "Wei
     divergence, statistic = weighted.divergence, weighted.statistic
     assert isinstance(divergence, VectorDivergence)
     if hasattr(statistic, "waves"):
-        made: Waves = statistic.waves(draw, features.residual)  # pyright: ignore
-        return WeightedWaves(divergence, made)
+        waves: Waves = statistic.waves(draw, features.residual)  # pyright: ignore
+        return WeightedWaves(divergence, waves)
     if isinstance(statistic, OfVectors):
         return WeightedWaves(divergence, VectorWaves(draw.frequencies(), statistic))
     raise TypeError(

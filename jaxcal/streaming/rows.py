@@ -21,7 +21,7 @@ from jaxcal.entries.moments import Scaling
 from jaxcal.entries.ranks import seen
 from jaxcal.entries.sums import row_keys
 from jaxcal.read import Standardized, Units, checks
-from jaxcal.read.scores import is_distribution, log_densities_at
+from jaxcal.read.scores import compiled_log_densities, is_distribution
 from jaxcal.results.notes import of_a_chain
 from jaxcal.typing import ArrayLike, Contents, Key, Models, Points
 
@@ -270,7 +270,7 @@ class RankRows(eqx.Module):
         added, _ = probability.residuals(jnp.asarray(dealt.uniforms[:, 1:], ys.dtype))
         log = np.full(len(ys), np.nan)
         if is_distribution(predictions):
-            log = -np.asarray(jax.jit(log_densities_at)(predictions, ys), np.float64)
+            log = -np.asarray(compiled_log_densities(predictions, ys), np.float64)
         d = np.asarray(d, np.float64)
         return Rows(
             x=np.asarray(jnp.concatenate(x, axis=1), np.float64),

@@ -219,8 +219,8 @@ def test_all_that_takes_pairs_looks_at_the_order_of_their_rows():
         if not inspect.isclass(value):
             functions[name] = value
             continue
-        made = (k for k, v in vars(value).items() if isinstance(v, classmethod) and k[0] != "_")
-        functions |= {f"{name}.{method}": getattr(value, method) for method in made}
+        methods = [k for k, v in vars(value).items() if isinstance(v, classmethod) and k[0] != "_"]
+        functions |= {f"{name}.{method}": getattr(value, method) for method in methods}
     pairs = [{"targets", models} for models in ("predictions", "model", "models")]
     pairs.append({"thetas", "xs"})
     one = pd.Series(np.linspace(0.1, 0.9, 8))

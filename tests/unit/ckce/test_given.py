@@ -134,3 +134,19 @@ def test_variables_leave_room_for_the_predictions(n, number, key):
         compare(0, list(p), labels, given=z, n_draws=19)
     with pytest.raises(ValueError, match=f"given: {number} columns leave no room for the"):
         compare(0, [dist.Normal(p[0], 1.0)] * 2, p[1], given=z, n_draws=19)
+
+
+def test_variables_that_fit_leave_the_error_of_the_predictions(key):
+    """Up to the number that is refused, noise as further variables hides no error."""
+    keys = jax.random.split(key, 3)
+    logits = 2 * jax.random.normal(keys[0], (900,))
+    labels = jax.random.bernoulli(keys[1], jax.nn.sigmoid(logits)).astype(int)
+    models = [jax.nn.sigmoid(factor * logits) for factor in (1, 3)]
+    noise = jax.random.normal(keys[2], (900, 28))
+    alone, beside = (
+        compare(0, models, labels, n_draws=99, **{} if z is None else {"given": z})
+        for z in (None, noise)
+    )
+    assert alone.error[1] > 0.1
+    assert abs(beside.error[1] - alone.error[1]) < 0.03
+    assert beside.error[0] < 0.05
