@@ -226,7 +226,10 @@ def _numbers(value: Any, name: str) -> Float[np.ndarray, " n"]:
     """Return ``value`` as finite float64 numbers [n]; a ValueError or TypeError names it."""
     if isinstance(value, Tracer):
         raise ValueError(f"{name}: a table is made outside of jit, vmap and grad only")
-    values = np.asarray(convert.array(value, name)).astype(float, casting="same_kind")
+    values = np.asarray(convert.array(value, name))
+    if np.iscomplexobj(values):
+        raise TypeError(f"{name}: wanted real numbers, got {values.dtype}")
+    values = values.astype(float)
     if values.ndim != 1:
         raise ValueError(f"{name}: wanted one number each, shape [n], got shape {values.shape}")
     if not np.all(np.isfinite(values)):

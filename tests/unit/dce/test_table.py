@@ -192,6 +192,8 @@ def test_what_is_no_table_is_refused_by_name(call, said):
 def test_other_things_are_no_tables():
     with pytest.raises(TypeError, match="predictions: wanted an array of numbers, got strings"):
         Table.of(["a"], [1])
+    with pytest.raises(TypeError, match="predictions: wanted real numbers, got complex128"):
+        Table.of(np.array([0.5j]), [0])
     with pytest.raises(TypeError, match="other: wanted a Table"):
         Table.of([0.5], [1]).merge(3)
 
