@@ -318,8 +318,8 @@ def in_one_order(arguments: Mapping[str, Any]) -> None:
             firsts[name] = there
     columns = {name: [*map(str, getattr(table, "columns", ()))] for name, table in tables.items()}
     said: Any = arguments.get("names")
-    several = not isinstance(said, str) and np.ndim(said) == 1
-    columns["names"] = [*map(str, said)] if several else []
+    listed = isinstance(said, list | tuple) or (not isinstance(said, str) and np.ndim(said) == 1)
+    columns["names"] = [*map(str, said)] if listed else []
     for name, other in ALIKE:
         got, wanted = columns.get(name, []), columns.get(other, [])
         if got != wanted and sorted(got) == sorted(wanted):

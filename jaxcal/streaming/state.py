@@ -367,7 +367,8 @@ class TableSums(eqx.Module):
             y = np.argmax(p, axis=1) == np.asarray(checks.labels(labels, *p.shape))
             p = np.max(p, axis=1)
         p = p[:, 1] if p.ndim == 2 else p
-        table = Table.of(p[done:], y[done:], cells=self.cells)
+        rest = (value[done:] if value.ndim else value for value in (p, y))
+        table = Table.of(*rest, cells=self.cells)
         return len(p), {name: getattr(table, name) for name in self.zeros()[0]}, {}
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
