@@ -154,7 +154,7 @@ def plan(predictions: PredictionsLike, targets: ArrayLike, *, dependent: bool) -
 
 def _of_models(predictions: PredictionsLike) -> Plan | None:
     if isinstance(draws := getattr(predictions, "draws", None), Draws):
-        predictions = draws  # the result of mcmc_draws
+        return _draws(draws, "predictions.draws")  # of the result of mcmc_draws
     match predictions:
         case ScoredPairs():
             return Plan(
@@ -224,7 +224,7 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
             rows = np.asarray(array)
             if np.all(rows >= 0) and np.all(np.abs(np.sum(rows, axis=1) - 1) < 1e-3):
                 checks.labels(targets, *rows.shape)  # raises: these are classes as floats
-        return _draws(Draws(array))
+        return _draws(Draws(array), "jaxcal.Draws(predictions)")
     raise TypeError(
         "predictions: wanted log densities (jaxcal.Unnormalized), jaxcal.Scores, a numpyro "
         "distribution, class probabilities with integer targets, or draws with one axis more than "
@@ -232,7 +232,8 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
     )
 
 
-def _draws(predictions: Draws) -> Plan:
+def _draws(predictions: Draws, called: str = "predictions") -> Plan:
+    """Return the plan for draws that users pass as the expression ``called``."""
     samples = convert.floats(predictions.samples, "Draws.samples")
     predictions, m = Draws(samples, predictions.rhat), samples.shape[1:2]
     few = m >= (LEAST_DRAWS,) and predictions.thinned()[0].samples.shape[1] < LEAST_DRAWS
@@ -245,7 +246,7 @@ def _draws(predictions: Draws) -> Plan:
         (MEANS,) if few else (MOMENTS, MEANS),
         (),
         predictions,
-        REPAIR,
+        REPAIR.replace("predictions", called),
         ENERGY,
     )
 

@@ -16,7 +16,7 @@ from jaxcal.mcmc.results import McmcDraws
 from jaxcal.numerics import largest
 from jaxcal.read import Draws, checks, convert
 from jaxcal.read.observations import n_repeated
-from jaxcal.read.sampling import value_if_any
+from jaxcal.read.sampling import cdf, value_if_any
 from jaxcal.results import (
     JudgedResult,
     Sentences,
@@ -314,7 +314,7 @@ class _Wide(eqx.Module):
         return jnp.broadcast_to(function(inner), inner.shape).reshape(shape)
 
     def cdf(self, values: Array) -> Array:
-        return self._call(self.base.cdf, values)
+        return self._call(partial(cdf, self.base), values)
 
     def icdf(self, levels: Array) -> Array:
         return self._call(self.base.icdf, levels)
@@ -324,7 +324,7 @@ class _Wide(eqx.Module):
 
 
 def _cdf(single: PyTree, values: Array) -> Array:
-    return _value(single, single.cdf, values, "cdf")
+    return _value(single, partial(cdf, single), values, "cdf")
 
 
 def _inverse(single: PyTree, levels: Array) -> Array:

@@ -275,6 +275,8 @@ def along(x: ArrayLike, n: int, name: str = "x") -> np.ndarray:
     """Return ``x`` as an array [n] of numbers, dates or text; errors name the argument."""
     first = x[0] if isinstance(x, list | tuple) and x else x
     kind = "U" if isinstance(first, str | bool) else getattr(first, "dtype", np.dtype(float)).kind
+    if kind == "O" and all(isinstance(word, str) for word in np.asarray(x)):  # of pandas
+        x, kind = np.asarray(x, str), "U"
     where = np.asarray(x if kind in "MUSTb" else convert.array(x, name))
     if where.shape != (n,):
         raise ValueError(

@@ -10,11 +10,13 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from jaxcal.numerics import full_precision
+from jaxcal.numerics import at_least, at_most, full_precision
 from jaxcal.read import convert
 from jaxcal.read.families import Lattice, Stratified, bare
 from jaxcal.read.predictions import Draws, Standardized
 from jaxcal.typing import Key, KeyLike, PredictionsLike
+
+TRUNCATED = ("LeftTruncatedDistribution", "TwoSidedTruncatedDistribution")  # of symmetric bases
 
 
 def value_if_any(method: Callable[..., Array], *arguments: Any) -> Array | None:
@@ -23,6 +25,19 @@ def value_if_any(method: Callable[..., Array], *arguments: Any) -> Array | None:
         return method(*arguments)
     except (NotImplementedError, ImportError):
         return None
+
+
+def cdf(distribution: Any, values: Array) -> Array:
+    """Return the cdf of a distribution of numbers, in [0, 1]. Beyond some supports numpyro's is
+    not, and for truncation above the centre it is a difference of numbers near 1: there upper tails
+    are subtracted."""
+    at = distribution.cdf(values)
+    if type(distribution).__name__ in TRUNCATED:
+        base, low = distribution.base_dist, distribution.low
+        ends = values, low, getattr(distribution, "high", jnp.inf)
+        above, of_low, of_high = (base.cdf(2 * base.loc - end) for end in ends)
+        at = jnp.where(low < base.loc, at, (of_low - above) / (of_low - of_high))
+    return at_most(at_least(at, 0), 1)
 
 
 def sample_if_any(key: Key, distribution: Any, shape: tuple[int, ...]) -> Array | None:

@@ -67,7 +67,7 @@ compiled_log_densities = jax.jit(log_densities_at)  # outside of jit numpyro war
 def within_support(predictions: Any, ys: Array, logs: Array) -> Array:
     """Return ``logs`` at ``ys``, -infinity outside of the support that a distribution declares:
     numpyro does not check this under ``jit``. Shares may add up to 1 +- `ROUNDED`, as they are
-    rounded when stored. Other predictions: ``logs`` as they are."""
+    rounded when stored; for 0 see `_at_zero`. Other predictions: ``logs`` as they are."""
     from numpyro.distributions import constraints
 
     if not is_distribution(predictions) or not states_an_end(predictions):
@@ -80,7 +80,33 @@ def within_support(predictions: Any, ys: Array, logs: Array) -> Array:
     folded = any(type(transform).__name__ == "AbsTransform" for transform in transforms)
     if transforms and not folded:
         inside = inside & _from_support(inner, transforms, ys, inside.ndim)
-    return jnp.where(inside, logs, -jnp.inf)
+    return _at_zero(predictions, ys, jnp.where(inside, logs, -jnp.inf))
+
+
+def _at_zero(predictions: Any, ys: Array, logs: Array) -> Array:
+    """Return ``logs`` at ``ys``, for targets with a 0 that numpyro's support lacks: of a ``gate``,
+    its log probability; of a density of positive numbers, its limit, which is that of rounded small
+    numbers (-infinity, if the density falls towards 0)."""
+    from numpyro.distributions import constraints
+
+    zero = ys == 0
+    if hasattr(base := bare(predictions), "gate") and not predictions.event_shape:
+        return jnp.where(zero & jnp.isneginf(logs), jnp.log(base.gate), logs)
+    if _innermost(predictions.support) is not constraints.positive:
+        return logs
+    least = float(jnp.finfo(ys.dtype).tiny)
+    near, beside = (ys + jnp.where(zero, step, 0) for step in (least, 2 * least))
+    limit, inside = predictions.log_prob(near), predictions.support(near)
+    stays = inside & jnp.isfinite(limit) & (limit >= predictions.log_prob(beside))
+    some = jnp.any(zero, axis=tuple(range(inside.ndim, zero.ndim)))
+    return jnp.where(some, jnp.where(stays, limit, -jnp.inf), logs)
+
+
+def _innermost(support: Any) -> Any:
+    """Return the constraint on each coordinate that numpyro's ``independent`` ones repeat."""
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return support
 
 
 def _from_support(inner: Any, transforms: list[Any], ys: Array, axes: int) -> Array:
@@ -265,9 +291,8 @@ def on_whole_space(predictions: Any) -> bool:
     from numpyro.distributions import constraints
 
     def is_whole(support: Any) -> bool:
-        while hasattr(support, "base_constraint"):
-            support = support.base_constraint
-        return support in (constraints.real, constraints.real_vector, constraints.real_matrix)
+        whole = (constraints.real, constraints.real_vector, constraints.real_matrix)
+        return _innermost(support) in whole
 
     inner, transforms = _transformed(predictions)
     whole = is_whole(getattr(inner, "support", None))  # users' distributions may lack it

@@ -33,7 +33,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from jaxcal.numerics import full_precision
-from jaxcal.read import Draws, Unnormalized
+from jaxcal.read import Draws, Unnormalized, convert
 from jaxcal.typing import Key, LogDensity, Points, Scalar, Vector
 
 
@@ -101,6 +101,21 @@ class MovedDistribution(eqx.Module):
         drawn = self.distribution.sample(key, (*shape, *n))  # of the widest float type
         return self._each(self.move.of, drawn.astype(self.move.shift.dtype))
 
+    def cdf(self, ys: Float[Array, "*batch"]) -> Float[Array, "*m n"]:
+        self._increases("cdf")
+        return self.distribution.cdf(self._each(self.move.back, ys))
+
+    def icdf(self, levels: Float[Array, "*batch"]) -> Float[Array, "*m n"]:
+        self._increases("icdf")
+        at = self.distribution.icdf(levels)
+        return self._each(
+            self.move.of, jnp.broadcast_to(at, jnp.broadcast_shapes(at.shape, self.batch_shape))
+        )
+
+    def _increases(self, method: str) -> None:
+        if self.event_shape:
+            raise NotImplementedError(f"{method}: of distributions of numbers only")
+
     def _each(self, function: Callable[[Array], Array], ys: Array) -> Array:
         """Apply a function of points [n, d] to points [.., n, *event]."""
         n, event = len(self.move.log_size), len(self.event_shape)
@@ -138,7 +153,7 @@ def independent(draws: Draws) -> tuple[Draws, Float[Array, ""]]:
         ValueError: Fewer than d + 4 draws remain, draws are neither numbers nor vectors, or
             (outside of jit) the draws of a prediction have no spread in some direction.
     """
-    samples = jnp.asarray(draws.samples)
+    samples = convert.floats(draws.samples, "Draws.samples")
     least = samples[0, 0].size + 4 if samples.ndim in (2, 3) else 0
     if not least or samples.shape[1] < least:
         raise ValueError(

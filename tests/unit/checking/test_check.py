@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -277,3 +278,13 @@ def test_coverage_that_can_never_reject_gives_no_verdict():
     report = jaxcal.check(0, jaxcal.LogDensities(jnp.full(4, -50.0), draws), level=0.001)
     assert report.verdict == "cannot tell"
     assert "too few observations" in report.reason
+
+
+def test_the_printed_repair_of_draws_can_be_called():
+    samples, ys = np.random.default_rng(0).normal(size=(30, 12)), np.zeros(30)
+    of_array = plan(samples, ys, dependent=False)
+    assert of_array.repair == "jaxcal.repair(key, jaxcal.Draws(predictions), targets)"
+    of_draws = plan(jaxcal.Draws(samples), ys, dependent=False)
+    assert of_draws.repair == "jaxcal.repair(key, predictions, targets)"
+    of_mcmc = plan(SimpleNamespace(draws=jaxcal.Draws(samples)), ys, dependent=False)  # pyright: ignore
+    assert of_mcmc.repair == "jaxcal.repair(key, predictions.draws, targets)"

@@ -335,3 +335,21 @@ def test_sorted_draws_are_no_chain(key):
     whole = quantile_calibration(Draws(draws), ys).p_value
     for other in (ordered, either):
         np.testing.assert_allclose(quantile_calibration(Draws(other), ys).p_value, whole)
+
+
+def test_transforms_are_probabilities_beyond_supports():
+    half = pit(dist.HalfNormal(jnp.ones(2)), jnp.array([-0.15, 1.0]))
+    np.testing.assert_allclose(half, [0, 2 * scipy.stats.norm.cdf(1) - 1], rtol=1e-5)
+
+
+@pytest.mark.parametrize("high", [np.inf, 3.0])
+@pytest.mark.parametrize("loc", [-8.0, -5.0, 1.0])
+@pytest.mark.parametrize("wide", [False, True])
+def test_transforms_of_truncated_normals_keep_their_digits(loc, high, wide):
+    at = np.linspace(-0.5, 1.5, 9, dtype=np.float32)
+    locs, one = jnp.full(() if wide else at.size, loc, jnp.float32), jnp.float32(1)
+    end = None if high == np.inf else high * one
+    cut = dist.TruncatedNormal(locs, one, low=0 * one, high=end)
+    cut = cut.expand([at.size]) if wide else cut
+    wanted = scipy.stats.truncnorm.cdf(at.astype(float), -loc, high - loc, loc)
+    np.testing.assert_allclose(pit(cut, at), wanted, atol=2e-6)

@@ -6,11 +6,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import jaxcal
 from jaxcal.plots import contributions
 from jaxcal.plots.canvas import mean_parts
+from jaxcal.plots.results import along
 
 N = 120
 
@@ -100,3 +102,8 @@ def test_wrong_arguments_are_named(tested):
     batch = jax.tree.map(lambda a: jnp.stack([a, a]), result)
     with pytest.raises(ValueError, match="a figure shows one result"):
         contributions(batch, xs, bins=10)
+
+
+@pytest.mark.parametrize("form", [list, pd.Series, pd.Categorical, lambda x: np.array(x, object)])
+def test_text_of_any_kind_makes_groups(form):
+    assert along(form(["a", "b", "a"]), 3).tolist() == ["a", "b", "a"]

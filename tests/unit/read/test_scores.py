@@ -16,6 +16,7 @@ from jaxcal.divergences import Vectors
 from jaxcal.read import Scores, Standardized, Units, Unnormalized
 from jaxcal.read.families import offered_moments
 from jaxcal.read.scores import (
+    compiled_log_densities,
     is_distribution,
     log_densities_at,
     score,
@@ -331,3 +332,46 @@ def test_every_end_on_the_way_counts_but_no_fold():
     counts = dist.Poisson(jnp.ones((2, 3))).to_event(1)
     turned = dist.TransformedDistribution(counts, transforms.PermuteTransform(jnp.array([2, 0, 1])))
     assert jnp.all(jnp.isfinite(log_densities_at(turned, jnp.ones((2, 3), jnp.int32))))
+
+
+@pytest.mark.parametrize("base", [dist.LogNormal, dist.Gamma], ids=["log-normal", "gamma"])
+def test_a_gate_gives_zero_its_probability(base):
+    one = jnp.ones(2)
+    hurdle = dist.HurdleDistribution(base(2 * one, 1.0), gate=0.3 * one)
+    at = np.asarray(compiled_log_densities(hurdle, jnp.array([0.0, 1.0])))
+    away = np.log(0.7) + base(2.0, 1.0).log_prob(1.0)
+    np.testing.assert_allclose(at, [np.log(0.3), away], rtol=1e-6)
+    die = dist.ZeroInflatedDistribution(dist.DiscreteUniform(1, 6), gate=0.3 * jnp.ones(3))
+    at = np.asarray(compiled_log_densities(die, jnp.array([0, 6, 7])))
+    np.testing.assert_allclose(at, [np.log(0.3), np.log(0.7 / 6), -np.inf], rtol=1e-6)
+
+
+ONE = jnp.ones(2)
+AT_ZERO = {  # limits of log densities, to which numpyro's supports do not belong
+    "exponential": (dist.Exponential(2 * ONE), np.log(2)),
+    "expanded": (dist.Exponential(2.0).expand([2]), np.log(2)),
+    "masked": (dist.Exponential(2 * ONE).mask(True), np.log(2)),
+    "half-normal": (dist.HalfNormal(ONE), np.log(2 / np.pi) / 2),
+    "vectors": (dist.Exponential(2 * jnp.ones((2, 3))).to_event(1), 3 * np.log(2)),
+    "falling": (dist.Gamma(2 * ONE, 1.0), -np.inf),
+    "falling vectors": (dist.Gamma(2 * jnp.ones((2, 3)), 1.0).to_event(1), -np.inf),
+    "log-normal": (dist.LogNormal(0 * ONE, 1.0), -np.inf),
+    "inverse gamma": (dist.InverseGamma(ONE, 1.0), -np.inf),
+}
+
+
+@pytest.mark.parametrize("name", AT_ZERO)
+def test_the_density_of_positive_numbers_at_zero_is_its_limit(name):
+    distribution, limit = AT_ZERO[name]
+    ys = jnp.zeros((2, *distribution.event_shape))
+    np.testing.assert_allclose(compiled_log_densities(distribution, ys), limit, rtol=1e-6)
+    assert not np.isfinite(compiled_log_densities(distribution, ys - 0.1)).any()
+    below = ys.at[(0,) * ys.ndim].set(-1.0)  # beside zeros
+    assert not np.isfinite(compiled_log_densities(distribution, below)[0])
+
+
+def test_rounded_waiting_times_are_no_impossible_targets():
+    waits = dist.Exponential(jnp.exp(jax.random.normal(jax.random.key(0), (100,)) / 3))
+    ys = jnp.round(waits.sample(jax.random.key(1)), 1)
+    assert jnp.sum(ys == 0) > 2
+    assert not calibration_test(2, waits, ys).notes.get("impossible-targets", 0)

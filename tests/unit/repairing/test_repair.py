@@ -15,9 +15,10 @@ import scipy.stats
 
 import jaxcal
 from jaxcal import Unnormalized
+from jaxcal.measures import pinball_loss, pit, quantiles
 from jaxcal.repairing.certificate import certificate, cross_fitted
 from jaxcal.repairing.features import Features
-from jaxcal.repairing.move import Move, energy_scores, move_all, no_move
+from jaxcal.repairing.move import Move, energy_scores, independent, move_all, no_move
 from jaxcal.repairing.result import _on_coordinates
 
 
@@ -704,3 +705,19 @@ def test_draws_of_counts_have_a_score_of_their_own():
     draws = jaxcal.Draws(random.poisson(rates[:, None], (100, 40)).astype(float))
     repaired = jaxcal.repair(1, draws, random.poisson(rates), folds=2)
     assert "[whole-targets]" not in str(repaired)
+
+
+def test_draws_of_whole_numbers_are_read_as_floats():
+    counts = np.random.default_rng(0).poisson(9, (20, 12))
+    assert jnp.issubdtype(independent(jaxcal.Draws(counts))[0].samples.dtype, jnp.floating)
+
+
+def test_moved_numbers_have_transforms_and_quantiles():
+    one, ys = jnp.ones((3, 1, 1)), jnp.array([-1.0, 1.0, 4.0])
+    move = Move(jnp.zeros((3, 1)), 2 * one, one / 2, jnp.ones((3, 1)), jnp.full(3, np.log(2)))
+    moved, same = move_all(dist.Normal(jnp.zeros(3), 1.0), move), dist.Normal(jnp.ones(3), 2.0)
+    for measure, at in ((pit, ys), (quantiles, (0.2, 0.9)), (pinball_loss, ys)):
+        np.testing.assert_allclose(measure(moved, at), measure(same, at), atol=1e-6)
+    vectors = move_all(dist.Normal(jnp.zeros((3, 1)), 1.0).to_event(1), move)
+    with pytest.raises(NotImplementedError, match="numbers only"):
+        vectors.cdf(ys[:, None])
