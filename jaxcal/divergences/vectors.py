@@ -28,7 +28,7 @@ from jaxcal.typing import (
     PredictionsLike,
 )
 
-SOME = 256  # about as many vectors determine what is subtracted from all
+SOME = 32  # 32 to 63 vectors determine what is subtracted from all
 
 
 class NodeScores(NamedTuple):
@@ -72,7 +72,7 @@ class _Euclidean:
 
 
 def _median(vectors: Array) -> Array:
-    """Return the median of at most 511 of the vectors, [1, q]; 0 in columns where it is not finite.
+    """Return the median of at most 63 of the vectors, [1, q]; 0 in columns where it is not finite.
     Unlike the mean, it hardly changes if a few vectors (scores of narrow predictions) are large."""
     some = jax.lax.stop_gradient(vectors[:: max(vectors.shape[0] // SOME, 1)])
     middle = in_order(some.T)[:, (some.shape[0] - 1) // 2]

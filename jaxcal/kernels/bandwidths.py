@@ -82,26 +82,31 @@ def _middle_of(values: Float[Array, " p"]) -> tuple[Int[Array, "2"], Bool[Array,
     return _of_rank(values, jnp.clip(ranks, 0, values.size - 1)), zeros == values.size
 
 
-def _of_rank(values: Float[Array, " p"], ranks: Int[Array, " r"]) -> Int[Array, " r"]:
-    """Return the index of the value of each rank; values are >= 0, and the smallest has rank 0.
+def _of_rank(values: Float[Array, " p"], ranks: Int[Array, "2"]) -> Int[Array, "2"]:
+    """Return the indices of the values of two ranks, k and k or k + 1; values are >= 0, and the
+    smallest has rank 0.
 
-    Bit patterns of nonnegative floats are ordered like their values, so each value is found by
-    bisection of an integer interval. Cost O(p) times the number of bits.
+    Bit patterns of nonnegative floats are ordered like their values, so the value of rank k is
+    found by bisection of an integer interval. Cost O(p) times the number of bits.
     """
     unsigned = jnp.uint32 if values.dtype == jnp.float32 else jnp.uint64
     bits = jax.lax.bitcast_convert_type(jnp.abs(values), unsigned)
 
+    def enough(end: Array, rank: Array) -> Bool[Array, ""]:
+        # float32 sums are fastest, and exact up to 2^24
+        return jnp.sum(bits <= end, dtype=jnp.float32).astype(ranks.dtype) > rank
+
     def halve(_: object, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = low + (high - low) // 2
-        # float32 sums are fastest, and exact up to 2^24
-        counts = jnp.sum(bits[None] <= middle[:, None], axis=1, dtype=jnp.float32)
-        enough = counts.astype(ranks.dtype) > ranks
-        return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
+        within = enough(middle, ranks[0])
+        return jnp.where(within, low, middle + 1), jnp.where(within, middle, high)
 
-    ends = (jnp.zeros(ranks.shape, unsigned), jnp.full(ranks.shape, jnp.max(bits)))
-    reached, _ = jax.lax.fori_loop(0, 8 * values.dtype.itemsize, halve, ends)
-    return jnp.argmax(bits[None] == reached[:, None], axis=1)
+    ends = (jnp.zeros((), unsigned), jnp.max(bits))
+    first, _ = jax.lax.fori_loop(0, 8 * values.dtype.itemsize, halve, ends)
+    beyond = jnp.min(jnp.where(bits > first, bits, ~ends[0]))
+    second = jnp.where(enough(first, ranks[1]), first, beyond)
+    return jnp.stack([jnp.argmax(bits == first), jnp.argmax(bits == second)])
 
 
 def median_heuristic(divergence: Divergence, features: Features) -> tuple[Scalar, Bool[Array, ""]]:
