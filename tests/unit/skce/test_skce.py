@@ -691,6 +691,16 @@ def test_precise_predictions_are_not_judged_by_rounding(drawn, key):
         assert other.verdict != "cannot tell"
 
 
+def test_the_rounding_of_blocks_is_compared_with_their_scale():
+    mu, e = jax.random.normal(jax.random.key(0), (2, 400), jnp.float32)
+    predictions = dist.Normal(mu, jnp.float32(1e-3))
+    of_all, of_blocks = (
+        skce_test(0, predictions, mu + jnp.float32(1e-3) * e, null=null).notes["small-residuals"]
+        for null in (Wild(9), BlockNormal(2))
+    )
+    np.testing.assert_allclose(of_blocks, of_all * (2 / 400) ** 0.5, rtol=0.1)
+
+
 def precise():
     mu, e = jax.random.normal(jax.random.key(0), (2, 2000), jnp.float32)
     return dist.Normal(mu, jnp.float32(3e-7)), mu + jnp.float32(3e-7) * e
