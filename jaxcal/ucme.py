@@ -27,6 +27,7 @@ from jaxcal.read import Draws, checks, convert
 from jaxcal.read.families import distribution_of
 from jaxcal.read.observations import drawn_order, n_repeated, observations
 from jaxcal.results import Estimate, TestResult, recorded, rows_in_one_order
+from jaxcal.results.notes import Notes
 from jaxcal.skce.calibration import (
     MeanOptions,
     default_null,
@@ -237,8 +238,9 @@ def _checked(
 
 def _at_locations(
     problem: _Problem, prepared: Fitted, featured: Featured
-) -> tuple[Float[Array, "n j"], Array]:
-    """Return Z_ij, [n, j], and the number of non-finite values in predictions and locations."""
+) -> tuple[Float[Array, "n j"], Notes]:
+    """Return Z_ij, [n, j], and notes: the number of non-finite values in predictions and locations,
+    and the rounding error of means of Z relative to their standard error (``small-residuals``)."""
     nonfinite = featured.notes["nonfinite-predictions"]
     observations = jax.tree.map(lambda leaf: leaf[problem.rows], featured.features)
     if problem.where is None:
@@ -256,8 +258,12 @@ def _at_locations(
     k = gram_block(
         pairwise.prediction_kernel, pairwise.divergence, observations.predictions, there.predictions
     )
-    z = k * (means.gram(observed.ys, at.ys) - means.first(observed.distribution, at.ys))
-    return z, nonfinite
+    first = means.first(observed.distribution, at.ys)
+    z = k * (means.gram(observed.ys, at.ys) - first)
+    size, rounding = jnp.linalg.norm(z), jnp.finfo(z.dtype).eps * jnp.linalg.norm(k * first)
+    exact = (size == 0) | hasattr(means.formulas, "residual")
+    lost = jnp.where(exact, 0, rounding * len(z) ** 0.5 / size)
+    return z, {"nonfinite-predictions": nonfinite, "small-residuals": lost}
 
 
 def _redrawn(
@@ -293,7 +299,7 @@ def _estimate(z: Float[Array, "n j"]) -> Estimate:
 def _test(key: Key, problem: _Problem, null: LocationNull | Redrawn) -> TestResult:
     _, predictions, ys, spec, rows, _, _ = problem
     prepared, featured = spec.fit(jax.random.split(problem.key), predictions, ys)
-    z, nonfinite = _at_locations(problem, prepared, featured)
+    z, noted = _at_locations(problem, prepared, featured)
     n, j = z.shape
     estimate = _estimate(z)
     total = jnp.sum(z, axis=0)
@@ -308,13 +314,16 @@ def _test(key: Key, problem: _Problem, null: LocationNull | Redrawn) -> TestResu
     else:
         judgement, few = null.judge(key, z), n < null.enough(j)
         rare = rare_targets(key, fitted, predictions, ys)
-    notes = prepared.notes | {
-        "nonfinite-targets": not_finite(ys),
-        "nonfinite-predictions": nonfinite,
-        "collinear-features": judgement.collinear,
-        "many-locations": jnp.asarray(few),
-        "repeated-rows": n_repeated(ys, predictions),
-    }
+    notes = (
+        prepared.notes
+        | noted
+        | {
+            "nonfinite-targets": not_finite(ys),
+            "collinear-features": judgement.collinear,
+            "many-locations": jnp.asarray(few),
+            "repeated-rows": n_repeated(ys, predictions),
+        }
+    )
     notes |= {} if rare is None else {"rare-targets": rare}
     return TestResult.of(
         notes,

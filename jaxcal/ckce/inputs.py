@@ -130,13 +130,11 @@ def class_root(
     matrix = getattr(target_kernel, "matrix", target_kernel)
     if matrix is None or type(target_kernel).__name__ == "Delta":
         return None
-    matrix = convert.array(matrix, "target_kernel")
-    if np.shape(matrix) != (m, m):
+    if (shape := np.shape(convert.array(matrix, "target_kernel"))) != (m, m):
         raise ValueError(
-            f"target_kernel: wanted a Gram matrix of the {m} classes, shape ({m}, {m}), got "
-            f"{np.shape(matrix)}"
+            f"target_kernel: wanted a Gram matrix of the {m} classes, shape ({m}, {m}), got {shape}"
         )
-    return psd_root(gram_matrix(jnp.asarray(matrix).astype(dtype), "target_kernel"))
+    return psd_root(gram_matrix(matrix, "target_kernel").astype(dtype))
 
 
 def residuals(

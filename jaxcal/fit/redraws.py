@@ -19,7 +19,8 @@ from jaxcal.read import Draws
 from jaxcal.read.families import Classes, Laplaces, Normals, distribution_of
 from jaxcal.read.sampling import sample
 from jaxcal.read.scores import is_distribution
-from jaxcal.statistics.skce import KernelResidual, class_directions
+from jaxcal.results.notes import Notes
+from jaxcal.statistics.skce import KernelResidual, MeanWaves, class_directions
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
 from jaxcal.typing import Features, KernelLike, Key, Pairwise, PredictionsLike
 
@@ -242,6 +243,19 @@ def kernel_residual(pairwise: Pairwise) -> KernelResidual | None:
     if isinstance(pairwise, Weighted) and isinstance(pairwise.statistic, KernelResidual):
         return pairwise.statistic
     return None
+
+
+def rounding_of_waves(pairwise: Pairwise, mean_square: Array, n: float) -> Notes:
+    """Return the note ``small-residuals`` for random features z of kernel means: the rounding error
+    of the mean of n vectors z relative to its scale, (``mean_square`` of |z| / n)^1/2. Empty for
+    other statistics."""
+    waves = getattr(getattr(pairwise, "map", None), "statistic", None)
+    if not isinstance(waves, MeanWaves):
+        return {}
+    sizes = waves.frequencies.sizes
+    mean_square = mean_square.astype(sizes.dtype)
+    lost = jnp.finfo(sizes.dtype).eps * jnp.sqrt(n * jnp.sum(sizes**2) / mean_square)
+    return {"small-residuals": jnp.where(mean_square > 0, lost, 0)}
 
 
 def _matrix(kernel: KernelLike) -> Array | None:

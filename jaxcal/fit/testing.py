@@ -25,7 +25,13 @@ from jaxcal.engine.signs import HadamardSigns
 from jaxcal.fit import explanation
 from jaxcal.fit.fitted import Fitted
 from jaxcal.fit.options import with_random_features
-from jaxcal.fit.redraws import as_forms, kernel_residual, rare_targets, refitted
+from jaxcal.fit.redraws import (
+    as_forms,
+    kernel_residual,
+    rare_targets,
+    refitted,
+    rounding_of_waves,
+)
 from jaxcal.fit.residuals import Featured, errors
 from jaxcal.fit.specification import RandomFeatures, Specification
 from jaxcal.moments import attribution
@@ -280,15 +286,21 @@ def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:
 
     This is the rounding error of k (eps: precision of the dtype) relative to the scale of the null.
     For precise predictions, residuals k(y, .) - E k(Z, .) are small differences of large numbers.
-    Empty for statistics without kernel means or with a formula for residuals."""
-    statistic = kernel_residual(pairwise)
+    With blocks the scale is (mean of h_ii) / (n size)^1/2. Random features: see
+    `rounding_of_waves`. Empty for statistics without kernel means or with a formula for residuals.
+    """
+    statistic, n = kernel_residual(pairwise), outcome.contributions.shape[1]
+    size = outcome.size or n
+    # mean of h(i, i)
+    diagonal = jnp.abs(size * outcome.biased[0] - (size - 1) * outcome.estimate[0])
+    n = (n * size) ** 0.5
     if statistic is None or hasattr(statistic.means.formulas, "residual"):
-        return {}
-    y, n = features.residual.ys[:1], outcome.contributions.shape[1]
-    diagonal = jnp.abs(n * outcome.biased[0] - (n - 1) * outcome.estimate[0])  # mean of h(i, i)
-    size = statistic.means.gram(y, y)[0, 0] * jnp.finfo(diagonal.dtype).eps
-    only_rounding = n * (outcome.estimate[0] != 0).astype(size.dtype)  # predictions are points at y
-    return {"small-residuals": jnp.where(diagonal == 0, only_rounding, n * size / diagonal)}
+        return rounding_of_waves(pairwise, diagonal, n)
+    y = features.residual.ys[:1]
+    error = statistic.means.gram(y, y)[0, 0] * jnp.finfo(diagonal.dtype).eps
+    # predictions that are points at y
+    only_rounding = n * (outcome.estimate[0] != 0).astype(error.dtype)
+    return {"small-residuals": jnp.where(diagonal == 0, only_rounding, n * error / diagonal)}
 
 
 def _of_a_moment(

@@ -55,33 +55,34 @@ class OfMixtures(eqx.Module):
     inner: Formulas
 
     def first(self, rows: Weighted, ys: Array) -> Array:
-        @jax.checkpoint
-        def step(total: Array, part: tuple[PyTree, Array]) -> tuple[Array, None]:
-            features, weight = part
-            return total + weight[:, None] * self.inner.first(features, ys), None
-
-        start = jnp.zeros((rows.weights.shape[0], ys.shape[0]), rows.weights.dtype)
-        return jax.lax.scan(step, start, _by_component(rows))[0]
+        return _total(lambda p: p[1][:, None] * self.inner.first(p[0], ys), _by_component(rows))
 
     def second(self, rows: Weighted, cols: Weighted) -> Array:
-        k, other = rows.weights.shape[1], cols.weights.shape[1]
         left, right = _by_component(rows), _by_component(cols)
 
-        @jax.checkpoint
-        def step(total: Array, pair: tuple[Array, Array]) -> tuple[Array, None]:
-            a, b = (jax.tree.map(lambda leaf, i=i: leaf[i], side) for i, side in _sides(pair))
-            between = self.inner.second(a[0], b[0])
-            return total + a[1][:, None] * b[1][None] * between, None
+        def term(pair: tuple[Array, Array]) -> Array:
+            (a, weight), (b, other) = (
+                jax.tree.map(lambda leaf, i=i: leaf[i], side)
+                for i, side in zip(pair, (left, right), strict=True)
+            )
+            return weight[:, None] * other[None] * self.inner.second(a, b)
 
-        def _sides(pair: tuple[Array, Array]):
-            return (pair[0], left), (pair[1], right)
-
-        i, j = jnp.divmod(jnp.arange(k * other), other)
-        start = jnp.zeros((rows.weights.shape[0], cols.weights.shape[0]), rows.weights.dtype)
-        return jax.lax.scan(step, start, (i, j))[0]
+        k, m = rows.weights.shape[1], cols.weights.shape[1]
+        return _total(term, jnp.divmod(jnp.arange(k * m), m))
 
     def own(self, features: Weighted) -> Array:
         return own_by_second(self, features)
+
+
+def _total(term: Callable[[Any], Array], parts: PyTree) -> Array:
+    """Return the sum of ``term(part)`` over parts, slices of the leaves along their first axis."""
+
+    @jax.checkpoint
+    def step(total: Array, part: PyTree) -> tuple[Array, None]:
+        return total + term(part), None
+
+    like = jax.eval_shape(lambda parts: term(jax.tree.map(lambda leaf: leaf[0], parts)), parts)
+    return jax.lax.scan(step, jnp.zeros(like.shape, like.dtype), parts)[0]
 
 
 def _by_component(features: Weighted) -> tuple[PyTree, Array]:
@@ -226,13 +227,7 @@ class ScaleMixture(eqx.Module):
                 return one(formulas, *sides)
             return one(formulas, *(jax.tree.map(lambda leaf: leaf[:, q], s) for s in sides))
 
-        @jax.checkpoint
-        def step(total: Array, q: Array) -> tuple[Array, None]:
-            return total + self.weights[q] * at(q), None
-
-        like = jax.eval_shape(at, jnp.zeros((), jnp.int32))
-        start = jnp.zeros(like.shape, like.dtype)
-        return jax.lax.scan(step, start, jnp.arange(self.weights.size))[0]
+        return _total(lambda q: self.weights[q] * at(q), jnp.arange(self.weights.size))
 
 
 @pair(IMQ, Normals)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxcal.kernel_means.dispatch import Averages, check_dimension, own_by_second, pair
 from jaxcal.kernel_means.particles import DRAWS, QUANTILES
 from jaxcal.kernels.points import Kernel
+from jaxcal.numerics import TURN, cos_and_sin
 from jaxcal.read.families import Laplaces, Normals, Particles, Stratified
 from jaxcal.typing import Scalar
 
@@ -34,7 +35,8 @@ class Wave(Kernel):
 
     def of(self, phase: Array) -> Array:
         """Return the wave at a phase."""
-        return jnp.sin(phase) if self.sine else jnp.cos(phase)
+        cos, sin = cos_and_sin(phase / TURN)
+        return sin if self.sine else cos
 
 
 class _Formulas(eqx.Module):

@@ -54,7 +54,7 @@ def mcmc_draws(
     one draw every ``thin`` steps. A test with these draws is valid if chains have converged, so
     that each draw follows its prediction; draws of one prediction may be dependent.
     ``result.warnings()`` reports chains that have not converged. A test of convergence takes one
-    draw of each prediction as the target: ``kccsd_test(key, predictions, result.samples[:, 0])``.
+    draw of each prediction as the target, ``result.draws.samples[:, 0]``, as in the example.
     The setting of Glaser et al. (2023), Figure 2, with s steps per chain is ``n_samples=2,
     n_chains=2, thin=1, n_warmup=s - 1, sampler=MALA(0.1, adapt=False)``.
 
@@ -88,9 +88,11 @@ def mcmc_draws(
         ...     return -((y - center) ** 2) / 2
         >>> predictions = jaxcal.Unnormalized(log_density, jnp.arange(3.0))
         >>> options = {"event_shape": (), "n_samples": 8, "n_warmup": 50, "thin": 10}
-        >>> draws = jaxcal.mcmc_draws(0, predictions, **options)
-        >>> draws.samples.shape
+        >>> result = jaxcal.mcmc_draws(0, predictions, **options)
+        >>> result.samples.shape
         (3, 8, 1)
+        >>> jaxcal.kccsd_test(1, predictions, result.draws.samples[:, 0]).p_value.shape
+        ()
     """
     key = convert.key(key)
     if isinstance(predictions, Unnormalized):

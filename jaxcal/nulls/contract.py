@@ -65,6 +65,7 @@ class Outcome(NamedTuple):
             Those of `Sums` are for independent observations.
         stretches: Estimated number of independent blocks of a series, []; None for other nulls.
         p_error: Error bounds of p-values that are approximations, [r]; None for other nulls.
+        size: Number of observations per block; None for all n.
     """
 
     estimate: Float[Array, " r"]
@@ -76,6 +77,7 @@ class Outcome(NamedTuple):
     standard_error: Float[Array, " r"]
     stretches: Float[Array, ""] | None = None
     p_error: Float[Array, " r"] | None = None
+    size: int | None = None
 
 
 class Sums(NamedTuple):
@@ -197,7 +199,8 @@ class Sums(NamedTuple):
             samples = jnp.zeros((statistic.shape[0], 0), statistic.dtype)
         p = _if_finite(p, statistic, samples)
         shares, error = self.contributions, self.standard_error
-        return Outcome(self.unbiased, self.biased, statistic, p, samples, shares, error)
+        outcome = Outcome(self.unbiased, self.biased, statistic, p, samples, shares, error)
+        return outcome if self.size == self.n else outcome._replace(size=self.size)
 
     def compared(self, statistic: Float[Array, " r"], samples: Float[Array, "r b"]) -> Outcome:
         """Return the `Outcome` of statistics [r], with their `p_value` among draws [r, b]."""

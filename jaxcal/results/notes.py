@@ -115,8 +115,8 @@ TABLE = {
     ),
     "small-residuals": Note(
         "predictions are so precise beside the bandwidth of the target kernel that rounding may "
-        "decide: pass whiten=jaxcal.whitening.Moments(), which takes each target in units of its "
-        "own prediction, or use float64",
+        "decide: use skce_test with whiten=jaxcal.whitening.Moments(), which takes each target in "
+        "units of its own prediction, or float64",
         above=LOST,
     ),
     "correlated-draws": Note(

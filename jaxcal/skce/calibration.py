@@ -4,7 +4,6 @@ from typing import Any, TypeVar, Unpack
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array
 
@@ -115,7 +114,7 @@ def default_null(
 def _class_kernel(kernel: KernelLike | ArrayLike | None, m: int) -> Any:
     if kernel is None:
         return Delta()
-    if isinstance(kernel, (list, tuple, np.ndarray, jax.Array)):
+    if isinstance(kernel, (list, tuple)) or hasattr(kernel, "__array__"):
         kernel = ClassGram(kernel)
     if isinstance(kernel, (Delta, ClassGram)):
         return kernel

@@ -19,7 +19,6 @@ from jaxtyping import Array, Float
 from jaxcal.kernel_means.dispatch import KernelMeans
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels.classes import ClassGram, MatrixKernel
-from jaxcal.numerics import TURN, cos_and_sin
 from jaxcal.read.families import Classes
 from jaxcal.statistics.finite_rank import Draw, Frequencies, twice, waves
 from jaxcal.typing import Features
@@ -102,9 +101,10 @@ class MeanWaves(eqx.Module):
 
     def __call__(self, vectors: Float[Array, "q n"], features: Observed) -> Float[Array, "c p n"]:
         _, omega, sizes = self.frequencies
-        cos, sin = cos_and_sin((omega / TURN) @ features.ys.T)
-        real = cos - self.cosine.first(features.distribution, omega).T
-        imaginary = sin - self.sine.first(features.distribution, omega).T
+        real, imaginary = (
+            (means.gram(features.ys, omega) - means.first(features.distribution, omega)).T
+            for means in (self.cosine, self.sine)
+        )
         turned_cos, turned_sin = waves(self.frequencies.turns(vectors), twice(sizes))
         return (turned_cos * twice(real) - turned_sin * twice(imaginary))[None]
 

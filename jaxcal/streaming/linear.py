@@ -18,6 +18,7 @@ from jaxcal.engine.linear import ROWS, along, filled, in_blocks, parts_of, squar
 from jaxcal.entries.calibration import observed, table_names
 from jaxcal.entries.sums import EntriesFit
 from jaxcal.fit.fitted import Fitted
+from jaxcal.fit.redraws import rounding_of_waves
 from jaxcal.fit.residuals import Frame
 from jaxcal.fit.specification import Specification
 from jaxcal.kernel_means.particles import DRAWS, QUANTILES
@@ -161,6 +162,8 @@ class LinearFit(eqx.Module):
             "abrupt-edge": abrupt,
             "reversed-sign": sign_of_sums(jnp.asarray(sums["signs"]), state.n) & (not abrupt),
         }
+        mean_square = jnp.asarray(sums["trace"] / state.n)
+        notes |= rounding_of_waves(self.prepared.pairwise, mean_square, state.n)
         return {code: np.asarray(number) for code, number in notes.items()}
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> StreamResult:

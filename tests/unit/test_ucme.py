@@ -375,6 +375,14 @@ def test_locations_may_be_all_that_predictions_may_be():
         np.testing.assert_allclose(got, wanted, rtol=1e-12)
 
 
+def test_forecasts_of_points_that_are_right_are_not_rejected():
+    """Rounding alone rejected equal draws at their targets in 15 of 15 data sets."""
+    y = np.random.default_rng(0).normal(size=(300, 1)).astype(np.float32)
+    result = ucme_test(0, Draws(np.repeat(y, 10, axis=1)), y[:, 0], null=Signs(99))
+    assert result.verdict == "cannot tell"
+    assert "[small-residuals]" in str(result)
+
+
 @pytest.mark.slow
 def test_the_order_of_draws_at_locations_does_not_matter():
     """Of sorted draws the lower half was compared: 1.84 times the estimate."""

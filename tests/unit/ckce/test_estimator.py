@@ -17,6 +17,7 @@ from jaxcal.ckce.kernels import median_bandwidth
 from jaxcal.ckce.results import CKCE
 from jaxcal.kernels import Gaussian, Laplace, Linear, Matern52
 from jaxcal.kernels.grams import gram
+from jaxcal.skce import skce
 
 Q, Y = problems.data()
 GAMMA = problems.median(Q)
@@ -325,6 +326,18 @@ def test_lists_and_one_observation():
     np.testing.assert_allclose(
         ckce(np.asarray(Q).tolist(), np.asarray(Y).tolist()).estimate, ckce(Q, Y).estimate
     )
+
+
+def test_a_frame_of_the_class_kernel_is_read_by_its_names():
+    pd = pytest.importorskip("pandas")
+    matrix = np.array([[1, 0.9, 0], [0.9, 1, 0], [0, 0, 1]])
+    names = ["p2", "p0", "p1"]
+    frame = pd.DataFrame(matrix, index=sorted(names), columns=sorted(names)).loc[names, names]
+    for value in (
+        lambda kernel: ckce(Q, Y, target_kernel=kernel).estimate,
+        lambda kernel: skce(0, Q, Y, target_kernel=kernel).unbiased,
+    ):
+        np.testing.assert_allclose(value(frame), value(matrix), rtol=1e-12)
 
 
 def test_near_duplicates_and_tiny_ridges():

@@ -284,3 +284,11 @@ def test_a_frame_of_similarities_is_read_by_its_classes():
     np.testing.assert_array_equal(ClassGram(frame).matrix, similar)
     with pytest.raises(ValueError, match="wanted rows named as the columns"):
         ClassGram(frame.reset_index(drop=True))
+
+
+def test_mixtures_in_float32_beside_targets_in_float64(key):
+    centers, weights = jax.random.normal(key, (4, 3), jnp.float32), jnp.ones((4, 3), jnp.float32)
+    mixtures = Mixtures(weights / 3, Normals(centers[:, :, None], weights[:, :, None]))
+    means = kernel_means(Gaussian(1.0), mixtures)
+    with jax.numpy_dtype_promotion("standard"):
+        assert means.first(means.features, jnp.zeros((2, 1))).dtype == jnp.float64

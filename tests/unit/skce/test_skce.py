@@ -24,6 +24,7 @@ from jaxcal.nulls import BlockNormal, Redrawn, Wild
 from jaxcal.skce import block_estimates, kce, skce, skce_interval, skce_test
 from jaxcal.statistics.skce import KernelResidual, Observed
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures
+from jaxcal.streaming import StreamedTest
 
 KEY = jax.random.key(0)
 PAPER = {
@@ -688,6 +689,36 @@ def test_precise_predictions_are_not_judged_by_rounding(drawn, key):
     for other in (result(1e-2), result(1e-3, jnp.float64), result(1e-3, whiten=own_units)):
         assert "small-residuals" not in str(other)
         assert other.verdict != "cannot tell"
+
+
+def test_the_rounding_of_blocks_is_compared_with_their_scale():
+    mu, e = jax.random.normal(jax.random.key(0), (2, 400), jnp.float32)
+    predictions = dist.Normal(mu, jnp.float32(1e-3))
+    of_all, of_blocks = (
+        skce_test(0, predictions, mu + jnp.float32(1e-3) * e, null=null).notes["small-residuals"]
+        for null in (Wild(9), BlockNormal(2))
+    )
+    np.testing.assert_allclose(of_blocks, of_all * (2 / 400) ** 0.5, rtol=0.1)
+
+
+def precise():
+    mu, e = jax.random.normal(jax.random.key(0), (2, 2000), jnp.float32)
+    return dist.Normal(mu, jnp.float32(3e-7)), mu + jnp.float32(3e-7) * e
+
+
+def test_random_features_of_precise_predictions_say_rounding():
+    """Right predictions were rejected: waves of targets and of means were different functions."""
+    result = skce_test(0, *precise(), features=RandomFeatures(1, 10))
+    assert result.verdict == "cannot tell"
+    assert "rounding may decide" in result.reason
+
+
+@pytest.mark.slow
+def test_streams_of_precise_predictions_say_rounding():
+    test = StreamedTest.skce(0, *precise(), features=RandomFeatures(1, 10))
+    result = test.result(test.run([precise()]))
+    assert result.verdict == "cannot tell"
+    assert "rounding may decide" in result.reason
 
 
 @pytest.mark.slow

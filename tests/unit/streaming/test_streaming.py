@@ -1,8 +1,10 @@
 """Streams: batches in any order are one test, interrupted or not; bad shards are named."""
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -11,10 +13,11 @@ import pytest
 from jaxcal import RandomFeatures, Scores, Unnormalized
 from jaxcal.divergences import Vectors
 from jaxcal.engine.linear import linear_sums
+from jaxcal.fit.residuals import MeanResidual
 from jaxcal.read.observations import observations
 from jaxcal.results.notes import codes
 from jaxcal.streaming import Shards, StreamedTest, StreamState, array_batches
-from jaxcal.streaming.state import _no_shard_twice
+from jaxcal.streaming.state import RankCounts, _no_shard_twice
 
 pytest.importorskip("pyarrow")
 
@@ -135,6 +138,24 @@ def test_an_interrupted_pass_goes_on_where_it_was(test, tmp_path):
     file.write_bytes(b"no state")
     with pytest.raises(ValueError, match="not a saved state"):
         test.run(batches, checkpoint=file)
+
+
+def test_a_state_of_another_option_is_of_another_test(test):
+    drawn = eqx.tree_at(lambda fit: fit.prepared.residual, test.fit, MeanResidual(n_samples=20))
+    other = StreamedTest.of_sums(drawn, test.n_first, test.name)
+    with pytest.raises(ValueError, match="another test"):
+        test.empty().merge(other.empty())
+
+
+def test_a_fingerprint_holds_functions_but_no_addresses():
+    class Fit(RankCounts):
+        function: Callable = eqx.field(static=True)
+
+    def of(function):
+        return StreamedTest.of_sums(Fit(3, function), 0, "test").fingerprint
+
+    assert of(lambda p: p) == of(lambda p: p) == of(lambda p: p)
+    assert of(jnp.sin) != of(jnp.cos)
 
 
 def test_a_checkpoint_after_no_batches_is_refused(test, tmp_path):
