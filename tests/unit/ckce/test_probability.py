@@ -170,6 +170,7 @@ def test_blocks_of_observations_add_up(monkeypatch):
     alone = of_one(q, y, n_draws=499)
     for module in (errors, expansion):
         monkeypatch.setattr(module, "BLOCKS", 64)
+    monkeypatch.setattr(expansion, "REDRAWN", 0)
     blocks = of_one(q, y, n_draws=499)
     assert blocks.first.shape == (64,)
     np.testing.assert_allclose(blocks.value, alone.value, rtol=1e-12)
