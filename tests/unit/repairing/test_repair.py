@@ -704,3 +704,10 @@ def test_draws_of_counts_have_a_score_of_their_own():
     draws = jaxcal.Draws(random.poisson(rates[:, None], (100, 40)).astype(float))
     repaired = jaxcal.repair(1, draws, random.poisson(rates), folds=2)
     assert "[whole-targets]" not in str(repaired)
+
+
+def test_labels_of_true_and_false_are_those_of_1_and_0():
+    p = np.linspace(0.05, 0.95, 40)
+    labels = np.random.default_rng(0).random(40) < p
+    ones, booleans = (jaxcal.repair(0, p, of).gains for of in (labels.astype(int), labels))
+    np.testing.assert_array_equal(ones, booleans)
