@@ -199,7 +199,7 @@ def compared(
     counts = {
         "n": n,
         "memory": _lags(stack, labels),
-        "repeated": n_repeated(labels, Classes(stack[0])),
+        "repeated": n_repeated(labels, Classes(stack[0]), jnp.swapaxes(stack[1:], 0, 1)),
     }
     return judged(draws_key, errors, level, measure.largest) | others | counts
 

@@ -105,8 +105,9 @@ def compare(
     1024) (min(n, 1024) + n_draws) r m for draws; a density known up to a constant is evaluated
     about 190 times per observation. By "ckce" and "skce" M (n r^2 + min(n, 1024)^2 n_draws)
     multiplications and M min(n, 1024)^2 memory, for rank r; other predictions than class
-    probabilities take 13/3 M n^3 by "ckce" and O(M n^2) by "skce". A bar on stderr is shown if
-    class probabilities take more than a few seconds.
+    probabilities take 13/3 M n^3 by "ckce" and O(M n^2) by "skce". Labels of each draw take M n r m
+    n_draws, if this is at most 2e9 M. A bar on stderr is shown if class probabilities take more
+    than a few seconds.
 
     Source: Moskvichev and Sejdinovic for the ranking by CKCE, and for groups (Section 3.3).
     Intervals and the measure "probability" are ours.

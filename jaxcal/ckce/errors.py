@@ -88,7 +88,8 @@ def redrawn_values(
         d = residuals(key)
         return jnp.sum((weighted.T @ d) ** 2) - sizes @ jnp.sum(d**2, axis=1)
 
-    return jax.lax.map(again, jax.random.split(key, n_draws), batch_size=32)
+    at_once = max(1, 32 * BLOCKS // max(len(weighted), BLOCKS))
+    return jax.lax.map(again, jax.random.split(key, n_draws), batch_size=at_once)
 
 
 def deal(key: Key, n: int) -> tuple[Int[Array, "k s"], Array]:

@@ -47,6 +47,8 @@ from jaxcal.kernels.grams import NystroemFeatures
 from jaxcal.numerics import at_least
 from jaxcal.typing import KernelLike, Key, Scalar
 
+REDRAWN = 2 * 10**9  # multiplications up to which each draw for a calibrated model redraws labels
+
 
 class Noise(NamedTuple):
     """Residuals of random labels.
@@ -184,9 +186,11 @@ def summed(
     ``parts(*rows)`` returns w [n, r], e [n, p] and further arrays [n]; the first output holds the
     sums of each further array over blocks, [k]. The second influence of observation i is w_i times
     the transposed e_i. ``rows``: points, residuals, added residuals, weights. ``drawn``: see
-    `Noise`. ``keys``: for blocks, and for draws. If n <= `BLOCKS`, each observation is a block.
-    Else blocks are random, and labels are drawn once; draws of the value multiply blocks by normal
-    numbers. Memory 2 k r p + 2 k^2 beyond the data.
+    `Noise`. ``keys``: for blocks, and for draws. If n <= `BLOCKS`, each observation is a block,
+    else blocks are random. Each draw of the value redraws labels if this takes at most `REDRAWN`
+    multiplications. Else labels are drawn once, and draws multiply blocks by normal numbers, which
+    vary too little if labels are rare. Memory 2 k r p + 2 k^2 beyond the data, or n r with labels
+    of each draw.
     """
     deal_key, null_key = keys
     if rows[0].shape[0] <= BLOCKS:
@@ -195,6 +199,9 @@ def summed(
         return of_each, (pulled @ pulled.T) * (e @ e.T), null
     label_key, draw_key = jax.random.split(null_key)
     of_each, second, of_null = _in_blocks(deal_key, parts, rows, drawn(label_key))
+    w, e = jax.eval_shape(parts, *rows)[:2]
+    if w.size * e.shape[1] * n_draws <= REDRAWN:
+        return of_each, second, redrawn_values(draw_key, parts(*rows)[0], drawn, n_draws)
     v = jax.random.normal(draw_key, (n_draws, BLOCKS), second.dtype)
     return of_each, second, draws(v, without_diagonal(of_null))
 

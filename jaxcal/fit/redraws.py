@@ -152,35 +152,50 @@ def rare_targets(
     kernel means or their random features, and distributions without a sampler.
     """
     prepared, featured = fitted
-    if isinstance(predictions, Draws) or isinstance(
-        distribution_of(predictions), (Normals, Laplaces)
-    ):
-        return None
     statistic = kernel_residual(prepared.pairwise)
-    if isinstance(predictions, Classes):
-        p, kernel = predictions.probabilities, prepared.target_kernel
-        per_prediction = isinstance(kernel, MatrixKernel)
-        grams = jax.vmap(kernel.function)(p, p) if per_prediction else _matrix(kernel)
-        mean, variance = _of_classes(p, grams)
-    elif statistic is not None and samplable(predictions, targets):
+    if statistic is not None and _from_looks(predictions, targets):
         mean, variance = _of_looks(key, prepared, statistic, featured, predictions, targets)
-    elif featured.means is not None and samplable(predictions, targets):  # random features
-        mean, variance = _of_vectors(key, prepared, featured, predictions, targets)
+    elif (rows := moments_of_rows(key, fitted, predictions, targets)) is not None:
+        mean, variance = jnp.sum(rows, axis=1)
     else:
         return None
     return RARE * variance > mean**2
 
 
-def _of_classes(p: Float[Array, "n m"], matrix: Array | None) -> tuple[Array, Array]:
-    """Return mean and variance [] of V (see `rare_targets`). ``matrix``: Gram matrix of the classes
-    [m, m], or one per prediction [n, m, m]; None for the identity."""
+def moments_of_rows(
+    key: Key, fitted: tuple[Fitted, Featured], predictions: Any, targets: Array
+) -> Float[Array, "2 n"] | None:
+    """Return mean and variance of the term of each row in V (see `rare_targets`); None except for
+    classes and for random features of predictions with redrawn targets."""
+    prepared, featured = fitted
+    if isinstance(predictions, Classes):
+        p, kernel = predictions.probabilities, prepared.target_kernel
+        per_prediction = isinstance(kernel, MatrixKernel)
+        grams = jax.vmap(kernel.function)(p, p) if per_prediction else _matrix(kernel)
+        return _of_classes(p, grams)
+    if featured.means is None or not _from_looks(predictions, targets):
+        return None
+    return _of_vectors(key, prepared, featured, predictions, targets)
+
+
+def _from_looks(predictions: Any, targets: Array) -> bool:
+    """Return whether moments of V (see `rare_targets`) are estimated from redrawn targets."""
+    if isinstance(predictions, (Classes, Draws)):
+        return False
+    normal = isinstance(distribution_of(predictions), (Normals, Laplaces))
+    return not normal and samplable(predictions, targets)
+
+
+def _of_classes(p: Float[Array, "n m"], matrix: Array | None) -> Float[Array, "2 n"]:
+    """Return `moments_of_rows`. ``matrix``: Gram matrix of the classes [m, m], or one per
+    prediction [n, m, m]; None for the identity."""
     gram = jnp.eye(p.shape[1], dtype=p.dtype) if matrix is None else matrix.astype(p.dtype)
     gram = gram.reshape(-1, *gram.shape[-2:])
     average = (p[:, None] @ gram)[:, 0]
     squared_norms = jnp.sum(average * p, axis=1, keepdims=True)
     squares = jnp.diagonal(gram, axis1=-2, axis2=-1) - 2 * average + squared_norms
     mean = jnp.sum(p * squares, axis=1)
-    return jnp.sum(mean), jnp.sum(p * (squares - mean[:, None]) ** 2)
+    return jnp.stack([mean, jnp.sum(p * (squares - mean[:, None]) ** 2, axis=1)])
 
 
 def _redrawn(prepared: Fitted, predictions: Any, targets: Array) -> Callable[[Key], Array]:
@@ -224,18 +239,19 @@ def _of_looks(
 
 def _of_vectors(
     key: Key, prepared: Fitted, featured: Featured, predictions: Any, targets: Array
-) -> tuple[Array, Array]:
-    """Return the mean and the variance of V, as `_of_looks`, for random features. Variances are of
-    each row, as rows are independent, so that fewer looks do for many rows."""
+) -> Float[Array, "2 n"]:
+    """Return `moments_of_rows` from redrawn sets, for random features. As rows are independent,
+    fewer looks do for many rows."""
     redrawn = _redrawn(prepared, predictions, targets)
 
     def sizes(key: Key) -> Array:
         residual = featured.features.residual._replace(ys=redrawn(key))
-        return prepared.pairwise.diagonal(featured.features._replace(residual=residual))
+        features = featured.features._replace(residual=residual)
+        return jnp.sum(prepared.pairwise.diagonal(features), axis=0)
 
     looks = max(FEWEST_LOOKS, min(LOOKS, MANY // len(targets)))
     values = jax.lax.map(sizes, jax.random.split(key, looks))
-    return jnp.sum(jnp.mean(values, axis=0)), jnp.sum(jnp.var(values, axis=0, ddof=1))
+    return jnp.stack([jnp.mean(values, axis=0), jnp.var(values, axis=0, ddof=1)])
 
 
 def kernel_residual(pairwise: Pairwise) -> KernelResidual | None:

@@ -276,7 +276,10 @@ def _unboxed(objects: np.ndarray, value: object, name: str) -> np.ndarray:
 
 
 def _no_numbers(name: str, what: str, *, strings: bool) -> TypeError:
-    classes = "; classes are numbers 0, .., m - 1, as np.unique(.., return_inverse=True) gives"
+    classes = (
+        "; classes are the numbers 0, .., m - 1 of the columns of the predictions, such as "
+        "np.searchsorted(model.classes_, labels) for scikit-learn"
+    )
     columns = "; encode categories as columns of 0 and 1, as pandas.get_dummies(..) does"
     remedies = {"targets": classes} | dict.fromkeys(ENCODED, columns)
     remedy = remedies.get(name, "") if strings else ""

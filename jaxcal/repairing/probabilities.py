@@ -122,7 +122,7 @@ def of_labels(
 ) -> ProbabilityRepair:
     """Repair label probabilities p [n] by `recalibrate`, with a cross-fitted gain in (p - y)^2."""
     p = checks.unit(predictions, "predictions")
-    ys = checks.unit(targets, "targets", "labels").astype(p.dtype)
+    ys = checks.unit(checks.features(targets, "targets"), "targets", "labels").astype(p.dtype)
     keys = jax.random.split(key)
     fold = folds_of(None if in_order else keys[0], len(p), folds)
     again = copies(ys, Classes(jnp.stack([1 - p, p], axis=1)))

@@ -140,16 +140,17 @@ def _arrow() -> tuple[Any, Any]:
 def _labels(column: Any, classes: Sequence[str], seen: set[str]) -> np.ndarray:
     """Return the index of each label in ``classes``, or -1. For a single class: 1 for this class, 0
     for other labels, -1 for null and texts of `MISSING`. If the class is in `YES` or `NO`: 1 for
-    labels in the same list, 0 for labels in the other list, -1 for labels in neither."""
+    labels in the same list, 0 for labels in the other list, -1 for labels in neither; so, too, for
+    the last of the classes "0" and "1"."""
     pa, pc = _arrow()
     texts = pc.replace_substring_regex(pc.cast(column, pa.string()), r"\.0$", "")
 
     def places(values: Sequence[str], column: Any = texts) -> np.ndarray:
         return pc.fill_null(pc.index_in(column, value_set=pa.array(values)), -1).to_numpy()
 
-    if len(classes) > 1:
+    if len(classes) > 1 and set(classes) != {"0", "1"}:
         return places(classes)
-    (one,) = classes  # the probability of one of two labels
+    one = classes[-1]
     if one.lower() not in YES + NO:
         none = [text for text in MISSING if text != one.lower()]
         absent = pc.is_null(texts).to_numpy(zero_copy_only=False)

@@ -18,7 +18,7 @@ from jaxcal.engine.linear import ROWS, along, filled, in_blocks, parts_of, squar
 from jaxcal.entries.calibration import observed, table_names
 from jaxcal.entries.sums import EntriesFit
 from jaxcal.fit.fitted import Fitted
-from jaxcal.fit.redraws import rounding_of_waves
+from jaxcal.fit.redraws import RARE, moments_of_rows, rounding_of_waves
 from jaxcal.fit.residuals import Frame
 from jaxcal.fit.specification import Specification
 from jaxcal.kernel_means.particles import DRAWS, QUANTILES
@@ -92,7 +92,7 @@ def _reasons(notes: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 COUNTED = (*NOT_FINITE, "clamped-scales", "centres-astray", "unsettled-chains")
-SUMS = ("sums", "products", "trace", "fourth", "coarse", "signs", *COUNTED)
+SUMS = ("sums", "products", "trace", "fourth", "coarse", "signs", "rare", *COUNTED)
 
 
 class LinearFit(eqx.Module):
@@ -132,7 +132,7 @@ class LinearFit(eqx.Module):
         of one minimum, "abrupt-edge", which becomes -1 if a batch has an abrupt edge."""
         p, frame = self.size, self.prepared.frame
         d = frame.origin.size if isinstance(frame, Frame) else 1
-        shapes = {"sums": (p,), "products": (p, p), "coarse": (3, d), "signs": (2,)}
+        shapes = {"sums": (p,), "products": (p, p), "coarse": (3, d), "signs": (2,), "rare": (2,)}
         return {name: np.zeros(shapes.get(name, ())) for name in SUMS}, {"abrupt-edge": 0.0}
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
@@ -157,7 +157,9 @@ class LinearFit(eqx.Module):
         sums, abrupt = state.sums, state.least["abrupt-edge"] < 0
         notes = self.prepared.notes | {code: int(sums[code]) for code in COUNTED}
         notes |= coarse(jnp.asarray(sums["coarse"]), state.n)
+        mean, variance = sums["rare"]
         notes |= {
+            "rare-targets": bool(RARE * variance > mean**2),
             "unsettled-chains": sums["unsettled-chains"] / state.n,
             "abrupt-edge": abrupt,
             "reversed-sign": sign_of_sums(jnp.asarray(sums["signs"]), state.n) & (not abrupt),
@@ -230,9 +232,9 @@ def _batch_sums(
     vectors: Array | None,
     done: Array,
 ) -> PyTree:
-    keys = jax.random.split(key, 2)
+    keys = jax.random.split(key, 3)
     view = prepared.view(predictions, ys)
-    featured = prepared.of_view(keys, view, vectors)
+    featured = prepared.of_view(keys[:2], view, vectors)
     n = ys.shape[0]
     raw, new = ys.reshape(n, -1), jnp.arange(n) >= done
     notes = featured.notes | {"nonfinite-targets": not_finite(jnp.where(new[:, None], raw, 0))}
@@ -243,6 +245,8 @@ def _batch_sums(
         scale = view.predictions.units.scale
         noted["coarse"] = coarse_sums(raw, scale, jnp.abs(view.scores), new)
         noted["signs"] = sign_sums(view.ys, view.scores, new)
+    moments = moments_of_rows(keys[2], (prepared, featured), predictions, ys)
+    noted["rare"] = jnp.zeros(2) if moments is None else jnp.sum(moments, 1, where=new[None])
     rows = min(ROWS, n)
     vectors_of = _statistic(prepared).vectors
 

@@ -478,7 +478,7 @@ CLASSES = RNG.integers(0, 3, N)
         (PROBABILITIES.T, CLASSES, ValueError, r"^predictions: the columns .* transpose"),
         (PROBABILITIES, np.eye(3)[CLASSES], TypeError, r"^targets: .* one-hot .*argmax\(1\)"),
         (PROBABILITIES, CLASSES * 1.0, TypeError, r"^targets: .*astype\(int\)"),
-        (PROBABILITIES, np.array(list("abc"))[CLASSES], TypeError, "^targets: .*return_inverse"),
+        (PROBABILITIES, np.array(list("abc"))[CLASSES], TypeError, "^targets: .*classes_"),
         (PROBABILITIES, None, TypeError, "^targets: wanted an array of numbers, got None$"),
     ],
 )

@@ -142,6 +142,7 @@ def test_blocks_of_observations_add_up(monkeypatch):
     alone = of_features(features, q, left, ridge=ridge, draws=400)
     for module in (errors, expansion):
         monkeypatch.setattr(module, "BLOCKS", 64)
+    monkeypatch.setattr(expansion, "REDRAWN", 0)
     blocks = [
         of_features(features, q, left, ridge=ridge, draws=400),
         of_products((f := features(q)) @ f.T, left, ridge=ridge, draws=400),

@@ -129,3 +129,12 @@ def test_a_calibrated_model_has_an_interval_that_allows_error(measure):
     y = np.random.default_rng(0).integers(0, 2, 30)
     models = {"right": two(y.astype(float)), "even": np.full((30, 2), 0.5)}
     assert float(ckce.compare(0, models, y, n_draws=99, measure=measure).high[0]) > 0.001
+
+
+def test_right_models_of_absent_events_are_not_called_wrong():
+    """Also beyond 1,024 rows, where labels drawn once may hold none or one of them."""
+    p = np.random.default_rng(0).uniform(0.2, 1.8, 1100) / 1100
+    models = {"right": p, "other": 1.2 * p}
+    for key in range(5):
+        compared = ckce.compare(key, models, np.zeros(1100, int), n_draws=99)
+        assert compared.p_calibrated[0] > 0.2

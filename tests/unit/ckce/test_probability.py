@@ -170,6 +170,7 @@ def test_blocks_of_observations_add_up(monkeypatch):
     alone = of_one(q, y, n_draws=499)
     for module in (errors, expansion):
         monkeypatch.setattr(module, "BLOCKS", 64)
+    monkeypatch.setattr(expansion, "REDRAWN", 0)
     blocks = of_one(q, y, n_draws=499)
     assert blocks.first.shape == (64,)
     np.testing.assert_allclose(blocks.value, alone.value, rtol=1e-12)
@@ -335,3 +336,13 @@ def test_the_slope_holds_where_noise_has_many_directions(key):
 
     slopes = jax.vmap(of_one)(x)
     np.testing.assert_allclose(jnp.mean(slopes), 4 * 4.0 / n, rtol=0.07)
+
+
+def test_rows_are_copies_if_all_models_repeat_them():
+    rng = np.random.default_rng(1)
+    p = rng.random(200)
+    y, twice = (rng.random(200) < p).astype(int), np.tile(np.arange(200), 2)
+    models = {"tree": np.where(p < 0.5, 0.25, 0.75)[twice], "net": p[twice]}
+    assert int(compare(0, models, y[twice], n_draws=99).repeated) == 200
+    alone = {"tree": models["tree"][:200], "net": p}
+    assert int(compare(0, alone, y, n_draws=99).repeated) == 0

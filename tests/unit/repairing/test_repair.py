@@ -721,3 +721,10 @@ def test_moved_numbers_have_transforms_and_quantiles():
     vectors = move_all(dist.Normal(jnp.zeros((3, 1)), 1.0).to_event(1), move)
     with pytest.raises(NotImplementedError, match="numbers only"):
         vectors.cdf(ys[:, None])
+
+
+def test_labels_of_true_and_false_are_those_of_1_and_0():
+    p = np.linspace(0.05, 0.95, 40)
+    labels = np.random.default_rng(0).random(40) < p
+    ones, booleans = (jaxcal.repair(0, p, of).gains for of in (labels.astype(int), labels))
+    np.testing.assert_array_equal(ones, booleans)

@@ -526,6 +526,13 @@ def test_a_state_of_other_columns_is_refused(shards, tmp_path, capsys):
     assert "of other columns than those of" in capsys.readouterr().err
 
 
+def test_true_and_false_are_labels_of_columns_p0_and_p1(tmp_path):
+    label, p = LABELS == 0, P[:, 0]
+    csv.write_csv(pa.table({"label": label, "p0": 1 - p, "p1": p}), tmp_path / "0.csv")
+    labels = np.concatenate([np.asarray(targets) for _, targets in Shards(tmp_path)])
+    np.testing.assert_array_equal(labels, label.astype(int))
+
+
 @pytest.mark.parametrize("absent", [np.nan, "NA", "nan", "None", ""])
 def test_missing_labels_are_not_the_other_class(shards, absent):
     numbers = isinstance(absent, float)

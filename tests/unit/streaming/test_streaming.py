@@ -323,8 +323,17 @@ def test_a_state_with_other_sums_is_of_another_version(test):
 
 
 def test_a_stream_too_short_for_the_level_gives_no_verdict():
-    p, labels = np.tile([0.98, 0.01, 0.01], (6, 1)), np.full(6, 1)
+    p, labels = np.full((6, 3), 1 / 3), np.full(6, 1)
     test = StreamedTest.skce(0, p, labels, features=FEATURES)
     result = test.result(test.update(test.empty(), p, labels), level=0.001)
     assert result.verdict == "cannot tell"
     assert "[too-few-observations]" in result.reason
+
+
+def test_rare_classes_that_are_absent_give_no_verdict():
+    rare = 1e-4 * np.exp(0.5 * np.random.default_rng(0).normal(size=(2000, 2)))
+    p, labels = np.column_stack([1 - np.sum(rare, axis=1), rare]), np.zeros(2000, int)
+    test = StreamedTest.skce(0, p[:500], labels[:500], features=FEATURES)
+    result = test.result(test.run(array_batches(500, p, labels)))
+    assert result.verdict == "cannot tell"
+    assert "rare" in result.reason
