@@ -414,6 +414,23 @@ def test_trends_along_x_keep_their_level(n, d, q):
     assert np.all(p > 0)
 
 
+def test_draws_of_large_parameters_keep_their_differences():
+    """As times in seconds: float32 has steps of 128 there."""
+    rng, n, far = np.random.default_rng(0), 100, 1.1e9
+    thetas = rng.uniform(-0.1, 0.1, (n, 1))
+    x = thetas[:, None] + 0.001 * rng.normal(size=(n, 1, 1))
+    draws = x + 0.001 * rng.normal(size=(n, 3, 1))
+
+    def p(draws, off):
+        return float(sbi.check_draws(0, draws + off, thetas + off).p_values[1])
+
+    with jax.enable_x64(False):
+        assert p(draws + 0.005, far) < 0.01
+        right = p(draws, far)
+        assert right > 0.05
+        assert right == pytest.approx(p(draws, 0.0), rel=1e-3)
+
+
 @pytest.mark.slow
 def test_the_order_of_draws_changes_no_verdict():
     """Sorted draws: half of them is not a sample, nor are all but the last."""
