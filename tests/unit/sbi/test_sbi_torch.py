@@ -646,3 +646,15 @@ def test_draws_of_a_prior_leave_its_bounds_to_the_posterior():
     inside, outside = (log_densities_at(predictions, jnp.full((N, D), at)) for at in (0.5, 5.0))
     assert jnp.isfinite(inside).all()
     assert (outside == -jnp.inf).all()
+
+
+def test_training_moments_of_a_ratio_are_those_of_x():
+    from sbi.neural_nets import classifier_nn
+
+    theta = torch.randn(N, D)
+    x = 100 + 50 * theta + torch.randn(N, D)
+    mean, sd = TorchPosterior(classifier_nn("mlp")(theta, x), prior=normal()).training_moments()
+    np.testing.assert_allclose(mean, x.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(sd, x.std(0), rtol=1e-2)
+
+
