@@ -232,6 +232,10 @@ class RepairedPosterior:
         share = getattr(original, "leakage_correction", None)
         if share is None or not self.repaired.space.bounded.any():
             return jnp.zeros(n)
+        if not is_tensor(x):
+            import torch  # pyright: ignore[reportMissingImports]
+
+            x = torch.tensor(np.array(checks.features(x, "x")), dtype=torch.float32)  # as sbi does
         rows = [x] if n == 1 else [x[k : k + 1] for k in range(n)]
         return jnp.log(jnp.asarray([float(share(x=row)) for row in rows]))
 

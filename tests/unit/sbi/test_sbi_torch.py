@@ -20,6 +20,7 @@ import jaxcal
 from jaxcal import sbi
 from jaxcal.read.scores import log_densities_at, score, to_second_order
 from jaxcal.sbi.adapters import as_posterior
+from jaxcal.sbi.repaired import RepairedPosterior
 from jaxcal.sbi.suspicions import in_sentences
 from jaxcal.sbi.torch_posterior import TorchPosterior
 
@@ -656,5 +657,18 @@ def test_training_moments_of_a_ratio_are_those_of_x():
     mean, sd = TorchPosterior(classifier_nn("mlp")(theta, x), prior=normal()).training_moments()
     np.testing.assert_allclose(mean, x.mean(0), rtol=1e-5)
     np.testing.assert_allclose(sd, x.std(0), rtol=1e-2)
+
+
+def test_the_share_of_npe_inside_the_bounds_takes_any_array():
+    from sbi.inference.posteriors import DirectPosterior
+    from sbi.neural_nets import posterior_nn
+
+    theta, x = simulated(box())
+    posterior = DirectPosterior(posterior_nn("mdn")(theta, x), box())
+    inside = SimpleNamespace(space=SimpleNamespace(bounded=np.ones(D, bool)))
+    repaired = RepairedPosterior(posterior, inside, (D,), {})
+    wanted = repaired._log_inside(x[:2], 2)
+    for rows in (x[:2].numpy(), x[:2].numpy().astype(float), jnp.asarray(x[:2].numpy())):
+        np.testing.assert_allclose(repaired._log_inside(rows, 2), wanted, atol=0.05)
 
 
