@@ -212,7 +212,7 @@ class RepairedPosterior:
 
         if isinstance(self.x_shapes, dict):
             return {name: rows(x[name], shape) for name, shape in self.x_shapes.items()}
-        series = hasattr(x, "index") and getattr(x, "ndim", 0) == 1  # one row of a data frame
+        series = hasattr(x, "iloc") and x.ndim == 1  # one row of a data frame
         names = tuple(x.index if series else convert.column_names(x))
         if set(names) & set(self.x_names) and names != self.x_names:
             raise ValueError(f"x: wanted the columns {self.x_names} of the fit, got {names}")

@@ -672,3 +672,5 @@ def test_the_share_of_npe_inside_the_bounds_takes_any_array():
         np.testing.assert_allclose(repaired._log_inside(rows, 2), wanted, atol=0.05)
 
 
+def test_one_observation_may_be_a_vector_of_torch():
+    assert RepairedPosterior(None, None, (3,), {})._rows(torch.zeros(3)).shape == (1, 3)
