@@ -44,6 +44,11 @@ class Repaired:
         """Prior that the original posterior has, or None."""
         return getattr(self.scorer, "prior", None)
 
+    @property
+    def reader(self) -> Callable[[Any, str], Array]:
+        """Function (value, name) that converts observations to arrays."""
+        return getattr(self.scorer, "reader", checks.features)
+
     def predictions(self, xs: PyTree) -> Any:
         """Return the repaired posteriors given n observations, over the original parameters."""
         moved = self.repair.predictions(self._original(xs), self.features(xs))
@@ -201,7 +206,7 @@ class RepairedPosterior:
         """Return one or several observations with a leading axis; ValueError for wrong shapes."""
 
         def rows(leaf: Any, shape: tuple[int, ...]) -> Array:
-            array = checks.features(leaf, "x")
+            array = getattr(self.repaired, "reader", checks.features)(leaf, "x")
             if array.shape == shape:
                 return array[None]
             if array.shape[1:] == shape:
