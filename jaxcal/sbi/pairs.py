@@ -24,7 +24,7 @@ from jaxcal.sbi.posteriors import (
     Sampler,
     rows_of,
 )
-from jaxcal.sbi.space import Space, check_continuous, check_inside, freed, space_of
+from jaxcal.sbi.space import Space, check_continuous, check_inside, freed, space_of, support_of
 from jaxcal.typing import (
     ArrayLike,
     Key,
@@ -174,7 +174,7 @@ def score_pairs(
     check_continuous(values, names)
     features, of_network = summarized(scorer, xs, summaries, n)
     # draws and functions have no support: the bounds are those of the posterior's own prior
-    declares = own_prior is None or hasattr(prior, "support")
+    declares = own_prior is None or support_of(prior) is not None
     space = space_of(prior if declares else own_prior, bounds, d, values.dtype)
     check_inside(space, values, names)
     notes |= of_network | suspicions.simulated_again(values, features)

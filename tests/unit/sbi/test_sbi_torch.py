@@ -659,6 +659,25 @@ def test_training_moments_of_a_ratio_are_those_of_x():
     np.testing.assert_allclose(sd, x.std(0), rtol=1e-2)
 
 
+def test_a_prior_of_torch_may_declare_no_support():
+    class Restricted(torch.distributions.Distribution):
+        """Without a support, as sbi's ``RestrictedPrior``."""
+
+        def __init__(self):
+            super().__init__(event_shape=(D,), validate_args=False)
+
+        def sample(self, shape=()):
+            return torch.randn(*shape, D)
+
+        def log_prob(self, value):
+            return -(value**2).sum(-1) / 2
+
+    theta, x = simulated(normal(), 60)
+    pairs = sbi.score_pairs(KEY, log_prob, theta, x, prior=Restricted())
+    assert pairs.thetas.shape == (60, D)
+    assert not pairs.space.bounded.any()
+
+
 def test_the_share_of_npe_inside_the_bounds_takes_any_array():
     from sbi.inference.posteriors import DirectPosterior
     from sbi.neural_nets import posterior_nn
