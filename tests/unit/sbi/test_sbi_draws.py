@@ -17,7 +17,8 @@ from jaxcal.candidates import exchangeability_test
 from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.coverage import coverage
 from jaxcal.entries.saturation import FACTORS, SHIFTS, Directions, tables
-from jaxcal.sbi.adapters import as_draws
+from jaxcal.results import in_one_order
+from jaxcal.sbi.adapters import as_draws, paired
 from jaxcal.sbi.ranks import diagnosed, rank_draws, ranks_among_draws
 from jaxcal.streaming import StreamedTest
 
@@ -412,6 +413,12 @@ def test_trends_along_x_keep_their_level(n, d, q):
     _, high = scipy.stats.binom.interval(0.9999, 1000, 0.05)
     assert np.sum(p <= 0.05) <= high  # Holm may be conservative
     assert np.all(p > 0)
+
+
+def test_rows_of_draws_of_each_observation_have_their_own_order():
+    frames = [pd.DataFrame({"a": np.arange(50.0)}).sample(frac=1, random_state=k) for k in (0, 1)]
+    assert paired(frames, np.zeros((2, 1)), None)[0].shape == (2, 50, 1)
+    in_one_order({"draws": frames, "thetas": pd.DataFrame({"a": np.zeros(2)})})
 
 
 def test_draws_of_large_parameters_keep_their_differences():
