@@ -415,6 +415,13 @@ def test_trends_along_x_keep_their_level(n, d, q):
     assert np.all(p > 0)
 
 
+def test_columns_of_a_frame_are_names_of_a_vector():
+    frame = pd.DataFrame(np.zeros((30, 2)), columns=["a", "b"])
+    vector = np.zeros((30, 20, 2))
+    for thetas in (frame, {"theta": frame}):
+        assert [*paired({"theta": vector}, thetas, frame.columns)[2]] == ["a", "b"]
+
+
 def test_rows_of_draws_of_each_observation_have_their_own_order():
     frames = [pd.DataFrame({"a": np.arange(50.0)}).sample(frac=1, random_state=k) for k in (0, 1)]
     assert paired(frames, np.zeros((2, 1)), None)[0].shape == (2, 50, 1)
