@@ -20,6 +20,7 @@ import jaxcal
 from jaxcal import sbi
 from jaxcal.read.scores import log_densities_at, score, to_second_order
 from jaxcal.sbi.adapters import as_posterior
+from jaxcal.sbi.repair import _features
 from jaxcal.sbi.repaired import RepairedPosterior
 from jaxcal.sbi.suspicions import in_sentences
 from jaxcal.sbi.torch_posterior import TorchPosterior
@@ -693,3 +694,9 @@ def test_the_share_of_npe_inside_the_bounds_takes_any_array():
 
 def test_one_observation_may_be_a_vector_of_torch():
     assert RepairedPosterior(None, None, (3,), {})._rows(torch.zeros(3)).shape == (1, 3)
+
+
+def test_summaries_by_torch_get_tensors_of_new_observations():
+    network, like = torch.nn.Linear(3, 2), torch.zeros(0, 3)
+    inputs = _features(None, network, [like], jnp.zeros(()).dtype, jnp.ones((4, 3)))
+    np.testing.assert_allclose(inputs, network(torch.ones(4, 3)).detach(), rtol=1e-6)
