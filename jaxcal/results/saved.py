@@ -288,7 +288,8 @@ def in_one_order(arguments: Mapping[str, Any]) -> None:
     two that are `ALIKE` the same columns in different orders."""
     tables: dict[str, Any] = {}
     for name, value in arguments.items():
-        several = isinstance(value, list | tuple) and len(value) <= MOST_PARTS
+        # rows of a list of draws are draws, not observations
+        several = name != "draws" and isinstance(value, list | tuple) and len(value) <= MOST_PARTS
         parts = dict(enumerate(value)) if several else {None: value}
         parts = value if isinstance(value, Mapping) else parts
         for label, part in parts.items():

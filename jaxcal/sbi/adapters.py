@@ -28,7 +28,7 @@ from jaxcal.sbi.repaired import RepairedPosterior
 from jaxcal.sbi.space import Space
 from jaxcal.sbi.suspicions import is_of_torch
 from jaxcal.sbi.torch_posterior import TorchPosterior
-from jaxcal.typing import ArrayLike, Key, Observations, PosteriorLike, PriorLike
+from jaxcal.typing import ArrayLike, Key, Names, Observations, PosteriorLike, PriorLike
 
 
 def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Posterior:
@@ -208,8 +208,8 @@ def _is_table(value: object) -> bool:
 
 
 def paired(
-    draws: ArrayLike, thetas: ArrayLike, names: Sequence[str] | None
-) -> tuple[Float[Array, "n m d"], Array, Sequence[str] | None]:
+    draws: ArrayLike, thetas: ArrayLike, names: Names | None
+) -> tuple[Float[Array, "n m d"], Array, Names | None]:
     """Return draws and parameters [n, d] with the same columns, and their names (None if unknown).
 
     Columns are aligned by the names of ``thetas`` if it is a dict, else by ``names``.
@@ -228,13 +228,15 @@ def paired(
             if (width := _width(draws, name)) != (columns := len(_columns([name], [part]))):
                 raise ValueError(f"thetas[{name!r}]: has {columns} columns, its draws have {width}")
         values = jnp.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)
-        return as_draws(draws, order), values, names or _columns(order, parts)
+        names = _columns(order, parts) if names is None else names
+        return as_draws(draws, order), values, names
     values = convert.floats(thetas, "thetas")
     values = values[:, None] if values.ndim == 1 else values
     if variables is None:
         return as_draws(draws), values, names
     if len(variables) == 1:
-        return as_draws(draws), values, names or _columns(variables, [values])
+        names = _columns(variables, [values]) if names is None else names
+        return as_draws(draws), values, names
     if names is None:
         raise ValueError(
             f"thetas: the draws have the names {', '.join(variables)}, and nothing says which "
@@ -261,7 +263,7 @@ def _width(draws: Any, name: str) -> int:
     return int(np.prod(np.shape(draws[name])[2:], dtype=int))
 
 
-def _same(variables: Sequence[str], names: Sequence[str]) -> list[str]:
+def _same(variables: Sequence[str], names: Names) -> list[str]:
     """Return the names as a list; ValueError if they are not the same set as the variables."""
     if sorted(names) != sorted(variables):
         raise ValueError(

@@ -25,6 +25,7 @@ from jaxcal.sbi.posteriors import Densities
 from jaxcal.typing import ArrayLike, Key, LogDensity, Scalar
 
 Z = "discrete parameters"  # key of the discrete parameters in the dict of observations
+X = "observations"  # key of xs in it if they are one array
 MOST_VALUES = 1000  # of one discrete parameter
 
 
@@ -63,7 +64,7 @@ class ContinuousPosterior:
     def of_all(self, xs: dict[str, Array]) -> Unnormalized:
         """Return the n posteriors of all parameters given x; TypeError if not `Unnormalized`."""
         observed = {name: value for name, value in xs.items() if name != Z}
-        predictions = self.joint.predictions(observed if len(observed) > 1 else observed["xs"])
+        predictions = self.joint.predictions(observed.get(X, observed))
         if not isinstance(predictions, Unnormalized):
             raise TypeError(
                 "discrete: this needs log densities of one theta given one x, not distributions: "
@@ -159,7 +160,7 @@ def split(
     options["summaries"] = jnp.concatenate([features, z.astype(features.dtype)], axis=1)
     options["names"] = [names[k] for k in kept]
     posterior = ContinuousPosterior(scorer, order, getattr(scorer, "notes", {}) | notes)
-    observed = alone if isinstance(alone, dict) else {"xs": alone}
+    observed = alone if isinstance(alone, dict) else {X: alone}
     continuous = (posterior, of_all[:, jnp.asarray(kept)], {**observed, Z: z}, options)
     return Split(continuous, columns, called, tuple(values.values()))
 

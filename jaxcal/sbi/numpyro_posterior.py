@@ -60,6 +60,8 @@ class NumpyroPosterior:
         ((100, 1), (100, 4))
     """
 
+    reader = staticmethod(convert.numbers)  # whole numbers may be categories or indices
+
     def __init__(
         self,
         model: Program,

@@ -1,5 +1,6 @@
 """`score_pairs`: convert a posterior and simulated pairs to the inputs of the tests."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypedDict
 
 import equinox as eqx
@@ -23,7 +24,7 @@ from jaxcal.sbi.posteriors import (
     Sampler,
     rows_of,
 )
-from jaxcal.sbi.space import Space, check_continuous, check_inside, freed, space_of
+from jaxcal.sbi.space import Space, check_continuous, check_inside, freed, space_of, support_of
 from jaxcal.typing import (
     ArrayLike,
     Key,
@@ -155,7 +156,7 @@ def score_pairs(
     own_prior = getattr(scorer, "prior", None)
     prior = own_prior if prior is None else prior
     unconverted = xs
-    values, xs = paired(thetas, xs)
+    values, xs = paired(thetas, xs, getattr(scorer, "reader", checks.features))
     n_nodes = checks.nodes(n_nodes, values.shape[1])
     valid = _valid(xs, len(values), convert.flag(exclude_invalid_x, "exclude_invalid_x"))
     notes: dict[str, Any] = dict(getattr(scorer, "notes", {}))
@@ -173,7 +174,7 @@ def score_pairs(
     check_continuous(values, names)
     features, of_network = summarized(scorer, xs, summaries, n)
     # draws and functions have no support: the bounds are those of the posterior's own prior
-    declares = own_prior is None or hasattr(prior, "support")
+    declares = own_prior is None or support_of(prior) is not None
     space = space_of(prior if declares else own_prior, bounds, d, values.dtype)
     check_inside(space, values, names)
     notes |= of_network | suspicions.simulated_again(values, features)
@@ -305,8 +306,11 @@ def _about_inputs(
     return notes | suspicions.about_training(moments, features)
 
 
-def paired(thetas: ArrayLike, xs: Observations) -> tuple[Array, Any]:
-    """Return parameters [n, d] and observations [n, ..], an array or a dict of these, as floats."""
+def paired(
+    thetas: ArrayLike, xs: Observations, reader: Callable[[Any, str], Array] = checks.features
+) -> tuple[Array, Any]:
+    """Return parameters [n, d] and observations [n, ..], an array or a dict of these, as floats or
+    as ``reader`` converts them."""
     values = convert.floats(thetas, "thetas")
     if values.ndim == 1:
         values = values[:, None]
@@ -318,7 +322,7 @@ def paired(thetas: ArrayLike, xs: Observations) -> tuple[Array, Any]:
         bad = int(np.sum(~np.all(np.isfinite(np.asarray(values)), axis=1)))
         raise ValueError(f"thetas: {bad} rows hold NaN or infinite values: remove those pairs")
     observations = xs if isinstance(xs, dict) else {"xs": xs}
-    arrays = {name: checks.features(value, "xs") for name, value in observations.items()}
+    arrays = {name: reader(value, "xs") for name, value in observations.items()}
     for array in arrays.values():
         if array.ndim == 0 or len(array) != len(values):
             raise ValueError(

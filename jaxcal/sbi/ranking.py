@@ -145,7 +145,7 @@ def rank_posteriors(
     """
     key, level = convert.key(key), checks.level(level)
     checks.null(null)
-    if not callable(models):
+    if not (callable(models) or hasattr(models, "log_prob")):
         raise TypeError(f"models: wanted networks that take (theta, x), got {convert.say(models)}")
     arrays, rest = eqx.partition(models, eqx.is_array)
     leading = {jnp.shape(leaf)[:1] for leaf in jax.tree.leaves(arrays)}

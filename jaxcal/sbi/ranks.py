@@ -365,15 +365,18 @@ def check_draws(
         True
     """
     key, level = convert.key(key), checks.level(level)
-    array, values, words = paired(draws, thetas, names)
-    n, m, d = array.shape
-    if values.shape != (n, d) or m < 2:
-        raise ValueError(
-            f"draws: wanted m >= 2 draws for each of thetas of shape {values.shape}, got "
-            f"{array.shape}" + (": transpose the first two axes?" if (m, d) == values.shape else "")
-        )
+    with jax.enable_x64(True):  # centred before float32 rounds the differences of large numbers
+        array, values, words = paired(draws, thetas, names)
+        n, m, d = array.shape
+        if values.shape != (n, d) or m < 2:
+            swapped = ": transpose the first two axes?" if (m, d) == values.shape else ""
+            raise ValueError(
+                f"draws: wanted m >= 2 draws for each of thetas of shape {values.shape}, got "
+                f"{array.shape}{swapped}"
+            )
+        units = Units.of(values)  # distances are in units of the parameters' spread
+        among, standing = units.points(array.astype(values.dtype)), units.points(values)
+    kind = jax.dtypes.canonicalize_dtype(values.dtype)
     words = checks.names(words, d) or tuple(f"theta_{k + 1}" for k in range(d))
-    features = None if xs is None else finite_rows(xs, n, "xs").astype(values.dtype)
-    units = Units.of(values)  # distances are in units of the parameters' spread
-    among = units.points(jnp.asarray(array, values.dtype))
-    return rank_draws(key, among, units.points(values), features, words, level=level)
+    features = None if xs is None else finite_rows(xs, n, "xs").astype(kind)
+    return rank_draws(key, among.astype(kind), standing.astype(kind), features, words, level=level)

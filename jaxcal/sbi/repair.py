@@ -13,8 +13,14 @@ from jaxcal.read import checks, convert
 from jaxcal.results import rows_in_one_order
 from jaxcal.sbi.adapters import as_posterior
 from jaxcal.sbi.pairs import PairOptions, inputs_of, score_pairs, summarized
-from jaxcal.sbi.posteriors import ArrayPosterior, Densities, DistributionPosterior, Sampler
-from jaxcal.sbi.repaired import Repaired, RepairedPosterior, RepairedSampler
+from jaxcal.sbi.posteriors import (
+    ArrayPosterior,
+    Densities,
+    DistributionPosterior,
+    Sampler,
+    is_tensor,
+)
+from jaxcal.sbi.repaired import Repaired, RepairedPosterior, RepairedSampler, like_inputs
 from jaxcal.typing import ArrayLike, KeyLike, Observations, PosteriorLike
 
 
@@ -49,8 +55,9 @@ def repair_posterior(
         xs: [n, ..] observations simulated from them, or a dict of such arrays, whose numbers are
             inputs of the map in the order of the sorted names. The certificate is valid only if the
             posterior was not trained on these pairs.
-        summarize: Function of observations [n, ..] that returns the inputs of the map, [n, q]. By
-            default it returns xs, or the network's embedding (if any) for over 100 numbers per x.
+        summarize: Function of observations [n, ..] that returns the inputs of the map, [n, q]; if
+            xs are tensors, it gets tensors of new observations, too. By default it returns xs, or
+            the network's embedding (if any) for over 100 numbers per x.
         folds: As in `jaxcal.repair`.
         level: As in `jaxcal.repair`.
         **options: Those of `score_pairs`: ``prior``, ``bounds``, ``names`` and others.
@@ -106,15 +113,19 @@ def repair_posterior(
     )
     assert isinstance(repair, repairing.Repair)
     kind = RepairedSampler if isinstance(scorer, Sampler) else Repaired
-    features = partial(_features, scorer, summarize, pairs.thetas.dtype)
+    tensors = [leaf[:0] for leaf in jax.tree.leaves(xs) if is_tensor(leaf)]
+    features = partial(_features, scorer, summarize, tensors, pairs.thetas.dtype)
     shapes = jax.tree.map(lambda leaf: tuple(jnp.shape(leaf))[1:], pairs.xs)
     repaired = kind(scorer, pairs.space, repair, features)
     x_names = tuple(convert.column_names(xs))
     return RepairedPosterior(posterior, repaired, shapes, pairs.notes, x_names)
 
 
-def _features(scorer: Any, summarize: Any, dtype: Any, xs: Any) -> Array:
-    """Return the inputs [n, q] of the map for new observations xs."""
-    n = len(jax.tree.leaves(xs)[0])
-    summaries = None if summarize is None else checks.features(summarize(xs), "summarize(xs)")
+def _features(scorer: Any, summarize: Any, tensors: Any, dtype: Any, xs: Any) -> Array:
+    """Return the inputs [n, q] of the map for new observations xs; ``summarize`` takes tensors like
+    the first of ``tensors``, or arrays if there is none."""
+    n, summaries = len(jax.tree.leaves(xs)[0]), None
+    if summarize is not None:
+        observed = jax.tree.map(partial(like_inputs, tensors), xs)
+        summaries = checks.features(summarize(observed), "summarize(xs)")
     return summarized(scorer, xs, summaries, n)[0].astype(dtype)

@@ -1,7 +1,7 @@
 """Evaluate and sample repaired posteriors, with arrays or tensors of torch."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -43,6 +43,11 @@ class Repaired:
     def prior(self) -> Any:
         """Prior that the original posterior has, or None."""
         return getattr(self.scorer, "prior", None)
+
+    @property
+    def reader(self) -> Callable[[Any, str], Array]:
+        """Function (value, name) that converts observations to arrays."""
+        return getattr(self.scorer, "reader", checks.features)
 
     def predictions(self, xs: PyTree) -> Any:
         """Return the repaired posteriors given n observations, over the original parameters."""
@@ -143,7 +148,7 @@ class RepairedPosterior:
             raise ValueError(f"x: wanted one observation or {len(rows)}, one per theta, got {n}")
         logs = _logs(self.repaired.predictions(xs), rows, one=n == 1)
         logs = logs - self._log_inside(observed, n).astype(logs.dtype)
-        return _like((theta, observed), logs if thetas.ndim == 2 else logs[0])
+        return like_inputs((theta, observed), logs if thetas.ndim == 2 else logs[0])
 
     def sample(
         self, shape: Any, x: Any = None, *, key: KeyLike | None = None, **options: Any
@@ -172,7 +177,7 @@ class RepairedPosterior:
         if key is None:
             raise TypeError("key: wanted a random key, as the original draws with JAX")
         drawn = self.repaired.sample(convert.key(key), self._one(observed), math.prod(shape))
-        return _like((observed,), drawn[0].reshape(*shape, -1))
+        return like_inputs((observed,), drawn[0].reshape(*shape, -1))
 
     def sample_batched(self, shape: Any, x: Any, **options: Any) -> Any:
         """Return draws [*shape, b, d] given b observations x, by sbi's ``sample_batched``."""
@@ -180,7 +185,7 @@ class RepairedPosterior:
         values = convert.floats(drawn, "draws")
         rows = jnp.moveaxis(values.reshape(-1, *values.shape[-2:]), 1, 0)
         moved = self.repaired.moved(rows, self._rows(x))
-        return _like((drawn,), jnp.moveaxis(moved, 0, 1).reshape(values.shape))
+        return like_inputs((drawn,), jnp.moveaxis(moved, 0, 1).reshape(values.shape))
 
     def draws(self, draws: ArrayLike, x: Any = None) -> Any:
         """Map draws [.., d] of the original, given one observation x, to draws of the repaired."""
@@ -189,7 +194,7 @@ class RepairedPosterior:
         if values.ndim < 1 or values.shape[-1] != d:
             raise ValueError(f"draws: wanted shape [.., {d}], got {values.shape}")
         moved = self.repaired.moved(values.reshape(1, -1, d), self._one(self._observation(x)))
-        return _like((draws,), moved.reshape(values.shape))
+        return like_inputs((draws,), moved.reshape(values.shape))
 
     def _observation(self, x: Any) -> Any:
         observed = self.default_x if x is None else x
@@ -201,7 +206,7 @@ class RepairedPosterior:
         """Return one or several observations with a leading axis; ValueError for wrong shapes."""
 
         def rows(leaf: Any, shape: tuple[int, ...]) -> Array:
-            array = checks.features(leaf, "x")
+            array = getattr(self.repaired, "reader", checks.features)(leaf, "x")
             if array.shape == shape:
                 return array[None]
             if array.shape[1:] == shape:
@@ -212,7 +217,7 @@ class RepairedPosterior:
 
         if isinstance(self.x_shapes, dict):
             return {name: rows(x[name], shape) for name, shape in self.x_shapes.items()}
-        series = hasattr(x, "index") and getattr(x, "ndim", 0) == 1  # one row of a data frame
+        series = hasattr(x, "iloc") and x.ndim == 1  # one row of a data frame
         names = tuple(x.index if series else convert.column_names(x))
         if set(names) & set(self.x_names) and names != self.x_names:
             raise ValueError(f"x: wanted the columns {self.x_names} of the fit, got {names}")
@@ -232,6 +237,10 @@ class RepairedPosterior:
         share = getattr(original, "leakage_correction", None)
         if share is None or not self.repaired.space.bounded.any():
             return jnp.zeros(n)
+        if not is_tensor(x):
+            import torch  # pyright: ignore[reportMissingImports]
+
+            x = torch.tensor(np.array(checks.features(x, "x")), dtype=torch.float32)  # as sbi does
         rows = [x] if n == 1 else [x[k : k + 1] for k in range(n)]
         return jnp.log(jnp.asarray([float(share(x=row)) for row in rows]))
 
@@ -245,7 +254,7 @@ def _logs(predictions: Any, thetas: Float[Array, "b d"], *, one: bool) -> Float[
     return jax.vmap(lambda theta: each_density(predictions, at, theta[None])[0])(thetas)
 
 
-def _like(inputs: tuple[Any, ...], values: Array) -> Any:
+def like_inputs(inputs: Sequence[Any], values: Array) -> Any:
     """Return values as a tensor like the first tensor in ``inputs``; unchanged if there is none."""
     tensors = [one for one in inputs if is_tensor(one)]
     if not tensors:

@@ -141,7 +141,7 @@ def _blocks(prior: Any) -> list[tuple[Any, Any]]:
     kind = type(prior).__name__
     if kind in ("Independent", "ExpandedDistribution"):
         return _blocks(prior.base_dist)
-    support = getattr(prior, "support", None)
+    support = support_of(prior)
     declared = [] if support is None else list(_edges(support))
     if kind != "TransformedDistribution":
         return declared
@@ -156,6 +156,14 @@ def _blocks(prior: Any) -> list[tuple[Any, Any]]:
     for part, sign in zip(parts, signs, strict=True):
         blocks = [_image(part, sign > 0, *blocks[0])]
     return blocks
+
+
+def support_of(prior: Any) -> Any:
+    """Return the support that a prior declares, or None."""
+    try:
+        return getattr(prior, "support", None)
+    except NotImplementedError:  # torch's default, as of sbi's RestrictedPrior
+        return None
 
 
 def _image(transform: Any, rising: Any, *interval: Any) -> tuple[np.ndarray, np.ndarray]:

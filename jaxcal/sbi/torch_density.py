@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from jaxcal.read import convert
+from jaxcal.sbi.space import support_of
 
 if TYPE_CHECKING:
     from torch import Tensor  # pyright: ignore[reportMissingImports]
@@ -139,10 +140,7 @@ def _cut(log_prob: LogProb, prior: Prior) -> LogProb:
     import torch  # pyright: ignore[reportMissingImports]
     from torch.distributions import constraints  # pyright: ignore[reportMissingImports]
 
-    try:
-        support = prior.support
-    except (AttributeError, NotImplementedError):
-        return log_prob
+    support = support_of(prior)
     if not isinstance(support, constraints.Constraint):
         return log_prob
     with torch.random.fork_rng():
@@ -304,7 +302,7 @@ def _ensemble(posterior: Estimator, prior: Prior) -> TorchDensity:
 
 def _unbounded(prior: Prior) -> bool:
     """Return whether a torch prior has the whole space as support; True also if it is unknown."""
-    support = getattr(prior, "support", None)
+    support = support_of(prior)
     if support is None or not hasattr(support, "check"):
         return True
     import torch  # pyright: ignore[reportMissingImports]

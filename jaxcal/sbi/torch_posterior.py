@@ -123,7 +123,8 @@ class TorchPosterior:
         """Return mean and deviation of the training xs; None if no embedding net stores them."""
         size = math.prod(self.density.x_shape or ())
         for network in self.density.networks if self.density.embed is not None else ():
-            for module in network.modules():
+            of_x = getattr(network, "embedding_net_x", network)  # a ratio has nets of theta and x
+            for module in of_x.modules():
                 if type(module).__name__ == "Standardize":
                     mean, sd = (part.detach().cpu().numpy() for part in (module._mean, module._std))
                     if mean.size in (1, size):

@@ -250,3 +250,19 @@ def test_the_finding_on_a_value_is_its_largest_error():
     z.errors, z.p_errors = errors, p
     said = discrete.DiscreteParameter.findings(z, 0.05)
     assert said[1] == "the probability of z = 1 is too low where x[0] is large"
+
+
+@pytest.mark.parametrize("name", ["y", "xs"])
+def test_observations_may_be_a_dict_of_one_name(name):
+    thetas, noise = jax.random.normal(jax.random.key(0), (2, 60, 2))
+    thetas = thetas.at[:, 1].set((thetas[:, 1] > 0).astype(float))
+
+    def of_named(theta, x):
+        return -jnp.sum((theta[:1] - x[name]) ** 2)
+
+    xs = {name: thetas[:, :1] + noise[:, :1]}
+    posterior, kept, observed, options = mixed.split(
+        of_named, thetas, xs, {1: [0, 1]}, {}
+    ).continuous
+    scored = sbi.score_pairs(1, posterior, kept, observed, **options)
+    assert bool(jnp.all(jnp.isfinite(scored.scores.at_targets)))

@@ -17,7 +17,8 @@ from jaxcal.candidates import exchangeability_test
 from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.coverage import coverage
 from jaxcal.entries.saturation import FACTORS, SHIFTS, Directions, tables
-from jaxcal.sbi.adapters import as_draws
+from jaxcal.results import in_one_order
+from jaxcal.sbi.adapters import as_draws, paired
 from jaxcal.sbi.ranks import diagnosed, rank_draws, ranks_among_draws
 from jaxcal.streaming import StreamedTest
 
@@ -412,6 +413,36 @@ def test_trends_along_x_keep_their_level(n, d, q):
     _, high = scipy.stats.binom.interval(0.9999, 1000, 0.05)
     assert np.sum(p <= 0.05) <= high  # Holm may be conservative
     assert np.all(p > 0)
+
+
+def test_columns_of_a_frame_are_names_of_a_vector():
+    frame = pd.DataFrame(np.zeros((30, 2)), columns=["a", "b"])
+    vector = np.zeros((30, 20, 2))
+    for thetas in (frame, {"theta": frame}):
+        assert [*paired({"theta": vector}, thetas, frame.columns)[2]] == ["a", "b"]
+
+
+def test_rows_of_draws_of_each_observation_have_their_own_order():
+    frames = [pd.DataFrame({"a": np.arange(50.0)}).sample(frac=1, random_state=k) for k in (0, 1)]
+    assert paired(frames, np.zeros((2, 1)), None)[0].shape == (2, 50, 1)
+    in_one_order({"draws": frames, "thetas": pd.DataFrame({"a": np.zeros(2)})})
+
+
+def test_draws_of_large_parameters_keep_their_differences():
+    """As times in seconds: float32 has steps of 128 there."""
+    rng, n, far = np.random.default_rng(0), 100, 1.1e9
+    thetas = rng.uniform(-0.1, 0.1, (n, 1))
+    x = thetas[:, None] + 0.001 * rng.normal(size=(n, 1, 1))
+    draws = x + 0.001 * rng.normal(size=(n, 3, 1))
+
+    def p(draws, off):
+        return float(sbi.check_draws(0, draws + off, thetas + off).p_values[1])
+
+    with jax.enable_x64(False):
+        assert p(draws + 0.005, far) < 0.01
+        right = p(draws, far)
+        assert right > 0.05
+        assert right == pytest.approx(p(draws, 0.0), rel=1e-3)
 
 
 @pytest.mark.slow

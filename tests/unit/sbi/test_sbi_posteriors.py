@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 
 from jaxcal import Scores
-from jaxcal.sbi import JaxPosterior, NumpyroPosterior
+from jaxcal.sbi import JaxPosterior, NumpyroPosterior, score_pairs
 from jaxcal.sbi.adapters import as_posterior
 from jaxcal.sbi.posteriors import chunked_scores
 
@@ -368,6 +368,21 @@ def test_arguments_that_do_not_fit_the_model_are_named(options, message):
         posterior.pairs(0, 3, inputs={"design": jnp.ones((2, 3))})
     with pytest.raises(ValueError, match="xs: wanted a dict of y, design"):
         posterior.scored(jnp.ones((3, 1)), jnp.ones((3, 3)), None)
+
+
+def grouped(group, y=None):
+    with numpyro.plate("groups", 3):
+        means = numpyro.sample("a", dist.Normal())
+    numpyro.sample("y", dist.Normal(means[group], 1.0), obs=y)
+
+
+def test_whole_numbers_of_a_model_are_indices_again():
+    posterior = NumpyroPosterior(grouped, "y", inputs=["group"])
+    thetas, xs = posterior.pairs(0, 30, {"group": np.arange(30) % 3})
+    scored = score_pairs(0, posterior, thetas, xs, prior=thetas)
+    assert scored.thetas.shape == (30, 3)
+    assert jnp.issubdtype(scored.xs["group"].dtype, jnp.integer)
+    assert scored.features.dtype == thetas.dtype
 
 
 @pytest.mark.slow

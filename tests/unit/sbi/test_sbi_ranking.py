@@ -112,6 +112,20 @@ def test_a_thousand_models_of_256_pairs_are_one_program():
     np.testing.assert_allclose(fitted, estimates, atol=1e-6 * np.abs(estimates).max())
 
 
+class Flow(eqx.Module):
+    """Called as flowjax's, of the same family as `Gaussian`."""
+
+    slope: jax.Array
+
+    def log_prob(self, theta, condition):
+        return -jnp.sum((theta - self.slope * condition) ** 2)
+
+
+def test_flows_are_ranked_by_their_log_densities():
+    ranked = sbi.rank_posteriors(KEY, Flow(jnp.asarray([0.5, 0.9])), *pairs(60), prior=PRIOR)
+    assert ranked.order() == [0, 1]
+
+
 def test_models_that_do_not_stack_are_named():
     thetas, xs = pairs(60)
     with pytest.raises(ValueError, match="one leading axis of models"):

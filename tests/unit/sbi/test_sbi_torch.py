@@ -20,6 +20,8 @@ import jaxcal
 from jaxcal import sbi
 from jaxcal.read.scores import log_densities_at, score, to_second_order
 from jaxcal.sbi.adapters import as_posterior
+from jaxcal.sbi.repair import _features
+from jaxcal.sbi.repaired import RepairedPosterior
 from jaxcal.sbi.suspicions import in_sentences
 from jaxcal.sbi.torch_posterior import TorchPosterior
 
@@ -646,3 +648,55 @@ def test_draws_of_a_prior_leave_its_bounds_to_the_posterior():
     inside, outside = (log_densities_at(predictions, jnp.full((N, D), at)) for at in (0.5, 5.0))
     assert jnp.isfinite(inside).all()
     assert (outside == -jnp.inf).all()
+
+
+def test_training_moments_of_a_ratio_are_those_of_x():
+    from sbi.neural_nets import classifier_nn
+
+    theta = torch.randn(N, D)
+    x = 100 + 50 * theta + torch.randn(N, D)
+    mean, sd = TorchPosterior(classifier_nn("mlp")(theta, x), prior=normal()).training_moments()
+    np.testing.assert_allclose(mean, x.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(sd, x.std(0), rtol=1e-2)
+
+
+def test_a_prior_of_torch_may_declare_no_support():
+    class Restricted(torch.distributions.Distribution):
+        """Without a support, as sbi's ``RestrictedPrior``."""
+
+        def __init__(self):
+            super().__init__(event_shape=(D,), validate_args=False)
+
+        def sample(self, shape=()):
+            return torch.randn(*shape, D)
+
+        def log_prob(self, value):
+            return -(value**2).sum(-1) / 2
+
+    theta, x = simulated(normal(), 60)
+    pairs = sbi.score_pairs(KEY, log_prob, theta, x, prior=Restricted())
+    assert pairs.thetas.shape == (60, D)
+    assert not pairs.space.bounded.any()
+
+
+def test_the_share_of_npe_inside_the_bounds_takes_any_array():
+    from sbi.inference.posteriors import DirectPosterior
+    from sbi.neural_nets import posterior_nn
+
+    theta, x = simulated(box())
+    posterior = DirectPosterior(posterior_nn("mdn")(theta, x), box())
+    inside = SimpleNamespace(space=SimpleNamespace(bounded=np.ones(D, bool)))
+    repaired = RepairedPosterior(posterior, inside, (D,), {})
+    wanted = repaired._log_inside(x[:2], 2)
+    for rows in (x[:2].numpy(), x[:2].numpy().astype(float), jnp.asarray(x[:2].numpy())):
+        np.testing.assert_allclose(repaired._log_inside(rows, 2), wanted, atol=0.05)
+
+
+def test_one_observation_may_be_a_vector_of_torch():
+    assert RepairedPosterior(None, None, (3,), {})._rows(torch.zeros(3)).shape == (1, 3)
+
+
+def test_summaries_by_torch_get_tensors_of_new_observations():
+    network, like = torch.nn.Linear(3, 2), torch.zeros(0, 3)
+    inputs = _features(None, network, [like], jnp.zeros(()).dtype, jnp.ones((4, 3)))
+    np.testing.assert_allclose(inputs, network(torch.ones(4, 3)).detach(), rtol=1e-6)
