@@ -10,7 +10,7 @@ from api import public
 
 import jaxcal
 
-FILES, LINES, NAMES = 189, 43_294, 148
+FILES, LINES, NAMES = 189, 43_472, 148
 
 
 def test_the_library_is_no_heavier_than_it_was():
@@ -51,8 +51,8 @@ for name, call in calls.items():
     print(json.dumps([name, len(lines), len(codes), len(files)]))
 """
 ENTERED = {  # lines of code, functions and files that a first call enters
-    "kccsd_test": (1_497, 199, 34),
-    "check_posterior": (3_040, 389, 48),
+    "kccsd_test": (1_501, 201, 33),
+    "check_posterior": (3_045, 390, 48),
 }
 
 
