@@ -130,11 +130,15 @@ def class_root(
     matrix = getattr(target_kernel, "matrix", target_kernel)
     if matrix is None or type(target_kernel).__name__ == "Delta":
         return None
-    if (shape := np.shape(convert.array(matrix, "target_kernel"))) != (m, m):
+    if convert.column_names(matrix):  # in the order of the classes
+        matrix = gram_matrix(matrix, "target_kernel")
+    matrix = convert.array(matrix, "target_kernel")
+    if np.shape(matrix) != (m, m):
         raise ValueError(
-            f"target_kernel: wanted a Gram matrix of the {m} classes, shape ({m}, {m}), got {shape}"
+            f"target_kernel: wanted a Gram matrix of the {m} classes, shape ({m}, {m}), got "
+            f"{np.shape(matrix)}"
         )
-    return psd_root(gram_matrix(matrix, "target_kernel").astype(dtype))
+    return psd_root(gram_matrix(jnp.asarray(matrix).astype(dtype), "target_kernel"))
 
 
 def residuals(

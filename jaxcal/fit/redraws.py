@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from jaxcal.engine.linear import ROWS, filled, in_blocks
 from jaxcal.fit.fitted import Fitted
 from jaxcal.fit.residuals import Featured, Frame
 from jaxcal.fit.specification import Keys, Specification
@@ -247,9 +248,12 @@ def _of_vectors(
     def sizes(key: Key) -> Array:
         residual = featured.features.residual._replace(ys=redrawn(key))
         features = featured.features._replace(residual=residual)
-        return jnp.sum(prepared.pairwise.diagonal(features), axis=0)
+        data, _ = filled(features, jnp.zeros((n, 0)), -n % rows)
+        blocks = jax.lax.map(prepared.pairwise.diagonal, in_blocks(data, rows))
+        return jnp.sum(blocks, axis=1).reshape(-1)[:n]
 
-    looks = max(FEWEST_LOOKS, min(LOOKS, MANY // len(targets)))
+    n, rows = len(targets), min(len(targets), ROWS)
+    looks = max(FEWEST_LOOKS, min(LOOKS, MANY // n))
     values = jax.lax.map(sizes, jax.random.split(key, looks))
     return jnp.stack([jnp.mean(values, axis=0), jnp.var(values, axis=0, ddof=1)])
 
@@ -261,7 +265,7 @@ def kernel_residual(pairwise: Pairwise) -> KernelResidual | None:
     return None
 
 
-def rounding_of_waves(pairwise: Pairwise, mean_square: Array, n: float) -> Notes:
+def rounding_of_waves(pairwise: Pairwise, mean_square: Array, n: int | float) -> Notes:
     """Return the note ``small-residuals`` for random features z of kernel means: the rounding error
     of the mean of n vectors z relative to its scale, (``mean_square`` of |z| / n)^1/2. Empty for
     other statistics."""

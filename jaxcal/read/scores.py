@@ -13,6 +13,7 @@ from jaxcal.read.predictions import Scores, Standardized, Units, Unnormalized, i
 from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
 
 ROUNDED = 1e-3  # largest distance from 1 of the sum of shares
+LEVEL = 1e-3  # change of a log density between two numbers next to 0, if it has a limit there
 COARSEST = 3.0  # cap, in deviations, on rounding steps, so that no single target decides
 
 
@@ -85,28 +86,24 @@ def within_support(predictions: Any, ys: Array, logs: Array) -> Array:
 
 def _at_zero(predictions: Any, ys: Array, logs: Array) -> Array:
     """Return ``logs`` at ``ys``, for targets with a 0 that numpyro's support lacks: of a ``gate``,
-    its log probability; of a density of positive numbers, its limit, which is that of rounded small
-    numbers (-infinity, if the density falls towards 0)."""
+    its log probability; of a density of positive numbers, its limit, if this is neither 0 nor
+    infinite, for numbers that are rounded to 0."""
     from numpyro.distributions import constraints
 
-    zero = ys == 0
-    if hasattr(base := bare(predictions), "gate") and not predictions.event_shape:
-        return jnp.where(zero & jnp.isneginf(logs), jnp.log(base.gate), logs)
-    if _innermost(predictions.support) is not constraints.positive:
+    base, zero = bare(predictions), ys == 0
+    if hasattr(base, "gate"):
+        inside = jnp.where(base.support(ys), base.log_prob(ys), -jnp.inf)
+        each = jnp.where(zero & ~base.support(ys), jnp.log(base.gate), inside)
+    elif getattr(base, "support", None) is constraints.positive and not hasattr(base, "transforms"):
+        least = float(jnp.finfo(logs.dtype).tiny)
+        near, beside = (ys.astype(logs.dtype) + jnp.where(zero, k * least, 0) for k in (1, 2))
+        inside = jnp.where(base.support(near), base.log_prob(near), -jnp.inf)
+        level = jnp.abs(inside - base.log_prob(beside)) < LEVEL
+        each = jnp.where(zero & ~level, -jnp.inf, inside)
+    else:
         return logs
-    least = float(jnp.finfo(ys.dtype).tiny)
-    near, beside = (ys + jnp.where(zero, step, 0) for step in (least, 2 * least))
-    limit, inside = predictions.log_prob(near), predictions.support(near)
-    stays = inside & jnp.isfinite(limit) & (limit >= predictions.log_prob(beside))
-    some = jnp.any(zero, axis=tuple(range(inside.ndim, zero.ndim)))
-    return jnp.where(some, jnp.where(stays, limit, -jnp.inf), logs)
-
-
-def _innermost(support: Any) -> Any:
-    """Return the constraint on each coordinate that numpyro's ``independent`` ones repeat."""
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    return support
+    event = tuple(range(logs.ndim, zero.ndim))
+    return jnp.where(jnp.any(zero, axis=event), jnp.sum(each, axis=event), logs)
 
 
 def _from_support(inner: Any, transforms: list[Any], ys: Array, axes: int) -> Array:
@@ -291,8 +288,9 @@ def on_whole_space(predictions: Any) -> bool:
     from numpyro.distributions import constraints
 
     def is_whole(support: Any) -> bool:
-        whole = (constraints.real, constraints.real_vector, constraints.real_matrix)
-        return _innermost(support) in whole
+        while hasattr(support, "base_constraint"):
+            support = support.base_constraint
+        return support in (constraints.real, constraints.real_vector, constraints.real_matrix)
 
     inner, transforms = _transformed(predictions)
     whole = is_whole(getattr(inner, "support", None))  # users' distributions may lack it

@@ -25,7 +25,7 @@ from jaxcal.sbi.posteriors import Densities
 from jaxcal.typing import ArrayLike, Key, LogDensity, Scalar
 
 Z = "discrete parameters"  # key of the discrete parameters in the dict of observations
-X = "observations"  # key of xs in it if they are one array
+X = "xs"  # key of xs in it if they are one array
 MOST_VALUES = 1000  # of one discrete parameter
 
 
@@ -47,8 +47,10 @@ class ContinuousPosterior:
     """Posterior of the continuous parameters given x and the discrete ones, from the ``joint``
     posterior of all parameters. ``order``: see `_Joined`; ``notes``: as in `ScoredPairs`."""
 
-    def __init__(self, joint: Densities, order: tuple[int, ...], notes: dict[str, Any]):
-        self.joint, self.order, self.notes = joint, order, notes
+    def __init__(
+        self, joint: Densities, order: tuple[int, ...], notes: dict[str, Any], *, named: bool
+    ):
+        self.joint, self.order, self.notes, self.named = joint, order, notes, named
 
     def scored(self, thetas: Array, xs: dict[str, Array], nodes: Array | None) -> Scores:
         units = Units.unchanged(thetas)
@@ -64,7 +66,7 @@ class ContinuousPosterior:
     def of_all(self, xs: dict[str, Array]) -> Unnormalized:
         """Return the n posteriors of all parameters given x; TypeError if not `Unnormalized`."""
         observed = {name: value for name, value in xs.items() if name != Z}
-        predictions = self.joint.predictions(observed.get(X, observed))
+        predictions = self.joint.predictions(observed if self.named else observed[X])
         if not isinstance(predictions, Unnormalized):
             raise TypeError(
                 "discrete: this needs log densities of one theta given one x, not distributions: "
@@ -159,8 +161,9 @@ def split(
     options["prior"] = _prior_of(prior, kept, d)
     options["summaries"] = jnp.concatenate([features, z.astype(features.dtype)], axis=1)
     options["names"] = [names[k] for k in kept]
-    posterior = ContinuousPosterior(scorer, order, getattr(scorer, "notes", {}) | notes)
-    observed = alone if isinstance(alone, dict) else {X: alone}
+    notes, named = getattr(scorer, "notes", {}) | notes, isinstance(alone, dict)
+    posterior = ContinuousPosterior(scorer, order, notes, named=named)
+    observed = alone if named else {X: alone}
     continuous = (posterior, of_all[:, jnp.asarray(kept)], {**observed, Z: z}, options)
     return Split(continuous, columns, called, tuple(values.values()))
 

@@ -236,7 +236,7 @@ class StreamedTest(eqx.Module):
         """Return the streamed test for ``fit``, a test fitted to ``n_first`` observations."""
         leaves, structure = jax.tree.flatten(fit)
         # with static fields, but without memory addresses, which differ between processes
-        text = re.sub(" at 0x[0-9a-f]+", "", f"{name} {structure}")
+        text = re.sub(" at 0x[0-9a-fA-F]+", "", f"{name} {structure}")
         parts = [*(_plain(leaf).tobytes() for leaf in leaves), text.encode()]
         fingerprint = zlib.crc32(b"".join(parts))
         same_test(fingerprint)  # connects the processes while all of them run

@@ -338,6 +338,11 @@ def test_a_frame_of_the_class_kernel_is_read_by_its_names():
         lambda kernel: skce(0, Q, Y, target_kernel=kernel).unbiased,
     ):
         np.testing.assert_allclose(value(frame), value(matrix), rtol=1e-12)
+    same = np.arange(3)[:, None] // 2 == np.arange(3)[None] // 2
+    one, other = (
+        ckce(Q, Y, target_kernel=kernel).estimate for kernel in (same, same.astype(float))
+    )
+    assert float(one) == float(other)
 
 
 def test_near_duplicates_and_tiny_ridges():

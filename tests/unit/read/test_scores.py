@@ -341,6 +341,9 @@ def test_a_gate_gives_zero_its_probability(base):
     at = np.asarray(compiled_log_densities(hurdle, jnp.array([0.0, 1.0])))
     away = np.log(0.7) + base(2.0, 1.0).log_prob(1.0)
     np.testing.assert_allclose(at, [np.log(0.3), away], rtol=1e-6)
+    stations = dist.HurdleDistribution(base(2 * jnp.ones((3, 2)), 1.0), gate=0.3).to_event(1)
+    at = np.asarray(compiled_log_densities(stations, jnp.array([[0.0, 1], [0, 0], [0, -1]])))
+    np.testing.assert_allclose(at, [np.log(0.3) + away, 2 * np.log(0.3), -np.inf], rtol=1e-6)
     die = dist.ZeroInflatedDistribution(dist.DiscreteUniform(1, 6), gate=0.3 * jnp.ones(3))
     at = np.asarray(compiled_log_densities(die, jnp.array([0, 6, 7])))
     np.testing.assert_allclose(at, [np.log(0.3), np.log(0.7 / 6), -np.inf], rtol=1e-6)
@@ -354,6 +357,11 @@ AT_ZERO = {  # limits of log densities, to which numpyro's supports do not belon
     "half-normal": (dist.HalfNormal(ONE), np.log(2 / np.pi) / 2),
     "vectors": (dist.Exponential(2 * jnp.ones((2, 3))).to_event(1), 3 * np.log(2)),
     "falling": (dist.Gamma(2 * ONE, 1.0), -np.inf),
+    "infinite": (dist.Gamma(0.05 * ONE, 1.0), -np.inf),
+    "transformed": (
+        dist.TransformedDistribution(dist.Uniform(ONE, 2 * ONE), transforms.ExpTransform()),
+        -np.inf,
+    ),
     "falling vectors": (dist.Gamma(2 * jnp.ones((2, 3)), 1.0).to_event(1), -np.inf),
     "log-normal": (dist.LogNormal(0 * ONE, 1.0), -np.inf),
     "inverse gamma": (dist.InverseGamma(ONE, 1.0), -np.inf),
@@ -368,6 +376,11 @@ def test_the_density_of_positive_numbers_at_zero_is_its_limit(name):
     assert not np.isfinite(compiled_log_densities(distribution, ys - 0.1)).any()
     below = ys.at[(0,) * ys.ndim].set(-1.0)  # beside zeros
     assert not np.isfinite(compiled_log_densities(distribution, below)[0])
+
+
+def test_whole_numbers_have_densities_of_positive_numbers():
+    ones = compiled_log_densities(dist.Exponential(2 * ONE), jnp.array([0, 3]))
+    np.testing.assert_allclose(ones, [np.log(2), np.log(2) - 6], rtol=1e-6)
 
 
 def test_rounded_waiting_times_are_no_impossible_targets():

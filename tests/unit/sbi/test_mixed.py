@@ -252,15 +252,16 @@ def test_the_finding_on_a_value_is_its_largest_error():
     assert said[1] == "the probability of z = 1 is too low where x[0] is large"
 
 
-@pytest.mark.parametrize("name", ["y", "xs"])
-def test_observations_may_be_a_dict_of_one_name(name):
+@pytest.mark.parametrize("names", ["y", "xs", "observations other"])
+def test_observations_may_be_a_dict_of_any_names(names):
+    name, *others = names.split()
     thetas, noise = jax.random.normal(jax.random.key(0), (2, 60, 2))
     thetas = thetas.at[:, 1].set((thetas[:, 1] > 0).astype(float))
 
     def of_named(theta, x):
         return -jnp.sum((theta[:1] - x[name]) ** 2)
 
-    xs = {name: thetas[:, :1] + noise[:, :1]}
+    xs = {name: thetas[:, :1] + noise[:, :1]} | dict.fromkeys(others, noise)
     posterior, kept, observed, options = mixed.split(
         of_named, thetas, xs, {1: [0, 1]}, {}
     ).continuous
