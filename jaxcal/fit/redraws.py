@@ -265,7 +265,7 @@ def kernel_residual(pairwise: Pairwise) -> KernelResidual | None:
     return None
 
 
-def rounding_of_waves(pairwise: Pairwise, mean_square: Array, n: int | float) -> Notes:
+def rounding_of_waves(pairwise: Pairwise, mean_square: Array, n: int) -> Notes:
     """Return the note ``small-residuals`` for random features z of kernel means: the rounding error
     of the mean of n vectors z relative to its scale, (``mean_square`` of |z| / n)^1/2. Empty for
     other statistics."""

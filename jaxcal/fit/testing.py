@@ -282,25 +282,26 @@ def _unjudged(
 
 
 def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:
-    """Return the note ``small-residuals``: n eps k(y, y) / (mean of h_ii), for the target kernel k.
+    """Return the note ``small-residuals``: (n s)^1/2 eps k(y, y) / (mean of h_ii), for the target
+    kernel k and n observations in blocks of s, or s = n without blocks.
 
     This is the rounding error of k (eps: precision of the dtype) relative to the scale of the null.
     For precise predictions, residuals k(y, .) - E k(Z, .) are small differences of large numbers.
-    With blocks the scale is (mean of h_ii) / (n size)^1/2. Random features: see
-    `rounding_of_waves`. Empty for statistics without kernel means or with a formula for residuals.
+    Random features: see `rounding_of_waves`. Empty for statistics without kernel means or with a
+    formula for residuals.
     """
     statistic, n = kernel_residual(pairwise), outcome.contributions.shape[1]
     size = outcome.size or n
-    # mean of h(i, i)
+    # the mean of h(i, i)
     diagonal = jnp.abs(size * outcome.biased[0] - (size - 1) * outcome.estimate[0])
-    n = (n * size) ** 0.5
     if statistic is None or hasattr(statistic.means.formulas, "residual"):
         return rounding_of_waves(pairwise, diagonal, n)
     y = features.residual.ys[:1]
     error = statistic.means.gram(y, y)[0, 0] * jnp.finfo(diagonal.dtype).eps
-    # predictions that are points at y
-    only_rounding = n * (outcome.estimate[0] != 0).astype(error.dtype)
-    return {"small-residuals": jnp.where(diagonal == 0, only_rounding, n * error / diagonal)}
+    # predictions that are points at y have a diagonal of 0
+    rounded = (outcome.estimate[0] != 0).astype(error.dtype)
+    relative = jnp.where(diagonal == 0, rounded, error / diagonal)
+    return {"small-residuals": (n * size) ** 0.5 * relative}
 
 
 def _of_a_moment(

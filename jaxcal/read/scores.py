@@ -13,7 +13,7 @@ from jaxcal.read.predictions import Scores, Standardized, Units, Unnormalized, i
 from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
 
 ROUNDED = 1e-3  # largest distance from 1 of the sum of shares
-LEVEL = 1e-3  # change of a log density between two numbers next to 0, if it has a limit there
+FLAT = 1e-3  # largest change of a log density next to 0 that counts as none
 COARSEST = 3.0  # cap, in deviations, on rounding steps, so that no single target decides
 
 
@@ -85,9 +85,11 @@ def within_support(predictions: Any, ys: Array, logs: Array) -> Array:
 
 
 def _at_zero(predictions: Any, ys: Array, logs: Array) -> Array:
-    """Return ``logs`` at ``ys``, for targets with a 0 that numpyro's support lacks: of a ``gate``,
-    its log probability; of a density of positive numbers, its limit, if this is neither 0 nor
-    infinite, for numbers that are rounded to 0."""
+    """Return ``logs`` at ``ys``, corrected at targets 0 that numpyro leaves out of the support.
+
+    A distribution with a ``gate`` gives 0 the probability of the gate. A density of positive
+    numbers gives 0, to which small numbers are rounded, its limit, if this is positive and finite.
+    """
     from numpyro.distributions import constraints
 
     base, zero = bare(predictions), ys == 0
@@ -98,8 +100,8 @@ def _at_zero(predictions: Any, ys: Array, logs: Array) -> Array:
         least = float(jnp.finfo(logs.dtype).tiny)
         near, beside = (ys.astype(logs.dtype) + jnp.where(zero, k * least, 0) for k in (1, 2))
         inside = jnp.where(base.support(near), base.log_prob(near), -jnp.inf)
-        level = jnp.abs(inside - base.log_prob(beside)) < LEVEL
-        each = jnp.where(zero & ~level, -jnp.inf, inside)
+        flat = jnp.abs(inside - base.log_prob(beside)) < FLAT
+        each = jnp.where(zero & ~flat, -jnp.inf, inside)
     else:
         return logs
     event = tuple(range(logs.ndim, zero.ndim))

@@ -102,17 +102,17 @@ class MovedDistribution(eqx.Module):
         return self._each(self.move.of, drawn.astype(self.move.shift.dtype))
 
     def cdf(self, ys: Float[Array, "*batch"]) -> Float[Array, "*m n"]:
-        self._increases("cdf")
+        self._of_numbers("cdf")
         return self.distribution.cdf(self._each(self.move.back, ys))
 
     def icdf(self, levels: Float[Array, "*batch"]) -> Float[Array, "*m n"]:
-        self._increases("icdf")
+        self._of_numbers("icdf")
         at = self.distribution.icdf(levels)
         return self._each(
             self.move.of, jnp.broadcast_to(at, jnp.broadcast_shapes(at.shape, self.batch_shape))
         )
 
-    def _increases(self, method: str) -> None:
+    def _of_numbers(self, method: str) -> None:
         if self.event_shape:
             raise NotImplementedError(f"{method}: of distributions of numbers only")
 

@@ -10,7 +10,7 @@ from api import public
 
 import jaxcal
 
-FILES, LINES, NAMES = 189, 43_481, 148
+FILES, LINES, NAMES = 189, 43_484, 148
 
 
 def test_the_library_is_no_heavier_than_it_was():

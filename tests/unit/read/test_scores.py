@@ -383,6 +383,7 @@ def test_whole_numbers_have_densities_of_positive_numbers():
     np.testing.assert_allclose(ones, [np.log(2), np.log(2) - 6], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_rounded_waiting_times_are_no_impossible_targets():
     waits = dist.Exponential(jnp.exp(jax.random.normal(jax.random.key(0), (100,)) / 3))
     ys = jnp.round(waits.sample(jax.random.key(1)), 1)

@@ -723,6 +723,7 @@ def test_moved_numbers_have_transforms_and_quantiles():
         vectors.cdf(ys[:, None])
 
 
+@pytest.mark.slow
 def test_labels_of_true_and_false_are_those_of_1_and_0():
     p = np.linspace(0.05, 0.95, 40)
     labels = np.random.default_rng(0).random(40) < p

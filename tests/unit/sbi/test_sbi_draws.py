@@ -428,6 +428,7 @@ def test_rows_of_draws_of_each_observation_have_their_own_order():
     in_one_order({"draws": frames, "thetas": pd.DataFrame({"a": np.zeros(2)})})
 
 
+@pytest.mark.slow
 def test_draws_of_large_parameters_keep_their_differences():
     """As times in seconds: float32 has steps of 128 there."""
     rng, n, far = np.random.default_rng(0), 100, 1.1e9
