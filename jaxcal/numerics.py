@@ -121,6 +121,11 @@ def in_order(x: Array) -> Array:
     return jax.lax.bitcast_convert_type(turned(jnp.sort(turned(bits))), x.dtype)
 
 
+def middle(points: Array) -> Array:
+    """Return the lower median of each column of points [n, d]. NaN counts as largest."""
+    return in_order(points.T)[:, (points.shape[0] - 1) // 2]
+
+
 def cos_and_sin(turns: Array) -> tuple[Array, Array]:
     r"""Return cosine and sine of :math:`2 \pi x`, for x = ``turns``.
 

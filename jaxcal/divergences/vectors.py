@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.kernels import points
-from jaxcal.numerics import in_order
+from jaxcal.numerics import middle
 from jaxcal.read import checks, convert
 from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.sampling import check_batch
@@ -75,8 +75,8 @@ def _median(vectors: Array) -> Array:
     """Return the median of at most 63 of the vectors, [1, q]; 0 in columns where it is not finite.
     Unlike the mean, it hardly changes if a few vectors (scores of narrow predictions) are large."""
     some = jax.lax.stop_gradient(vectors[:: max(vectors.shape[0] // SOME, 1)])
-    middle = in_order(some.T)[:, (some.shape[0] - 1) // 2]
-    return jnp.where(jnp.isfinite(middle), middle, 0)[None]
+    at = middle(some)
+    return jnp.where(jnp.isfinite(at), at, 0)[None]
 
 
 def is_euclidean(divergence: DivergenceLike) -> TypeGuard[VectorDivergence]:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree, Shaped
 
-from jaxcal.numerics import at_least, at_most
+from jaxcal.numerics import at_least, at_most, middle
 from jaxcal.read.families import bare, transforms_of
 from jaxcal.read.predictions import Scores, Standardized, Units, Unnormalized, in_units_of_data
 from jaxcal.typing import HasScores, Nodes, Points, Predictions, PredictionsLike, Scalar
@@ -159,7 +159,7 @@ def signs_reversed(ys: Points, scores: Float[Array, "n d"]) -> Bool[Array, ""]:
     the score of p, and d if s is the gradient of an energy, :math:`-\log p`. For c the median of
     targets, return whether the mean of :math:`s_i^\top (y_i - c)` exceeds 3 standard errors.
     """
-    about = ys - jnp.median(ys, axis=0)[None]
+    about = ys - middle(ys)[None]
     return sign_of_sums(sign_sums(about, scores), len(ys))
 
 

@@ -10,9 +10,7 @@ import scipy.optimize
 import scipy.stats
 
 from jaxcal.kernels import bandwidths
-from jaxcal.kernels.bandwidths import (
-    second_order_heuristic,
-)
+from jaxcal.kernels.bandwidths import at_ranks, by_values, second_order_heuristic
 from jaxcal.read import Draws, Standardized, Units, Unnormalized
 
 spread_of_draws = jax.jit(bandwidths.spread_of_draws)
@@ -161,3 +159,13 @@ def test_too_few_predictions_or_draws_are_named(key):
         spread_of_gaussians(key, jnp.zeros((1, 2)), jnp.ones((1, 2)))
     with pytest.raises(ValueError, match="m=1"):
         spread_of_draws(jnp.zeros((4, 1, 2)))
+
+
+def test_few_ranks_are_those_of_a_sort(key):
+    numbers = jax.random.normal(key, (1000, 3))
+    ranks = np.arange(40) * 999 // 39
+    np.testing.assert_array_equal(at_ranks(numbers, ranks), by_values(numbers)[ranks])
+    repeated = numbers[np.arange(1000) % 7]
+    at = at_ranks(repeated, ranks)
+    np.testing.assert_array_equal(repeated[at], repeated[by_values(repeated)][ranks])
+    assert int(jnp.max(at)) < 7  # the first of equal rows
