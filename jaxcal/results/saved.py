@@ -11,6 +11,7 @@ import io
 import json
 import math
 import os
+import pkgutil
 import re
 import time
 import zipfile
@@ -32,25 +33,6 @@ from jaxcal.results.notes import codes
 from jaxcal.typing import Contents, DTypeLike
 
 FORMAT, HEADER = 1, "header.json"
-MOVED = {  # old name of a module -> new name, to read files of earlier versions
-    "jaxcal.squared_ce.report": "jaxcal.squared_ce.pipeline",
-    "jaxcal.checking.report": "jaxcal.checking.check",
-    "jaxcal.streaming.counts": "jaxcal.streaming.state",
-    "jaxcal.streaming.entries": "jaxcal.streaming.linear",
-    "jaxcal.squared_ce.intervals": "jaxcal.squared_ce.leave_one_out",
-    "jaxcal.squared_ce.estimators": "jaxcal.squared_ce.functions",
-    "jaxcal.divergences.simplex": "jaxcal.divergences.vectors",
-    "jaxcal.kernel_means.laplaces": "jaxcal.kernel_means.closed_forms",
-    "jaxcal.kernel_means.normals": "jaxcal.kernel_means.closed_forms",
-    "jaxcal.results.base": "jaxcal.results.result",
-    "jaxcal.fit.views": "jaxcal.fit.residuals",
-    "jaxcal.repairing.cross_fitted": "jaxcal.repairing.certificate",
-    "jaxcal.moments.support": "jaxcal.moments.stein",
-    "jaxcal.dce.kernel": "jaxcal.dce.smooth",
-    "jaxcal.candidates.mixtures": "jaxcal.candidates.proposals",
-    "jaxcal.read.standardized": "jaxcal.read.predictions",
-    "jaxcal.squared_ce.tuned": "jaxcal.squared_ce.tuning",
-}
 RENAMED = {  # class, old name of a field -> new name
     ("Repair", "n_draws"): "n_samples",
 }
@@ -207,19 +189,30 @@ def _names(kind: Any) -> list[str]:
 
 
 def _class(name: str) -> Any:
-    """Return the equinox module or named tuple of jaxcal with this name; ValueError if none."""
+    """Return the equinox module or named tuple with this name, from the module of jaxcal where it
+    was saved or, if it moved, from another one of the same package; ValueError if none has it."""
     home, _, word = name.rpartition(".")
-    home = MOVED.get(home, home)
+    package = ".".join(home.split(".")[:2])
+    if package.startswith("jaxcal."):
+        for place in [home, *_modules(package)]:
+            try:
+                kind = getattr(import_module(place), word, None)
+            except ImportError:
+                continue
+            if not isinstance(kind, type) or kind.__module__ != place:
+                continue
+            if issubclass(kind, eqx.Module) or hasattr(kind, "_fields"):
+                return kind
+    raise ValueError(f"the class {name} is not one of this version of jaxcal")
+
+
+def _modules(package: str) -> Iterator[str]:
+    """Yield the names of the modules of a package; none if there is no such package."""
     try:
-        if not home.startswith("jaxcal."):
-            raise ImportError
-        kind = getattr(import_module(home), word)
-        plain = isinstance(kind, type) and kind.__module__ == home
-        if not plain or not (issubclass(kind, eqx.Module) or hasattr(kind, "_fields")):
-            raise ImportError
-    except (ImportError, AttributeError):
-        raise ValueError(f"the class {name} is not one of this version of jaxcal") from None
-    return kind
+        path = getattr(import_module(package), "__path__", ())
+    except ImportError:
+        return
+    yield from (f"{package}.{one.name}" for one in pkgutil.iter_modules(path))
 
 
 def _object(kind: Any, values: Contents) -> Any:
