@@ -28,15 +28,16 @@ if TYPE_CHECKING:
         ucme,
         whitening,
     )
-    from jaxcal.checking import check, streamed_check
+    from jaxcal.checking.check import check
+    from jaxcal.checking.streamed import streamed_check
     from jaxcal.ckce import compare
     from jaxcal.dce import distance_from_calibration
-    from jaxcal.entries import calibration_test
+    from jaxcal.entries.calibration import calibration_test
     from jaxcal.fit.explanation import explain
     from jaxcal.fit.specification import RandomFeatures
     from jaxcal.mcmc import mcmc_draws
     from jaxcal.read import Draws, LogDensities, Scores, Unnormalized
-    from jaxcal.repairing import repair
+    from jaxcal.repairing.repair import repair
     from jaxcal.results import TestResult, load
     from jaxcal.skce import kce, skce_interval, skce_test
     from jaxcal.squared_ce import calibration_error
@@ -54,8 +55,8 @@ _HOMES = {  # the module that defines each public function and class
     "TestResult": "results",
     "Unnormalized": "read",
     "calibration_error": "squared_ce",
-    "calibration_test": "entries",
-    "check": "checking",
+    "calibration_test": "entries.calibration",
+    "check": "checking.check",
     "compare": "ckce",
     "distance_from_calibration": "dce",
     "explain": "fit.explanation",
@@ -69,10 +70,10 @@ _HOMES = {  # the module that defines each public function and class
     "load": "results",
     "mcmc_draws": "mcmc",
     "moment_test": "stein.calibration",
-    "repair": "repairing",
+    "repair": "repairing.repair",
     "skce_interval": "skce",
     "skce_test": "skce",
-    "streamed_check": "checking",
+    "streamed_check": "checking.streamed",
     "ucme_test": "ucme",
 }
 

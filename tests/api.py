@@ -2,8 +2,8 @@
 
 import importlib
 
-PACKAGES = """candidates ckce coverage dce divergences kernel_means kernels mcmc measures
-moments nulls plots sbi skce squared_ce streaming ucme whitening"""
+PACKAGES = """candidates ckce coverage dce divergences kernels mcmc measures moments
+nulls plots sbi skce squared_ce streaming ucme whitening"""
 PLACES = ["jaxcal"] + [f"jaxcal.{place}" for place in PACKAGES.split()]
 
 

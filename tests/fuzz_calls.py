@@ -117,11 +117,6 @@ def recipes():
         "ucme_test": BY_KEY,
     }
     top["skce_interval"] = {"result": block_estimates}
-    means = {
-        "kernel_means": {"kernel": kernels.Gaussian(1.0), "predictions": NORMALS},
-        "distribution": {},
-        "pair": {"kernel": kernels.Gaussian, "distribution": dist.Normal},
-    }
     mcmc = {
         "mcmc_draws": top["mcmc_draws"],
     }
@@ -181,7 +176,6 @@ def recipes():
             "GradientKernel": {"kernel": kernels.Gaussian(1.0)},
             "Vectors": {"values": YS},
         },
-        "kernel_means": means,
         "mcmc": mcmc,
         "skce": {
             "block_estimates": BY_KEY,

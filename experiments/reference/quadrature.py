@@ -10,7 +10,7 @@ logarithm of the distance to its endpoints, which resolves every scale: the rule
 depend on the bandwidths. All terms are positive, so float32 loses only a few roundings.
 
 Absolute error for kernels of height 1 in float64, for all ratios of scales, bandwidth and distance:
-`ERROR`. `jaxcal.kernel_means.pair` registers `radial_over_laplaces` in the place of random
+`ERROR`. `jaxcal.kernel_means.dispatch.pair` registers `radial_over_laplaces` in the place of random
 quantiles.
 """
 

@@ -17,8 +17,9 @@ from jaxcal.coverage import massart
 from jaxcal.nulls import DependentWild, HadamardWild
 from jaxcal.nulls.contract import holm
 from jaxcal.read import checks, convert
-from jaxcal.repairing import ProbabilityRepair, repair
 from jaxcal.repairing.certificate import NATS, gain_in_words
+from jaxcal.repairing.probabilities import ProbabilityRepair
+from jaxcal.repairing.repair import repair
 from jaxcal.results import (
     JudgedResult,
     Result,

@@ -11,8 +11,7 @@ from jaxtyping import Array
 from jaxcal.coverage import coverage
 from jaxcal.dce import distance_from_calibration
 from jaxcal.divergences import Vectors
-from jaxcal.entries import calibration_test
-from jaxcal.entries.calibration import LEAST_DRAWS
+from jaxcal.entries.calibration import LEAST_DRAWS, calibration_test
 from jaxcal.measures import confidences, reliability
 from jaxcal.nulls import DependentWild, Null
 from jaxcal.read import Draws, LogDensities, Scores, Unnormalized, checks, convert

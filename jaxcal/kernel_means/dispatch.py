@@ -57,17 +57,18 @@ def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
+        >>> from jaxcal.kernel_means.dispatch import kernel_means, pair
         >>> from jaxcal.read.families import Particles
         >>> class Zero:
         ...     first = second = lambda self, rows, others: jnp.zeros((len(rows), len(others)))
         ...     own = lambda self, features: jnp.zeros(len(features))
         >>> class Nothing(jaxcal.kernels.Constant):
         ...     pass
-        >>> @jaxcal.kernel_means.pair(Nothing, Particles)
+        >>> @pair(Nothing, Particles)
         ... def average(kernel, distribution):
         ...     return distribution.points, Zero()
         >>> draws = jaxcal.Draws(jnp.ones((5, 8, 1)))
-        >>> jaxcal.kernel_means.kernel_means(Nothing(), draws).own(jnp.ones((5, 8, 1))).shape
+        >>> kernel_means(Nothing(), draws).own(jnp.ones((5, 8, 1))).shape
         (5,)
     """
 
@@ -237,8 +238,9 @@ def kernel_means(
     Example:
         >>> import jax.numpy as jnp, jaxcal
         >>> import numpyro.distributions as dist
+        >>> from jaxcal.kernel_means.dispatch import kernel_means
         >>> kernel, predictions = jaxcal.kernels.Gaussian(1.0), dist.Normal(jnp.zeros(3), 1.0)
-        >>> means = jaxcal.kernel_means.kernel_means(kernel, predictions)
+        >>> means = kernel_means(kernel, predictions)
         >>> round(float(means.first(means.features, jnp.zeros((1, 1)))[0, 0]), 3)  # 2^-1/2
         0.707
     """

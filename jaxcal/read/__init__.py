@@ -11,16 +11,3 @@ from jaxcal.read.predictions import (
     Unnormalized,
 )
 from jaxcal.read.sampling import draws
-
-__all__ = [
-    "Draws",
-    "LogDensities",
-    "OwnUnits",
-    "Scores",
-    "Standardized",
-    "Units",
-    "Unnormalized",
-    "draws",
-    "gaussian_moments",
-]
-__dir__ = __all__.copy  # completion shows the public names

@@ -93,10 +93,10 @@ def distribution(*names: str) -> Callable[[Reader], Reader]:
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
-        >>> from jaxcal.read.families import Normals, distribution_of
+        >>> from jaxcal.read.families import Normals, distribution, distribution_of
         >>> class Spike:
         ...     loc = jnp.zeros((5, 2))
-        >>> @jaxcal.kernel_means.distribution("Spike")
+        >>> @distribution("Spike")
         ... def read(base, whole):
         ...     return Normals(base.loc, 0.01 * jnp.ones_like(base.loc))
         >>> distribution_of(Spike()).mean.shape

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.entries import calibration_test
+from jaxcal.entries.calibration import calibration_test
 from jaxcal.nulls import DependentWild
 from jaxcal.read import Draws, Unnormalized, checks, convert
 from jaxcal.read.scores import is_distribution, states_an_end

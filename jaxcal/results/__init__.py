@@ -16,34 +16,3 @@ from jaxcal.results.parts import (
 from jaxcal.results.report import confidence, count_verdicts, in_words, too_few, too_few_draws
 from jaxcal.results.result import JudgedResult, Result, Sentences, TestResult, load
 from jaxcal.results.saved import in_one_order, recorded, replacing, rows_in_one_order
-
-__all__ = [
-    "FEW",
-    "Coordinates",
-    "Estimate",
-    "Interval",
-    "JudgedResult",
-    "Means",
-    "Notes",
-    "Parts",
-    "Result",
-    "Sentences",
-    "Table",
-    "TestResult",
-    "confidence",
-    "count_verdicts",
-    "counted",
-    "in_one_order",
-    "in_words",
-    "largest_share",
-    "load",
-    "plain",
-    "recorded",
-    "replacing",
-    "rows_in_one_order",
-    "sentences",
-    "tells",
-    "too_few",
-    "too_few_draws",
-]
-__dir__ = __all__.copy  # completion shows the public names

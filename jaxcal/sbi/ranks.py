@@ -24,8 +24,7 @@ from jaxcal.candidates.exchangeability import uniformity
 from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.engine import LightJit
-from jaxcal.entries import calibration_test
-from jaxcal.entries.calibration import LEAST_DRAWS
+from jaxcal.entries.calibration import LEAST_DRAWS, calibration_test
 from jaxcal.read import Draws, Units, checks, convert
 from jaxcal.read.observations import finite_rows, n_repeated
 from jaxcal.results import Result, Sentences, TestResult, recorded

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxcal import repairing
 from jaxcal.read import checks, convert
+from jaxcal.repairing import repair as repairing
 from jaxcal.results import rows_in_one_order
 from jaxcal.sbi.adapters import as_posterior
 from jaxcal.sbi.pairs import PairOptions, inputs_of, score_pairs, summarized

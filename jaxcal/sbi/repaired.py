@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxcal.read import Scores, checks, convert
 from jaxcal.read.predictions import along_last
 from jaxcal.read.scores import each_density, scores_at
-from jaxcal.repairing import Repair
+from jaxcal.repairing.result import Repair
 from jaxcal.sbi.posteriors import Densities, PairedSampler, is_tensor
 from jaxcal.sbi.space import Space, bound_again, freed
 from jaxcal.sbi.suspicions import in_sentences

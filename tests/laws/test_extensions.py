@@ -24,10 +24,11 @@ from jaxcal.fit.options import stein_specification, with_random_features
 from jaxcal.fit.residuals import Featured
 from jaxcal.fit.specification import Specification
 from jaxcal.fit.testing import apply
+from jaxcal.kernel_means.dispatch import kernel_means, pair
 from jaxcal.kernels import Constant, Gaussian
 from jaxcal.kernels.grams import square_gram
 from jaxcal.numerics import TURN
-from jaxcal.read.families import Normals, Particles, distribution_of
+from jaxcal.read.families import Normals, Particles, distribution, distribution_of
 from jaxcal.statistics.finite_rank import Frequencies, twice, waves
 from jaxcal.statistics.weighted import Inner, Weighted, WeightedFeatures
 
@@ -372,10 +373,10 @@ def test_reregistered_averages_replace_the_compiled_ones():
 
     @jax.jit
     def average(draws):
-        return jaxcal.kernel_means.kernel_means(Corrected(), draws, key=0).own(draws.samples)
+        return kernel_means(Corrected(), draws, key=0).own(draws.samples)
 
     def register(value):
-        @jaxcal.kernel_means.pair(Corrected, Particles)
+        @pair(Corrected, Particles)
         def averages(kernel, distribution):
             return distribution.points, Raised(value)
 
@@ -397,7 +398,7 @@ def test_reregistered_distributions_replace_the_compiled_ones():
         return distribution_of(predictions).mean
 
     def register(offset):
-        @jaxcal.kernel_means.distribution("Offset")
+        @distribution("Offset")
         def read(base, whole):
             return Normals(base.loc + offset, jnp.ones_like(base.loc))
 

@@ -30,7 +30,7 @@ from jaxcal.results import JudgedResult, Result
 
 N = fuzz_calls.N
 SUBPACKAGES = (
-    "kernels nulls kernel_means mcmc skce ucme coverage candidates measures ckce squared_ce "
+    "kernels nulls mcmc skce ucme coverage candidates measures ckce squared_ce "
     "dce divergences plots sbi read whitening streaming moments"
 )
 ODD = {
@@ -84,7 +84,8 @@ def public(subpackage):
         yield from (fuzz_calls.METHODS if subpackage == "methods" else fuzz_calls.OF_TORCH).items()
         return
     module = importlib.import_module(f"jaxcal.{subpackage}".rstrip("."))
-    here = [n for n, o in vars(module).items() if getattr(o, "__module__", "") == module.__name__]
+    homes = {n: str(getattr(o, "__module__", "")) for n, o in vars(module).items()}
+    here = [n for n, home in homes.items() if home.startswith(module.__name__)]
     for name in getattr(module, "__all__", here):  # protocols and base classes are not called
         value = getattr(module, name)
         bare = getattr(value, "_is_protocol", False) or inspect.isabstract(value)

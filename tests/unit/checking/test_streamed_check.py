@@ -9,7 +9,7 @@ import pytest
 
 import jaxcal
 from jaxcal import RandomFeatures
-from jaxcal.checking import streamed_check
+from jaxcal.checking.streamed import streamed_check
 from jaxcal.nulls.contract import holm
 from jaxcal.streaming import StreamedTest, StreamState, array_batches
 

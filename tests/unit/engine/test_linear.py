@@ -20,7 +20,8 @@ from jaxcal.engine.linear import SIDE, linear_sums, parts_of, square, triangle
 from jaxcal.engine.quadratic import quadratic_sums
 from jaxcal.fit import testing
 from jaxcal.fit.options import stein_specification, with_random_features
-from jaxcal.kernel_means import kernel_means, waves
+from jaxcal.kernel_means import waves
+from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernels import (
     IMQ,
     Constant,

@@ -9,7 +9,8 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats
 
-from jaxcal.kernel_means import kernel_means, particles
+from jaxcal.kernel_means import particles
+from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.nulls import Wild

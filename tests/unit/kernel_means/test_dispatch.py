@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 from jaxcal import Draws
-from jaxcal.kernel_means import dispatch, kernel_means, pair
+from jaxcal.kernel_means import dispatch
+from jaxcal.kernel_means.dispatch import kernel_means, pair
 from jaxcal.kernels import IMQ, ClassGram, Delta, Gaussian, L1Laplace, Laplace, PowerExponential
 from jaxcal.read import Standardized, Units
 from jaxcal.read.families import Classes, Mixtures, Normals, distribution_of

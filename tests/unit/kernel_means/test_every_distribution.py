@@ -8,7 +8,7 @@ import pytest
 from numpyro.distributions import transforms
 
 from jaxcal.divergences.vectors import class_probabilities
-from jaxcal.kernel_means import kernel_means
+from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernels import Gaussian, L1Laplace
 from jaxcal.read.families import Classes, distribution_of
 

@@ -11,8 +11,8 @@ import numpyro.distributions as dist
 import pytest
 from scipy import integrate
 
-from jaxcal.kernel_means import kernel_means
 from jaxcal.kernel_means.closed_forms import first_average, second_average
+from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernels import L1Laplace, Laplace
 
 close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12)

@@ -12,8 +12,8 @@ import pytest
 from quick import quick_first
 from scipy import integrate, stats
 
-from jaxcal.kernel_means import kernel_means
 from jaxcal.kernel_means.closed_forms import Full, FullNormals
+from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernels import IMQ, Gaussian, Laplace, Matern52, RationalQuadratic
 from jaxcal.read import Standardized, Units
 

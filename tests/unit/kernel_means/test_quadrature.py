@@ -12,8 +12,8 @@ import scipy.stats
 from optimized import optimized
 from reference import quadrature
 
-from jaxcal.kernel_means import kernel_means, mixtures
-from jaxcal.kernel_means.dispatch import KernelMeans
+from jaxcal.kernel_means import mixtures
+from jaxcal.kernel_means.dispatch import KernelMeans, kernel_means
 from jaxcal.kernels import IMQ, Gaussian, L1Laplace, Laplace, Matern52, RationalQuadratic
 from jaxcal.kernels.points import Product
 from jaxcal.read.families import Laplaces, distribution_of

@@ -11,7 +11,7 @@ from numpyro.distributions.transforms import AffineTransform, PowerTransform
 from optimized import optimized
 from scipy import stats
 
-from jaxcal.kernel_means import kernel_means
+from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import IMQ, Gaussian, Laplace
 from jaxcal.nulls import Wild

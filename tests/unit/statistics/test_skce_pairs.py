@@ -10,7 +10,7 @@ import pytest
 from scipy.integrate import quad
 
 from jaxcal.divergences import TotalVariation, Wasserstein
-from jaxcal.kernel_means import kernel_means
+from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernels import Constant, Delta, Gaussian
 from jaxcal.read.families import Classes
 from jaxcal.statistics.skce import KernelResidual, Observed
