@@ -123,10 +123,7 @@ def recipes():
     chains = candidates.Candidates(YS[:, None], P[:, None], P[:, None], 1.0)
     several = {
         "Drawn": {"draws": RNG.normal(size=(N, 9, 2))},
-        "coordinate": {"j": 1},
-        "distance_to": {"references": YS},
         "exchangeability_test": {"key": 0, "predictions": DENSITIES, "targets": YS},
-        "log_density": {"candidates": chains},
         "ranks": {"key": 0, "candidates": chains},
     }
     single = {"predictions": UNIVARIATE}

@@ -16,78 +16,18 @@ Statistic = Callable[[Candidates], Float[Array, "n k"]]  # one number per candid
 
 
 def log_density(candidates: Candidates) -> Float[Array, "n k"]:
-    """Return the log density of targets and candidates; its ranks test highest-density coverage.
-
-    Args:
-        candidates: `Candidates` of a proposal.
-
-    Returns:
-        One number for each target (first) and candidate, [n, m + 1].
-
-    Example:
-        >>> import jax.numpy as jnp, jaxcal
-        >>> points, one = jnp.zeros((5, 4, 1)), jnp.ones((5, 4))
-        >>> candidates = jaxcal.candidates.Candidates(points, -one, one / 4, jnp.ones(()))
-        >>> jaxcal.candidates.log_density(candidates).shape
-        (5, 4)
-    """
-    checks.instance(candidates, Candidates, "candidates")
+    """Return the log density of targets and candidates; its ranks test highest-density coverage."""
     return candidates.log_densities
 
 
 def coordinate(j: int) -> Statistic:
-    """Return a statistic for `ranks`: one coordinate, as in simulation-based calibration (SBC).
-
-    Args:
-        j: Index of the coordinate, from 0.
-
-    Returns:
-        Function of `Candidates` that returns one number per candidate, [n, m + 1].
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> points, one = jax.random.normal(jax.random.key(0), (5, 4, 2)), jnp.ones((5, 4))
-        >>> candidates = jaxcal.candidates.Candidates(points, -one, one / 4, jnp.ones(()))
-        >>> jaxcal.candidates.ranks(1, candidates, jaxcal.candidates.coordinate(1)).shape
-        (5,)
-    """
-    j = convert.integer(j, "j", least=0)
-
-    def statistic(candidates: Candidates) -> Array:
-        if j >= (d := candidates.points.shape[2]):
-            raise ValueError(f"j: wanted a coordinate from 0 to {d - 1}, got {j}")
-        return candidates.points[:, :, j]
-
-    return statistic
+    """Return a statistic for `ranks`: coordinate j, as in simulation-based calibration (SBC)."""
+    return lambda candidates: candidates.points[:, :, j]
 
 
 def distance_to(references: Float[Array, "n d"]) -> Statistic:
-    """Return a statistic for `ranks`: the squared distance to reference points, as in TARP.
-
-    Args:
-        references: Reference points, [n, d], one per prediction.
-
-    Returns:
-        Function of `Candidates` that returns the squared distance of each candidate, [n, m + 1].
-
-    Example:
-        >>> import jax, jax.numpy as jnp, jaxcal
-        >>> points, one = jax.random.normal(jax.random.key(0), (5, 4, 2)), jnp.ones((5, 4))
-        >>> candidates = jaxcal.candidates.Candidates(points, -one, one / 4, jnp.ones(()))
-        >>> statistic = jaxcal.candidates.distance_to(jnp.zeros((5, 2)))
-        >>> jaxcal.candidates.ranks(1, candidates, statistic).shape
-        (5,)
-    """
-    centres = convert.floats(references, "references")
-
-    def statistic(candidates: Candidates) -> Array:
-        if centres.shape != (wanted := candidates.points[:, 0].shape):
-            raise ValueError(
-                f"references: wanted shape {wanted}, one per target, got {centres.shape}"
-            )
-        return jnp.sum((candidates.points - centres[:, None]) ** 2, axis=-1)
-
-    return statistic
+    """Return a statistic for `ranks`: the squared distance to a point per row, as in TARP."""
+    return lambda candidates: jnp.sum((candidates.points - references[:, None]) ** 2, axis=-1)
 
 
 @full_precision
@@ -101,8 +41,9 @@ def ranks(key: KeyLike, candidates: Candidates, statistic: Statistic = log_densi
     Args:
         key: Random key that breaks ties.
         candidates: `Candidates` of a proposal.
-        statistic: Function f of `Candidates` that returns one number per candidate, [n, m + 1]:
-            `log_density`, ``coordinate(j)``, ``distance_to(references)``, or your own.
+        statistic: Function f of `Candidates` that returns one number per candidate, [n, m + 1]; by
+            default the log density (coverage). Coordinate j, ``points[:, :, j]``, gives ranks of
+            simulation-based calibration (SBC), the distance to reference points those of TARP.
 
     Returns:
         Ranks, [n]; NaN if a weight or a value is NaN.
@@ -114,7 +55,7 @@ def ranks(key: KeyLike, candidates: Candidates, statistic: Statistic = log_densi
         >>> points = jnp.linspace(0, 1, 20)[None, :, None].repeat(5, axis=0)  # the target is least
         >>> one = jnp.ones((5, 20))
         >>> candidates = jaxcal.candidates.Candidates(points, -one, one / 20, jnp.ones(()))
-        >>> ranks = jaxcal.candidates.ranks(0, candidates, jaxcal.candidates.coordinate(0))
+        >>> ranks = jaxcal.candidates.ranks(0, candidates, lambda of: of.points[:, :, 0])
         >>> bool(ranks.max() <= 1 / 20)
         True
     """

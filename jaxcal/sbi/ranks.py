@@ -11,16 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxcal.candidates import (
-    Candidates,
-    Chains,
-    Drawn,
-    coordinate,
-    distance_to,
-    exchangeability_test,
-    ranks,
-)
+from jaxcal.candidates import Candidates, Chains, Drawn, exchangeability_test
 from jaxcal.candidates.exchangeability import uniformity
+from jaxcal.candidates.ranks import coordinate, distance_to, ranks
 from jaxcal.candidates.results import ExchangeabilityResult
 from jaxcal.divergences.fisher import Fisher
 from jaxcal.engine import LightJit

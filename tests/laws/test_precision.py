@@ -14,8 +14,7 @@ from jaxcal import streaming
 
 # do not multiply matrices, or only by functions that are marked
 OTHERS = """explain load skce_interval streamed_check sbi.predictions sbi.repair_posterior
-candidates.coordinate candidates.distance_to candidates.log_density ckce.simplex_kernel ckce.skill
-dce.binned_ece dce.lower_distance dce.unbinned_ece
+ckce.simplex_kernel ckce.skill dce.binned_ece dce.lower_distance dce.unbinned_ece
 measures.confidences measures.ece measures.nll measures.pinball_loss measures.pit
 measures.quantiles measures.with_temperature
 squared_ce.reduce streaming.array_batches"""

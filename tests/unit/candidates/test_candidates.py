@@ -11,17 +11,10 @@ import scipy.stats
 from reference.proposals import Independent, RandomWalk
 
 import jaxcal
-from jaxcal.candidates import (
-    Candidates,
-    Chains,
-    coordinate,
-    distance_to,
-    exchangeability_test,
-    log_density,
-    ranks,
-)
+from jaxcal.candidates import Candidates, Chains, exchangeability_test, ranks
 from jaxcal.candidates.exchangeability import _features, uniformity
 from jaxcal.candidates.proposals import Drawn
+from jaxcal.candidates.ranks import coordinate, distance_to, log_density
 
 N = 2000
 
