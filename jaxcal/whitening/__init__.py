@@ -10,8 +10,7 @@ With this M, u does not depend on the units of coordinates, and permuting coordi
 Source of M: Kessy, Lewin and Strimmer (2018), "ZCA-cor".
 """
 
-from jaxcal.whitening.contract import Whitener
 from jaxcal.whitening.whiteners import Landing, LocationScale, Moments, Regression
 
-__all__ = ["Landing", "LocationScale", "Moments", "Regression", "Whitener"]
+__all__ = ["Landing", "LocationScale", "Moments", "Regression"]
 __dir__ = __all__.copy  # completion shows the public names

@@ -55,7 +55,7 @@ class Whitener(Protocol):
 
     Example:
         >>> import jaxcal
-        >>> isinstance(jaxcal.whitening.Regression(), jaxcal.whitening.Whitener)
+        >>> isinstance(jaxcal.whitening.Regression(), jaxcal.whitening.contract.Whitener)
         True
     """
 
