@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -156,17 +156,6 @@ def quantile_bins(where: np.ndarray, bins: int) -> tuple[np.ndarray, np.ndarray,
     return group, at, np.abs(ends - at)
 
 
-class Row(NamedTuple):
-    """An estimate with its limits, Holm-adjusted p-value, and the marker of its kind."""
-
-    label: str
-    size: float
-    low: float
-    high: float
-    p: float
-    marker: str
-
-
 def errors(
     ax: "Axes",
     shift: Means,
@@ -180,36 +169,32 @@ def errors(
     Spreads are logarithms to base 2 of predicted / actual deviation. Spreads or correlations that
     are None or not finite are left out. Markers are filled if Holm-adjusted p-values <= ``level``.
     """
-    rows = _rows(shift, [f"shift of {name}" for name in names], "o")
-    if spread is not None and np.all(np.isfinite(np.asarray(spread.estimate))):
-        rows += _rows(spread, [f"spread of {name}" for name in names], "s", 1 / np.log(2))
-    if correlation is not None and np.all(np.isfinite(np.asarray(correlation.estimate))):
-        pairs = itertools.combinations(names, 2)
-        rows += _rows(correlation, [f"{first} with {second}" for first, second in pairs], "D")
-    for at, row in enumerate(rows):
-        ends = np.clip([row.low, row.high], -FARTHEST, FARTHEST)
-        ax.plot(ends, [at, at], color=DARK, linewidth=1)
-        face = BLACK if row.p <= level * (1 + 1e-6) else "white"  # p may be in float32
-        ax.plot(row.size, at, row.marker, color=BLACK, markerfacecolor=face, markersize=6)
-        beside(ax, f"p = {row.p:.2g}", ends[1], at, fontsize="small")
+    pairs = [f"{first} with {second}" for first, second in itertools.combinations(names, 2)]
+    kinds = (
+        ("o", shift, [f"shift of {name}" for name in names], 1),
+        ("s", spread, [f"spread of {name}" for name in names], 1 / np.log(2)),
+        ("D", correlation, pairs, 1),
+    )
+    labels = []
+    for marker, means, of_kind, factor in kinds:
+        if means is None or not np.all(np.isfinite(np.asarray(means.estimate))):
+            continue
+        for k in np.sort(np.argsort(np.asarray(means.p_value), kind="stable")[:MOST]):
+            parts = (means.estimate, means.low, means.high)
+            size, low, high = (factor * float(part[k]) for part in parts)
+            p, at = float(means.p_adjusted[k]), len(labels)
+            ends = np.clip([low, high], -FARTHEST, FARTHEST)
+            ax.plot(ends, [at, at], color=DARK, linewidth=1)
+            face = BLACK if p <= level * (1 + 1e-6) else "white"  # p may be in float32
+            ax.plot(size, at, marker, color=BLACK, markerfacecolor=face, markersize=6)
+            beside(ax, f"p = {p:.2g}", ends[1], at, fontsize="small")
+            labels.append(of_kind[k])
+        ax.plot([], [], marker, color=BLACK, markerfacecolor="white", label=KINDS[marker])
     ax.axvline(0, color=DARK, linewidth=0.8)
-    ax.set_yticks(range(len(rows)), [row.label for row in rows])
-    ax.set_ylim(len(rows) - 0.5, -0.5)
+    ax.set_yticks(range(len(labels)), labels)
+    ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.margins(x=0.2)
     ax.locator_params(axis="x", nbins=6)
-    for marker, label in KINDS.items():
-        if any(row.marker == marker for row in rows):
-            ax.plot([], [], marker, color=BLACK, markerfacecolor="white", label=label)
     ax.set_xlabel(f"{confidence(level)} limits; 0 if right; filled: p <= {level:g} after Holm")
     legend_above(ax, columns=2)
     return ax
-
-
-def _rows(means: Means, labels: list[str], marker: str, factor: float = 1.0) -> list[Row]:
-    size, low, high = (factor * np.asarray(m) for m in (means.estimate, means.low, means.high))
-    p = np.asarray(means.p_adjusted)
-    clearest = np.sort(np.argsort(np.asarray(means.p_value), kind="stable")[:MOST])
-    return [
-        Row(labels[k], float(size[k]), float(low[k]), float(high[k]), float(p[k]), marker)
-        for k in clearest
-    ]

@@ -1,9 +1,6 @@
 """Draw calibration curves (reliability, coverage, witness function), and error bounds."""
 
-from typing import NamedTuple
-
 import numpy as np
-from jaxtyping import Float
 
 from jaxcal.coverage import Coverage
 from jaxcal.dce.distance import DistanceResult
@@ -167,19 +164,6 @@ def bracket(result: DistanceResult, *, ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-class _Curve(NamedTuple):
-    """A curve, the band of calibrated models, labels of the axes x and y, and a text to show."""
-
-    level: str
-    share: str
-    at: Float[np.ndarray, " k"]
-    observed: Float[np.ndarray, " k"]
-    low: Float[np.ndarray, " k"]
-    high: Float[np.ndarray, " k"]
-    text: str
-    steps: bool = False
-
-
 def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None) -> "Axes":
     """Draw the share of targets inside regions, or below quantiles, against the nominal level.
 
@@ -191,64 +175,44 @@ def coverage(result: Coverage | QuantileCalibration, *, ax: "Axes | None" = None
     """
     if isinstance(result, QuantileCalibration):
         one(result, "p_value")
-        curve = _of_quantiles(result)
+        at, observed = _below_quantiles(result)
+        half = np.sqrt(np.log(2 / result.level) / (2 * np.size(result.pit)))  # where p is the level
+        low, high = at - half, at + half
+        labels = "level of predicted quantile", "share of targets below"
+        p_values = f"p = {float(result.p_value):.2g}"
+        style = "default" if result.draws else "steps-post"
     else:
         one(result, "p_uniform")
-        curve = _of_regions(result)
+        at, observed, low, high = (
+            np.concatenate([[0.0], np.asarray(part), [1.0]])
+            for part in (result.levels, result.observed, *result.band())
+        )
+        labels = "level of highest-density region", "share of targets inside"
+        p, least = float(result.p_uniform), float(result.p_conservative)
+        p_values = f"p = {p:.2g} (exact share)\np = {least:.2g} (at least)"
+        style = "default"
     ax = axes(ax, (4.6, 4.6))
-    ax.set(xlabel=curve.level, ylabel=curve.share, xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    if not np.all(np.isfinite(curve.observed)):
+    ax.set(xlabel=labels[0], ylabel=labels[1], xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    if not np.all(np.isfinite(observed)):
         return say(ax, "ranks of targets are not numbers:\nno verdict")
     label = f"{confidence(result.level)} band"
-    ax.fill_between(curve.at, curve.low, curve.high, color=LIGHT, linewidth=0, label=label)
+    ax.fill_between(at, low, high, color=LIGHT, linewidth=0, label=label)
     ax.plot([0, 1], [0, 1], color=DARK, linestyle="--", label="calibrated")
-    style = "steps-post" if curve.steps else "default"
-    ax.plot(curve.at, curve.observed, color=BLACK, linewidth=1.6, label="observed", drawstyle=style)
+    ax.plot(at, observed, color=BLACK, linewidth=1.6, label="observed", drawstyle=style)
     x, y, ha, va = 0.97, 0.03, "right", "bottom"
-    if np.mean(curve.observed - curve.at) < 0:  # the corner without the curve
+    if np.mean(observed - at) < 0:  # the corner without the curve
         x, y, ha, va = 0.03, 0.97, "left", "top"
-    ax.text(x, y, curve.text, ha=ha, va=va, fontsize="small", transform=ax.transAxes)
+    ax.text(x, y, p_values, ha=ha, va=va, fontsize="small", transform=ax.transAxes)
     legend_above(ax)
     return ax
 
 
-def _of_regions(result: Coverage) -> _Curve:
-    low, high = result.band()
-    at, observed, low, high = (
-        np.concatenate([[0.0], np.asarray(part), [1.0]])
-        for part in (result.levels, result.observed, low, high)
-    )
-    p, least = float(result.p_uniform), float(result.p_conservative)
-    return _Curve(
-        "level of highest-density region",
-        "share of targets inside",
-        at,
-        observed,
-        low,
-        high,
-        f"p = {p:.2g} (exact share)\np = {least:.2g} (at least)",
-    )
-
-
-def _of_quantiles(result: QuantileCalibration) -> _Curve:
+def _below_quantiles(result: QuantileCalibration) -> tuple[np.ndarray, np.ndarray]:
+    """Return levels of quantiles, from 0 to 1, and the shares of targets below; NaN if unknown."""
     pit, m = np.sort(np.asarray(result.pit)), result.draws
-    n = pit.size
     if m:
         at = np.arange(m + 2) / (m + 1)
-        share = np.searchsorted(pit, at, side="right") / n
-        share = np.where(np.isfinite(pit).all(), share, np.nan)
-    else:
-        at = np.concatenate([[0.0], pit, [1.0]])
-        share = np.concatenate([[0.0], np.where(np.isfinite(pit), np.arange(1, n + 1) / n, np.nan)])
-        share = np.append(share, 1.0)
-    half = np.sqrt(np.log(2 / result.level) / (2 * n))  # where the p-value is the level
-    return _Curve(
-        "level of predicted quantile",
-        "share of targets below",
-        at,
-        share,
-        at - half,
-        at + half,
-        f"p = {float(result.p_value):.2g}",
-        steps=not m,
-    )
+        share = np.searchsorted(pit, at, side="right") / pit.size
+        return at, np.where(np.isfinite(pit).all(), share, np.nan)
+    share = np.where(np.isfinite(pit), np.arange(1, pit.size + 1) / pit.size, np.nan)
+    return np.concatenate([[0.0], pit, [1.0]]), np.concatenate([[0.0], share, [1.0]])

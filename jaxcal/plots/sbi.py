@@ -1,5 +1,6 @@
 """Draw a posterior's check: ranks, coverage, errors of parameters, and errors along x."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -95,25 +96,14 @@ def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
     """Return the `Coverage` from density ranks of a `PosteriorRanks`; None if there are none."""
     import jax.numpy as jnp
 
-    from jaxcal.coverage import Coverage, massart
+    from jaxcal.coverage import of_counts
 
     if ranks.statistics[0] != "density":
         return None
-    u = jnp.asarray(ranks.ranks)[:, 0]
-    levels = jnp.linspace(0.005, 0.995, 199, dtype=u.dtype)
-    observed = jnp.mean(1 - u[:, None] <= levels[None], axis=0, dtype=u.dtype)
-    observed = jnp.where(jnp.all(jnp.isfinite(u)), observed, jnp.nan)
-    below = jnp.max(levels - observed)
-    return Coverage(
-        levels=levels,
-        observed=observed,
-        counts=jnp.zeros(ranks.size + 1, int).at[0].set(u.size),  # only their sum is used
-        p_uniform=ranks.p_values[0],
-        p_conservative=massart(below, u.size, sides=1),
-        unknown=jnp.sum(~jnp.isfinite(u)),
-        draws=ranks.size,
-        level=level,
-    )
+    u = np.asarray(ranks.ranks)[:, 0]
+    counts = jnp.asarray(np.histogram(1 - u, 200, (0, 1))[0])
+    shown = of_counts(counts, jnp.asarray(np.sum(~np.isfinite(u))))
+    return replace(shown, p_uniform=ranks.p_values[0], level=level)
 
 
 def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":

@@ -22,15 +22,11 @@ LEAST = 3  # observations in a group with limits
 
 
 class Effects(NamedTuple):
-    """Effect, simultaneous limits and number of observations in k groups, each field [k]."""
+    """Effects in k groups, with simultaneous limits, each field [k]."""
 
     effect: Float[np.ndarray, " k"]
     low: Float[np.ndarray, " k"]
     high: Float[np.ndarray, " k"]
-    number: Int[np.ndarray, " k"]
-
-
-Limits = Callable[[np.ndarray, int], Effects]  # from the groups of observations, and their number
 
 
 def where(
@@ -143,10 +139,10 @@ def effects(
         ends = (scipy.stats.chi2.isf(q, degrees) / degrees for q in (1 - tail, tail))
         low, high = (middle + np.log(end) / 2 for end in ends)
     middle, low, high = (np.where(enough, part, np.nan) for part in (middle, low, high))
-    return Effects(middle, low, high, number)
+    return Effects(middle, low, high)
 
 
-def _along(ax: "Axes", x: np.ndarray, bins: int, of: Limits, sure: str) -> None:
+def _along(ax: "Axes", x: np.ndarray, bins: int, of: Callable[..., Effects], sure: str) -> None:
     group, at, reach = quantile_bins(x, bins)
     parts = of(group, len(at))
     ax.axhline(0, color=DARK, linewidth=0.8)
@@ -156,7 +152,7 @@ def _along(ax: "Axes", x: np.ndarray, bins: int, of: Limits, sure: str) -> None:
     legend_above(ax)
 
 
-def _map(ax: "Axes", x: np.ndarray, bins: int, of: Limits) -> None:
+def _map(ax: "Axes", x: np.ndarray, bins: int, of: Callable[..., Effects]) -> None:
     (first, *across), (second, *up) = (quantile_bins(x[:, k], bins) for k in (0, 1))
     columns, rows = len(across[0]), len(up[0])
     parts = of(second * columns + first, rows * columns)
