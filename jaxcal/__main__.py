@@ -192,20 +192,17 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "help": "leave out rows that cannot be used, and say how many (default: stop at the first)",
     },
 }
+COUNT = command_line.whole(1, 10**6)
 # name: type, default, help
 WITH_DEFAULT: dict[str, tuple[Callable[[str], Any], Any, str]] = {
     "--output": (command_line.figure, Path("jaxcal-demo.png"), "file of the figure"),
-    "--seed": (command_line.seed, 0, "random seed"),
+    "--seed": (command_line.whole(0, 2**64 - 1), 0, "random seed"),
     "--level": (command_line.level, 0.05, "level of the test"),
-    "--draws": (command_line.count, 500, "draws from the null distribution"),
-    "--rounds": (command_line.count, 30, "rounds of training, 20 steps each"),
-    "--batch": (command_line.count, 10_000, "rows per batch"),
-    "--first": (
-        command_line.count,
-        2000,
-        "rows, drawn from all shards, that fix units and kernels",
-    ),
-    "--features": (command_line.even, 100, "number of random features"),
+    "--draws": (COUNT, 500, "draws from the null distribution"),
+    "--rounds": (COUNT, 30, "rounds of training, 20 steps each"),
+    "--batch": (COUNT, 10_000, "rows per batch"),
+    "--first": (COUNT, 2000, "rows, drawn from all shards, that fix units and kernels"),
+    "--features": (command_line.whole(2, 10**5, even=True), 100, "number of random features"),
 }
 
 

@@ -62,6 +62,7 @@ class CheckReport(JudgedResult):
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("names", "p_values", "p_adjusted")
+    _long: ClassVar[tuple[str, ...]] = ("sight", "unit", "gain")
 
     tests: tuple[Result, ...]
     p_values: Float[Array, " k"]
@@ -134,18 +135,7 @@ class CheckReport(JudgedResult):
         ]
 
     def _contents(self) -> Contents:
-        return {
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "p_value": self.p_value,
-            "level": self.level,
-            "n": self.n,
-            "kind": self.kind,
-            "why": self.why,
-            "dependent": self.dependent,
-            "names": self.names,
-            "p_values": self.p_values,
-            "p_adjusted": self.p_adjusted,
+        return super()._contents() | {
             "tests": [test.to_dict() for test in self.tests],
             "estimates": [estimate.to_dict() for estimate in self.estimates],
             "limits": self.limits(),

@@ -17,7 +17,7 @@ import numpy as np
 from jaxcal.checking import tables
 from jaxcal.checking.check import CheckReport, carried_out
 from jaxcal.checking.plan import by_features, plan
-from jaxcal.read import Draws, convert
+from jaxcal.read import Draws, Scores, checks, convert
 from jaxcal.results.saved import SOURCE
 from jaxcal.streaming import arrays_file
 from jaxcal.streaming.arrays_file import BadFile
@@ -39,14 +39,17 @@ def checked(
         try:
             chosen = plan(predictions, targets, dependent=dependent)
             if features is not None:
-                chosen = by_features(chosen, features)
+                n = checks.targets(targets).shape[0]
+                chosen = by_features(chosen, checks.rows(features, n, "features"))
             key = convert.key(seed)
             report = carried_out(key, chosen, targets, level=level, dependent=dependent)
             call = {"function": "python -m jaxcal check", "key": seed, "n": report.n}
             object.__setattr__(report, SOURCE, call | {"options": {"file": path, "columns": notes}})
             return jax.block_until_ready(report)
         except (ValueError, TypeError) as error:
-            raise BadFile(f"{path}: {' '.join(str(error).split())}") from None
+            said = " ".join(str(error).split()).replace("Scores.", "")  # names of fields: of arrays
+            said = said.replace("at_targets", "scores").replace("at_nodes", "node_scores")
+            raise BadFile(f"{path}: {said}") from None
 
 
 def read(path: Path, columns: Sequence[str] = ()) -> Read:
@@ -72,23 +75,69 @@ def read(path: Path, columns: Sequence[str] = ()) -> Read:
 def _arrays(path: Path) -> tuple[PredictionsLike, np.ndarray, np.ndarray | None, list[str]]:
     arrays, others = arrays_file.load(path, ("targets", "probabilities", "draws", "scores"))
     kinds = [name for name in ("probabilities", "draws", "scores") if name in arrays]
+    contents = "the file holds " + (", ".join(sorted([*arrays, *others])) or "no arrays")
     if "targets" not in arrays or len(kinds) != 1:
-        contents = ", ".join(sorted([*arrays, *others])) or "no arrays"
         raise BadFile(
-            f"{path}: wanted 'targets' and one of 'probabilities', 'draws' and 'scores'; the file "
-            f"holds {contents}"
+            f"{path}: wanted 'targets' and one of 'probabilities', 'draws' and 'scores'; {contents}"
         )
     if kinds == ["scores"]:
-        return arrays_file.read(path)
+        more, _ = arrays_file.load(path, ("node_scores", "nodes", "features"))
+        if ("node_scores" in more) == ("features" in more):
+            which = "both" if "features" in more else "neither"
+            raise BadFile(
+                f"{path}: to tell predictions apart, one of the arrays 'node_scores' and "
+                f"'features' is wanted, got {which}; {contents}"
+            )
+        if "features" in more:
+            more.pop("nodes", None)
+        return _scored(path, arrays | more, [name for name in others if name not in more])
     for name, array in arrays.items():
         if array.dtype.kind not in "fiub":
             raise BadFile(f"{path}: '{name}' is {array.dtype}; wanted numbers")
-        if bad := int(np.sum(~np.isfinite(array))):
-            raise BadFile(f"{path}: '{name}' holds {bad} values that are NaN or infinite")
+        _finite(path, name, array)
     targets, values = arrays["targets"], arrays[kinds[0]]
     if kinds == ["draws"]:
         return Draws(_floats(values)), _floats(targets), None, []
     return _floats(values), _labels(path, targets), None, []
+
+
+def _scored(
+    path: Path, arrays: dict[str, np.ndarray], unused: list[str]
+) -> tuple[Scores, np.ndarray, np.ndarray | None, list[str]]:
+    """Return scores, targets, features and notes, in the widest float type among the ``arrays``.
+
+    Scores may hold NaN or infinity, which the test reports. If d = 1, the last axis may be missing.
+    """
+    for name, array in arrays.items():
+        if array.dtype.kind != "f" or array.dtype.itemsize not in (4, 8):
+            hint = {
+                "i": "; convert measurements to float64, but counts and classes have no score",
+                "u": "; convert measurements to float64, but counts and classes have no score",
+                "f": "; the statistic needs about seven digits",
+            }.get(array.dtype.kind, "")
+            raise BadFile(f"{path}: '{name}' is {array.dtype}; wanted float32 or float64{hint}")
+        if name not in ("scores", "node_scores"):
+            _finite(path, name, array)
+    kind = np.result_type(*arrays.values())
+    arrays = {name: array.astype(kind) for name, array in arrays.items()}
+    if (shape := arrays["targets"].shape)[1:] in ((), (1,)):
+        for name, axes in (("targets", 2), ("scores", 2), ("node_scores", 3), ("nodes", 2)):
+            if name in arrays and arrays[name].ndim == axes - 1:
+                arrays[name] = arrays[name][..., None]
+    notes = [f"the array '{name}' is not used [unused-array]" for name in unused]
+    if len(shape) == 2 and 1 < shape[0] < shape[1]:
+        notes.append(
+            f"'targets' of shape {shape} is read as {shape[0]} observations of {shape[1]} numbers "
+            f"each; if these are {shape[1]} observations, save every array with its first two axes "
+            "swapped [wide-targets]"
+        )
+    scores = Scores(arrays["scores"], arrays.get("node_scores"), arrays.get("nodes"))
+    return scores, arrays["targets"], arrays.get("features"), notes
+
+
+def _finite(path: Path, name: str, array: np.ndarray) -> None:
+    if bad := int(np.sum(~np.isfinite(array))):
+        raise BadFile(f"{path}: '{name}' holds {bad} values that are NaN or infinite")
 
 
 def _table(path: Path, kind: str, chosen: Sequence[str]) -> tables.Table:

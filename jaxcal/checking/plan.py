@@ -1,6 +1,7 @@
 """Choose the tests and estimates for each kind of predictions, and say why."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -60,6 +61,11 @@ def _skce_test(key: Key, asked: Asked) -> Result:
     return skce_test(key, asked.predictions, asked.targets, null=null, level=asked.level)
 
 
+def _kccsd_test(key: Key, asked: Asked, **options: Any) -> Result:
+    shared = {"null": asked.null, "level": asked.level}
+    return kccsd_test(key, asked.predictions, asked.targets, **shared, **options)
+
+
 MOMENTS = Question(
     "calibration_test",
     lambda key, asked: calibration_test(
@@ -76,9 +82,7 @@ MOMENTS = Question(
 )
 SCORES = Question(
     "kccsd_test",
-    lambda key, asked: kccsd_test(
-        key, asked.predictions, asked.targets, null=asked.null, level=asked.level
-    ),
+    _kccsd_test,
     "shifts, and errors of shape that move the scores; hardly an error of spread, and no wrong "
     "weights of modes that lie apart",
 )
@@ -135,8 +139,8 @@ class Plan(NamedTuple):
     kind: str
     why: str
     tests: tuple[Question, ...]
-    estimates: tuple[Question, ...]
     predictions: PredictionsLike
+    estimates: tuple[Question, ...] = ()
     repair: str = ""
     unit: str = NATS
 
@@ -161,9 +165,8 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
                 "posteriors are asked whether they are calibrated, and whether they are right "
                 "given x; the p-values of all questions are corrected together inside",
                 (POSTERIOR,),
-                (),
                 predictions,
-                "jaxcal.sbi.repair_posterior(key, posterior, thetas, xs)",
+                repair="jaxcal.sbi.repair_posterior(key, posterior, thetas, xs)",
             )
         case Unnormalized():
             return Plan(
@@ -171,9 +174,8 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
                 "calibration_test needs no constants and no draws, and in a power study saw more "
                 "faults than the scores alone",
                 (MOMENTS,),
-                (),
                 predictions,
-                REPAIR,
+                repair=REPAIR,
             )
         case Scores():
             return Plan(
@@ -181,7 +183,6 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
                 "kccsd_test is the one that needs nothing but scores; log densities, if there are "
                 "any, would let calibration_test see spread as well",
                 (SCORES,),
-                (),
                 predictions,
             )
         case LogDensities():
@@ -189,7 +190,6 @@ def _of_models(predictions: PredictionsLike) -> Plan | None:
                 "log densities at targets and draws",
                 "they give the ranks of targets among draws, which is coverage",
                 (COVERAGE,),
-                (),
                 predictions,
             )
         case Draws():
@@ -211,9 +211,8 @@ def _of_arrays(predictions: PredictionsLike, targets: ArrayLike) -> Plan:
             "skce_test compares targets with the distributions' own averages; calibration_test "
             "sees spread and shape, where skce_test sees little",
             (MOMENTS, MEANS),
-            (),
             predictions,
-            "" if states_an_end(predictions) else REPAIR,
+            repair="" if states_an_end(predictions) else REPAIR,
         )
     array = convert.floats(predictions, "predictions")
     if integers:
@@ -243,10 +242,9 @@ def _draws(predictions: Draws, called: str = "predictions") -> Plan:
         + " (left out: too few draws are independent)"
         * few,
         (MEANS,) if few else (MOMENTS, MEANS),
-        (),
         predictions,
-        REPAIR.replace("predictions", called),
-        ENERGY,
+        repair=REPAIR.replace("predictions", called),
+        unit=ENERGY,
     )
 
 
@@ -271,18 +269,17 @@ def _classes(probabilities: Any) -> Plan:
             "distance_from_calibration tests two classes and says how far the probabilities are "
             "from calibrated ones",
             (DISTANCE,),
-            (),
             jnp.where(is_sum_one, rows[:, 1], jnp.nan),
-            REPAIR,
-            ENERGY if convert.floats(probabilities, "predictions").ndim == 1 else NATS,
+            repair=REPAIR,
+            unit=ENERGY if convert.floats(probabilities, "predictions").ndim == 1 else NATS,
         )
     return Plan(
         CLASS_PROBABILITIES,
         "skce_test asks about the probabilities of all classes at once, not of the largest alone; "
         "calibration_error says how large the error of the largest is",
         (CLASSES,),
-        (ERROR, RELIABILITY),
         rows,
+        (ERROR, RELIABILITY),
         REPAIR,
     )
 
@@ -298,12 +295,8 @@ def check_inputs(chosen: Plan) -> None:
 
 def by_features(chosen: Plan, features: ArrayLike) -> Plan:
     """Return a plan with only `kccsd_test`, which compares predictions by ``features`` [n, q]."""
-
-    def ask(key: Key, asked: Asked) -> Result:
-        options = {"null": asked.null, "level": asked.level, "divergence": Vectors(features)}
-        return kccsd_test(key, asked.predictions, asked.targets, **options)
-
-    return chosen._replace(tests=(SCORES._replace(ask=ask),))
+    by = Vectors(features)
+    return chosen._replace(tests=(SCORES._replace(ask=partial(_kccsd_test, divergence=by)),))
 
 
 def _for_series(chosen: Plan) -> Plan:

@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,34 +78,25 @@ def share(text: str) -> tuple[int, int]:
     return int(i), int(n)
 
 
-def seed(text: str) -> int:
-    """Parse a random seed, an integer from 0 to 2^64 - 1; ArgumentTypeError otherwise."""
-    return _whole(text, 0, 2**64 - 1)
+def whole(smallest: int, largest: int, *, even: bool = False) -> Callable[[str], int]:
+    """Return a parser of (even) integers in a range, which raises ArgumentTypeError for others."""
 
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = smallest - 1
+        if not smallest <= value <= largest:
+            raise argparse.ArgumentTypeError(
+                f"wanted a whole number from {smallest} to {largest}, got {text[:40]!r}"
+            )
+        if even and value % 2:
+            raise argparse.ArgumentTypeError(
+                f"a cosine and a sine share a frequency; {text} is odd"
+            )
+        return value
 
-def count(text: str) -> int:
-    """Parse a count, an integer from 1 to 10^6; ArgumentTypeError otherwise."""
-    return _whole(text, 1, 10**6)
-
-
-def even(text: str) -> int:
-    """Parse an even integer from 2 to 10^5; ArgumentTypeError otherwise."""
-    value = _whole(text, 2, 10**5)
-    if value % 2:
-        raise argparse.ArgumentTypeError(f"a cosine and a sine share a frequency; {text} is odd")
-    return value
-
-
-def _whole(text: str, smallest: int, largest: int) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = smallest - 1
-    if not smallest <= value <= largest:
-        raise argparse.ArgumentTypeError(
-            f"wanted a whole number from {smallest} to {largest}, got {text[:40]!r}"
-        )
-    return value
+    return parse
 
 
 def overwritten(*files: Path | str | None) -> str | None:

@@ -218,7 +218,8 @@ def _scores(value: Scores, ys: Array) -> Scores:
     if value.at_nodes is not None:
         at_nodes = floats(value.at_nodes, "Scores.at_nodes")
         n, event = ys.shape[0], ys.shape[1:]
-        if at_nodes.ndim != ys.ndim + 1 or (at_nodes.shape[0], *at_nodes.shape[2:]) != (n, *event):
+        m = at_nodes.shape[1] if at_nodes.ndim == ys.ndim + 1 else 0
+        if m < 1 or at_nodes.shape != (n, m, *event):
             raise ValueError(
                 f"Scores.at_nodes: wanted shape ({n}, m{''.join(f', {e}' for e in event)}), one "
                 f"row per observation and the scores at m base points, got {at_nodes.shape}"

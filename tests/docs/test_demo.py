@@ -13,8 +13,14 @@ import pytest
 import jaxcal
 from jaxcal.__main__ import main
 from jaxcal.commands import demo
-from jaxcal.commands.demo import forecasts, seattle_weather
-from jaxcal.commands.forecasters import Energy, Regression, score_matching_loss, train
+from jaxcal.commands.demo import (
+    Energy,
+    Regression,
+    forecasts,
+    score_matching_loss,
+    seattle_weather,
+    train,
+)
 from jaxcal.read.scores import score
 
 create = eqx.filter_jit(Energy.create)
@@ -36,11 +42,11 @@ def shown(tmp_path_factory):
 
 def test_inputs_are_those_of_the_day_before(days):
     weather = seattle_weather()
-    at = int(np.flatnonzero(weather.dates == np.datetime64("2013-07-01"))[0])
+    at = int(np.flatnonzero(weather["date"] == np.datetime64("2013-07-01"))[0])
     place = int(np.flatnonzero(days.dates == np.datetime64("2013-07-02"))[0])
-    assert days.inputs[place, 0] == np.float32(weather.temp_max[at])
-    assert days.inputs[place, 2] == np.float32(weather.precipitation[at] ** 0.5)
-    assert days.targets[place, 1] == np.float32(weather.temp_min[at + 1])
+    assert days.inputs[place, 0] == np.float32(weather["temp_max"][at])
+    assert days.inputs[place, 2] == np.float32(weather["precipitation"][at] ** 0.5)
+    assert days.targets[place, 1] == np.float32(weather["temp_min"][at + 1])
     assert days.inputs[place, 5] < -0.9, "the cosine of the time of year is lowest in July"
 
 

@@ -103,6 +103,7 @@ def test_targets(ys, error, words):
         (Scores(MEANS.astype(complex)), TypeError, "Scores.at_targets: wanted float32"),
         (Scores(MEANS, MEANS), ValueError, r"Scores.at_nodes: wanted shape \(12, m, 2\)"),
         (Scores(MEANS, jnp.zeros((4, N, D))), ValueError, "Scores.at_nodes: wanted shape"),
+        (Scores(MEANS, jnp.zeros((N, 0, D))), ValueError, "Scores.at_nodes: wanted shape"),
         (Scores(MEANS, jnp.zeros((N, 4, D)), NODES[:3]), ValueError, "m=4 base points"),
         (Scores(MEANS), ValueError, "Scores.at_nodes is missing"),
         (dist.Normal(MEANS, 1.0), ValueError, r"to_event\(1\)"),

@@ -206,22 +206,28 @@ BAD = {
         "'targets' holds 120 values that are",
     ),
     "nan nodes": (changed(nodes=np.full((M, D), np.nan)), "'nodes' holds 10 values that are NaN"),
-    "one observation": ({k: a[:1] for k, a in arrays().items()}, "'targets' holds 1 observation"),
-    "no observation": (changed(targets=np.ones((0, D))), "'targets' has shape (0, 2)"),
-    "a number": (changed(targets=np.float64(1)), "'targets' has shape ()"),
-    "pictures": (changed(targets=np.ones((N, 3, 3))), "'targets' has shape (60, 3, 3); wanted [n,"),
+    "one observation": ({k: a[:1] for k, a in arrays().items()}, "targets: wanted at least 2"),
+    "no observation": (changed(targets=np.ones((0, D))), "or [n, d], got shape (0, 2)"),
+    "a number": (changed(targets=np.float64(1)), "targets: wanted at least 2"),
+    "pictures": (
+        changed(targets=np.ones((N, 3, 3))),
+        "shape of the targets (60, 3, 3), got (60, 2)",
+    ),
     "short scores": (
         changed(scores=np.ones((N - 1, D))),
-        "'scores' has shape (59, 2); wanted [60,",
+        "scores: wanted the shape of the targets (60, 2), got (59, 2)",
     ),
-    "flat scores": (changed(scores=np.ones(N)), "'scores' has shape (60,); wanted [60, 2]"),
-    "flat nodes": (changed(node_scores=np.ones((N, M))), "'node_scores' has shape (60, 5); wanted"),
+    "flat scores": (changed(scores=np.ones(N)), "scores: wanted the shape of the targets (60, 2)"),
+    "flat nodes": (changed(node_scores=np.ones((N, M))), "node_scores: wanted shape (60, m, 2)"),
     "axes swapped": (
         changed(node_scores=np.ones((M, N, D))),
-        "'node_scores' has shape (5, 60, 2); wanted [60, m, 2]",
+        "node_scores: wanted shape (60, m, 2), one row per observation",
     ),
-    "other nodes": (changed(nodes=np.ones((M + 1, D))), "'nodes' has shape (6, 2); wanted [5, 2]"),
-    "no nodes": (changed(node_scores=np.ones((N, 0, D)), nodes=None), "'node_scores' has shape"),
+    "other nodes": (
+        changed(nodes=np.ones((M + 1, D))),
+        "nodes: wanted the m=5 base points of node_scores",
+    ),
+    "no nodes": (changed(node_scores=np.ones((N, 0, D)), nodes=None), "node_scores: wanted"),
 }
 
 
@@ -236,9 +242,9 @@ def test_a_bad_array_is_named_in_one_sentence(save, capsys, name):
 @pytest.mark.parametrize(
     ("features", "wanted"),
     [
-        (np.ones((N - 1, 3)), "'features' has shape (59, 3); wanted [60, q]"),
+        (np.ones((N - 1, 3)), "features: wanted n=60 rows, one per target, got shape (59, 3)"),
         (np.full((N, 3), np.inf), "'features' holds 180 values that are NaN or infinite"),
-        (np.ones(()), "'features' has shape ()"),
+        (np.ones(()), "features: wanted n=60 rows"),
     ],
 )
 def test_bad_features_are_named(save, capsys, features, wanted):
