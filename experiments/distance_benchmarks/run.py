@@ -132,7 +132,7 @@ def agreement(cases):
 
 
 def smooth_statistic(v, rho):
-    return smooth_of_residuals(v, rho).value
+    return smooth_of_residuals(v, rho)[0]
 
 
 def bootstrap(n, resamples):

@@ -52,7 +52,7 @@ CALIBRATED, WRONG = tuple(POPULATIONS)[:4], tuple(POPULATIONS)[4:]
 
 def smooth_statistic(v: Any, rho: Any) -> Any:
     """The smooth calibration error of sorted residuals."""
-    return smooth_of_residuals(v, rho).value
+    return smooth_of_residuals(v, rho)[0]
 
 
 def by_statistic(statistic: Any) -> Any:

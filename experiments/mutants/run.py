@@ -162,8 +162,8 @@ MUTANTS = [
     Mutant(
         "the Laplace error counts each observation twice",
         "dce/smooth.py",
-        "return left + right - rho",
-        "return left + right",
+        "h = left + right - rho",
+        "h = left + right",
         "unit/dce/test_measures.py",
     ),
     Mutant(

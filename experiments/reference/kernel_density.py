@@ -14,11 +14,17 @@ from jaxcal.squared_ce.reductions import Reduced
 from jaxcal.typing import Scalar
 
 
+def log_density(p: Array, points: Array, b: Any) -> Float[Array, " t"]:
+    """`log_kernel` with the factors p_k^(z_k / b) of p_k = 0, where 0^0 = 1."""
+    none = points @ (p <= 0).astype(points.dtype) > 0
+    return log_kernel(p, points, b) + jnp.where(none, -jnp.inf, 0.0)
+
+
 def dirichlet(
     queries: Float[Array, "n m"], points: Float[Array, "t m"], bandwidth: Any
 ) -> Float[Array, "n t"]:
     """The kernel's values: each training point sets a density, which the queries are put into."""
-    return jnp.exp(jax.vmap(lambda p: log_kernel(p, points, bandwidth, at_zero=True))(queries))
+    return jnp.exp(jax.vmap(lambda p: log_density(p, points, bandwidth))(queries))
 
 
 def leave_one_out_error(problem: Reduced, bandwidth: float | Array) -> Scalar:
@@ -35,8 +41,8 @@ def leave_one_out_error(problem: Reduced, bandwidth: float | Array) -> Scalar:
         raise ValueError(f"problem: leaving one out needs at least 2 observations, got n={n}")
 
     def one(i: Array) -> Array:
-        logits = logits_of(points[i], points, bandwidth, jnp.arange(n) != i)
-        ratio = jax.nn.softmax(logits) @ problem.outcomes
+        others, outcomes = (jnp.roll(a, -i, axis=0)[1:] for a in (points, problem.outcomes))
+        ratio = jax.nn.softmax(logits_of(points[i], others, bandwidth)) @ outcomes
         return jnp.sum((problem.inputs[i] - ratio) ** 2)
 
     return jnp.mean(jax.lax.map(one, jnp.arange(n), batch_size=max(1, BLOCK // n)))
@@ -55,7 +61,7 @@ def likelihood_bandwidth(problem: Reduced, bandwidths: Any = GRID) -> Scalar:
 
     def one(i: Array) -> Array:
         def at(b: Array) -> Array:
-            logs = log_kernel(points[i], points, b, at_zero=True)
+            logs = log_density(points[i], points, b)
             return logsumexp(jnp.where(jnp.arange(n) != i, logs, -jnp.inf))
 
         return jax.lax.map(at, values)

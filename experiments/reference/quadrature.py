@@ -15,7 +15,7 @@ quantiles.
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -25,12 +25,32 @@ from jaxtyping import Array, PyTree
 
 from jaxcal.kernel_means.closed_forms import e1
 from jaxcal.kernel_means.dispatch import Averages, NoClosedForm, check_dimension, own_by_second
-from jaxcal.kernel_means.mixtures import Grid, below, log_node, slope
+from jaxcal.kernel_means.mixtures import GRADING, log_node
 from jaxcal.kernels import points
 from jaxcal.read.families import Laplaces, Normals
 from jaxcal.typing import ArrayFunction, KernelLike, Scalar
 
 ERROR = 3e-7
+
+
+class Grid(NamedTuple):
+    """Nodes s > 0 and their weights for an integral over ds / s, [q] each."""
+
+    nodes: np.ndarray
+    weights: np.ndarray
+
+
+def slope(x: np.ndarray) -> np.ndarray:
+    """Return the derivative of `log_node` at x."""
+    return 1 + 2 * GRADING * np.logaddexp(0, -x) / (1 + np.exp(x))
+
+
+def below(low: float, high: float, size: int) -> Grid:
+    """Return a grid of ``size`` nodes from ``low`` < 1 to ``high``, sparse towards 0."""
+    wide = np.linspace(-40, 40, 80001)
+    start, stop = np.interp(np.log([low, high]), log_node(wide), wide)
+    x = np.linspace(start, stop, size)
+    return Grid(np.exp(log_node(x)), (x[1] - x[0]) * slope(x))
 
 
 def both_sides(low: float, size: int) -> Grid:

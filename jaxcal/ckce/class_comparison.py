@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal.ckce import kernels
 from jaxcal.ckce.errors import judged
-from jaxcal.ckce.estimator import positive
 from jaxcal.ckce.expansion import ByKernel
 from jaxcal.ckce.inputs import (
     Ridge,
@@ -142,7 +141,7 @@ def by_kernel(
     kernels.check_bandwidth(kernel, m)
     width = None  # the median distance of each model's predictions
     if bandwidth is not None and not isinstance(bandwidth, str):
-        width = positive(bandwidth, dtype)
+        width = convert.number(bandwidth, "bandwidth", above=0).astype(dtype)
     elif models and bandwidth != "own":
         width = pooled(problem.stack)
     return ByKernel(

@@ -29,7 +29,6 @@ from jaxcal.read.observations import n_repeated
 from jaxcal.results import TestResult, recorded
 from jaxcal.typing import (
     ArrayLike,
-    DTypeLike,
     KernelLike,
     Key,
     KeyLike,
@@ -62,19 +61,16 @@ def checked_problem(
     q, labels = checked(predictions, targets)
     kernel = kernels.points.as_kernel(prediction_kernel, "prediction_kernel")
     kernels.check_bandwidth(kernel, q.shape[1])
+    if bandwidth is not None:
+        bandwidth = convert.number(bandwidth, "bandwidth", above=0).astype(q.dtype)
     return Problem(
         q,
         labels,
         kernel,
         class_root(target_kernel, q.shape[1], q.dtype),
         ridge_at(ridge, q.shape[0], q.dtype),
-        None if bandwidth is None else positive(bandwidth, q.dtype),
+        bandwidth,
     )
-
-
-def positive(value: object, dtype: DTypeLike) -> Scalar:
-    """Return the bandwidth as an array, []; ValueError unless it is positive and finite."""
-    return convert.number(value, "bandwidth", above=0).astype(dtype)
 
 
 @recorded

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxcal.ckce import solvers
 from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
 from jaxcal.engine import over_rows
+from jaxcal.engine.linear import filled, in_blocks, total
 from jaxcal.kernels import grams
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.kernels.grams import NystroemFeatures, pivots
@@ -53,13 +54,12 @@ def primal_fit(
     error of F F^T; None if F F^T = K. ``mesh``: devices among which the rows are divided. Cost
     2 n p^2 + p^3 / 3, memory O(tile p + p^2). Source: App. B, which omits the cost of F^T F.
     """
-    n = points.shape[0]
+    n, devices = points.shape[0], 1 if mesh is None else mesh.size
+    side = min(tile, -(-n // devices))
     # rows of weight 0 fill the last block
-    side = min(tile, -(-n // (1 if mesh is None else mesh.size)))
-    missing = -n % (side * (1 if mesh is None else mesh.size))
-    real = jnp.arange(n + missing) < n
-    padded = [jnp.concatenate([a, a[:1].repeat(missing, 0)]) for a in (points, residuals)]
-    rows = (*padded, real.astype(points.dtype))
+    ones = jnp.ones((n, 1), points.dtype)
+    data, real = filled((points, residuals), ones, -n % (side * devices))
+    rows = (*data, real[:, 0])
 
     @partial(over_rows, mesh=mesh, reduce=True)
     def gather(features: FeatureMap, rows: PyTree) -> _Sums:
@@ -84,7 +84,7 @@ def primal_fit(
             squares = jnp.sum(b**2, axis=1)
             return jnp.sum(b * fitted, axis=1), jnp.sum((f @ along) * b, axis=1), squares
 
-        parts = jax.lax.map(one, _blocks(rows, side))
+        parts = jax.lax.map(one, in_blocks(rows, side))
         return tuple(part.reshape(-1) for part in parts)
 
     contributions, pull, squares = spread((features, theta, along, ridge), rows)
@@ -112,27 +112,14 @@ def normal_equations(
 ) -> _Sums:
     """Return F^T F, F^T R and the trace of F F^T for features F and residuals R, over rows of
     weight 1; ``side`` rows are computed at a time."""
-    n = points.shape[0]
-    missing = -n % side
-    padded = (jnp.concatenate([a, a[:1].repeat(missing, 0)]) for a in (points, residuals))
-    rows = (*padded, jnp.concatenate([weights, jnp.zeros(missing, weights.dtype)]))
+    data = filled((points, residuals), weights[:, None], -points.shape[0] % side)
 
-    @jax.checkpoint
-    def step(sums: _Sums, block: PyTree) -> tuple[_Sums, None]:
-        x, r, weight = block
-        f = features(x) * weight[:, None]
-        new = _Sums(f.T @ f, f.T @ r, jnp.sum(f**2))
-        return jax.tree.map(jnp.add, sums, new), None
+    def of_block(block: PyTree) -> _Sums:
+        (x, r), weight = block
+        f = features(x) * weight
+        return _Sums(f.T @ f, f.T @ r, jnp.sum(f**2))
 
-    blocks = _blocks(rows, side)
-    p = jax.eval_shape(features, blocks[0][0]).shape[1]
-    q, dtype = residuals.shape[-1], residuals.dtype
-    start = _Sums(jnp.zeros((p, p), dtype), jnp.zeros((p, q), dtype), jnp.zeros((), dtype))
-    return jax.lax.scan(step, start, blocks)[0]
-
-
-def _blocks(rows: PyTree, side: int) -> PyTree:
-    return jax.tree.map(lambda a: a.reshape(-1, side, *a.shape[1:]), rows)
+    return total(of_block, in_blocks(data, side))
 
 
 CANDIDATES = 4096

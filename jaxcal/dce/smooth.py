@@ -162,18 +162,14 @@ def smooth_ce(
 
 @jax.jit
 def _smooth(data: Ordered) -> SmoothCE:
-    solution = smooth_of_residuals(data.v, data.rho)
-    return SmoothCE(solution.value, solution.upper, data.back(solution.witness), solution.flow)
-
-
-def smooth_of_residuals(v: Vector, rho: Vector) -> SmoothCE:
-    """Return the smooth error of residuals ``rho`` at ascending ``v``; arrays keep that order."""
-    value, proof = _value(v, rho)
-    return SmoothCE(value, *proof)
+    value, (upper, witness, flow) = smooth_of_residuals(data.v, data.rho)
+    return SmoothCE(value, upper, data.back(witness), flow)
 
 
 @jax.custom_jvp
-def _value(v: Vector, rho: Vector) -> tuple[Scalar, tuple[Scalar, Vector, Vector]]:
+def smooth_of_residuals(v: Vector, rho: Vector) -> tuple[Scalar, tuple[Scalar, Vector, Vector]]:
+    """Return the value of `SmoothCE` for residuals ``rho`` at ascending ``v``, and its other
+    fields, in that order."""
     g = jnp.diff(v, append=v[-1:])
     f = sums(rho)
     good = jnp.all(jnp.isfinite(f) & jnp.isfinite(v))
@@ -188,11 +184,11 @@ def _value(v: Vector, rho: Vector) -> tuple[Scalar, tuple[Scalar, Vector, Vector
     return jnp.sum(rho * witness), (upper, witness, flow)
 
 
-@_value.defjvp
+@smooth_of_residuals.defjvp
 def _slope(primals: tuple[Vector, Vector], tangents: tuple[Vector, Vector]) -> PyTree:
     """Differentiate by the envelope theorem: d/d rho_i is the witness, d/d v_i is |flow| before v_i
     minus |flow| after it. The other outputs have derivative 0."""
-    solution = _value(*primals)
+    solution = smooth_of_residuals(*primals)
     _, (_, witness, flow) = solution
     size = jnp.abs(flow)
     before = jnp.concatenate([jnp.zeros(1, size.dtype), size[:-1]])
@@ -252,7 +248,8 @@ class KernelCE(Result):
 @jax.jit
 def _laplace(data: Ordered, bandwidth: Scalar) -> KernelCE:
     v, rho = data.v, data.rho
-    h = field(v, rho, bandwidth)
+    left, right = decaying_sums(v, rho, bandwidth)
+    h = left + right - rho
     squared = jnp.sum(rho * h)
     value = safe_sqrt(squared)
     pairs = 1 - jnp.sum(data.w**2)
@@ -263,12 +260,6 @@ def _laplace(data: Ordered, bandwidth: Scalar) -> KernelCE:
 def of_unit_norm(h: Vector, norm: Scalar) -> Vector:
     """Return ``h / norm``: 0 if the norm is 0, and NaN if the norm is NaN."""
     return jnp.where(norm > 0, h / jnp.where(norm > 0, norm, 1), 0 * norm)
-
-
-def field(v: Vector, rho: Vector, bandwidth: Scalar) -> Vector:
-    """Return the sums over j of rho_j exp(-|v_i - v_j| / bandwidth), [n], for ascending v; O(n)."""
-    left, right = decaying_sums(v, rho, bandwidth)
-    return left + right - rho
 
 
 def decaying_sums(v: Vector, rho: Vector, bandwidth: Scalar) -> tuple[Vector, Vector]:

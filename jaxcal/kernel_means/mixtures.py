@@ -146,29 +146,9 @@ def of_multiple(kernel: Scaled, distribution: Distribution) -> Averages:
     return features, OfMultiple(kernel.scale, inner)
 
 
-class Grid(NamedTuple):
-    """Nodes s > 0 and their weights for an integral over ds / s, [q] each."""
-
-    nodes: np.ndarray
-    weights: np.ndarray
-
-
-def below(low: float, high: float, size: int) -> Grid:
-    """Return a grid of ``size`` nodes from ``low`` < 1 to ``high``, sparse towards 0."""
-    wide = np.linspace(-40, 40, 80001)
-    start, stop = np.interp(np.log([low, high]), log_node(wide), wide)
-    x = np.linspace(start, stop, size)
-    return Grid(np.exp(log_node(x)), (x[1] - x[0]) * slope(x))
-
-
 def log_node(x: np.ndarray) -> np.ndarray:
     """Return log s = x - c softplus(-x)^2 with c = `GRADING`, elementwise."""
     return x - GRADING * np.logaddexp(0, -x) ** 2
-
-
-def slope(x: np.ndarray) -> np.ndarray:
-    """Return the derivative of `log_node` at x."""
-    return 1 + 2 * GRADING * np.logaddexp(0, -x) / (1 + np.exp(x))
 
 
 def gamma_rule(shape: float) -> tuple[np.ndarray, np.ndarray]:
@@ -176,7 +156,11 @@ def gamma_rule(shape: float) -> tuple[np.ndarray, np.ndarray]:
     # the mass below the first and above the last node is about 1e-9
     size = next(size for above, size in SIZES if shape < above)
     low = max(LEAST, 1e-9 ** (1 / shape))
-    s, steps = below(low, 22 + 4 * shape, size)
+    wide = np.linspace(-40, 40, 80001)
+    start, stop = np.interp(np.log([low, 22 + 4 * shape]), log_node(wide), wide)
+    x = np.linspace(start, stop, size)
+    s, slope = np.exp(log_node(x)), 1 + 2 * GRADING * np.logaddexp(0, -x) / (1 + np.exp(x))
+    steps = (x[1] - x[0]) * slope
     weights = steps * np.exp(shape * np.log(s) - s - math.lgamma(shape))
     weights[0] += 1 - weights.sum()
     return s, weights

@@ -28,7 +28,6 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxcal.engine.quadratic import TILE, ordered_pairs, quadratic_sums
 from jaxcal.numerics import full_precision
 from jaxcal.read import checks, convert
 from jaxcal.squared_ce.reductions import Reduced
@@ -159,35 +158,12 @@ def risk_by_moments(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
     return Risk(jnp.mean(rows), rows)
 
 
-class _PairFeatures(NamedTuple):
-    residuals: Float[Array, "n d"]
-    left: Float[Array, "n r"]
-    right: Float[Array, "n r"]
-
-
-class SquaredGaps(eqx.Module):
-    """Terms ``(<D_i, D_j> - L_i . R_j)^2`` of the risk, from residuals D and `Factors` L, R."""
-
-    @property
-    def channels(self) -> int:
-        return 1
-
-    def block(self, rows: _PairFeatures, cols: _PairFeatures) -> Float[Array, "1 r s"]:
-        targets = rows.residuals @ cols.residuals.T
-        return ((targets - rows.left @ cols.right.T) ** 2)[None]
-
-    def diagonal(self, features: _PairFeatures) -> Float[Array, "1 n"]:
-        products = jnp.sum(features.left * features.right, axis=1)
-        return ((jnp.sum(features.residuals**2, axis=1) - products) ** 2)[None]
-
-
-def risk_by_pairs(residuals: Float[Array, "n d"], factors: Factors, *, tile: int = TILE) -> Risk:
-    """Return the risk over all pairs, in blocks: O(n^2 (d + r) / 2), memory O(tile^2)."""
+def risk_by_pairs(residuals: Float[Array, "n d"], factors: Factors) -> Risk:
+    """Return the risk from a matrix of all pairs: O(n^2 (d + r)), memory O(n^2)."""
     n = _at_least_two(residuals)
-    features = _PairFeatures(residuals, factors.left, factors.right)
-    none = jnp.zeros((n, 0), residuals.dtype)
-    sums = quadratic_sums(SquaredGaps(), features, none, tile=tile)
-    return Risk(sums.total[0] / ordered_pairs(n), sums.row_sums[0] / (n - 1))
+    gaps = (residuals @ residuals.T - factors.left @ factors.right.T) ** 2
+    rows = jnp.sum(jnp.fill_diagonal(gaps, 0, inplace=False), axis=1) / (n - 1)
+    return Risk(jnp.mean(rows), rows)
 
 
 def one_problem(problem: Reduced) -> None:

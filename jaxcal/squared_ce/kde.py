@@ -89,24 +89,18 @@ def on_simplex(inputs: Float[Array, "*n d"]) -> Float[Array, "*n m"]:
     return inputs
 
 
-def log_kernel(p: Array, points: Array, b: Array | float, *, at_zero: bool) -> Float[Array, " t"]:
-    """Return log Dir(p | z / b + 1) at one p [m], for each row z of ``points`` [t, m]. If p_k = 0,
-    the factor p_k^(z_k / b) is kept, with 0^0 = 1, if ``at_zero`` is True, and omitted if not."""
+def log_kernel(p: Array, points: Array, b: Array | float) -> Float[Array, " t"]:
+    """Return log Dir(p | z / b + 1) at one p [m], for each row z of ``points`` [t, m], without the
+    factors p_k^(z_k / b) of p_k = 0."""
     total, m = jnp.sum(points, axis=1), p.shape[0]
     constant = gammaln(total / b + m) - jnp.sum(gammaln(points / b + 1), axis=1)
     inside = p > 0
     logs = jnp.where(inside, jnp.log(jnp.where(inside, p, 1.0)), 0.0)
-    values = constant + points @ logs / b
-    if at_zero:
-        values = jnp.where(points @ (~inside).astype(points.dtype) > 0, -jnp.inf, values)
-    return jnp.where(jnp.any(jnp.isnan(p)), jnp.nan, values)
+    return jnp.where(jnp.any(jnp.isnan(p)), jnp.nan, constant + points @ logs / b)
 
 
-def logits_of(
-    p: Array, points: Array, b: Array | float, keep: Array | bool = True
-) -> Float[Array, " t"]:
-    """Return the log weights of t training points z at p, by `log_kernel`. A weight is 0 where the
-    mask ``keep`` is False, or where another z has a smaller sum of z_k over all k with p_k = 0."""
-    powers = jnp.where(keep, points @ (p <= 0).astype(points.dtype), jnp.inf)
-    values = log_kernel(p, points, b, at_zero=False)
-    return jnp.where((powers <= jnp.min(powers)) & keep, values, -jnp.inf)
+def logits_of(p: Array, points: Array, b: Array | float) -> Float[Array, " t"]:
+    """Return the log weights of t training points z at p, by `log_kernel`. A weight is 0 where
+    another z has a smaller sum of z_k over all k with p_k = 0."""
+    powers = points @ (p <= 0).astype(points.dtype)
+    return jnp.where(powers <= jnp.min(powers), log_kernel(p, points, b), -jnp.inf)

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from jaxcal.engine.linear import filled, in_blocks
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import by_values
 from jaxcal.kernels.grams import NystroemFeatures, gram, gram_diagonal, pivots
@@ -115,16 +116,11 @@ def _low_rank(
 def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) -> Array:
     """Return ``k(queries, centres) @ lift``, computed in blocks of `QUERY_ROWS` queries."""
 
-    def block(rows: Array) -> Array:
-        return gram(kernel, rows, centres) @ lift
-
     n = queries.shape[0]
-    if n <= QUERY_ROWS:
-        return block(queries)
-    blocks = -(-n // QUERY_ROWS)
-    padding = jnp.broadcast_to(queries[:1], (blocks * QUERY_ROWS - n, queries.shape[1]))
-    padded = jnp.concatenate([queries, padding]).reshape(blocks, QUERY_ROWS, -1)
-    return jax.lax.map(block, padded).reshape(blocks * QUERY_ROWS, -1)[:n]
+    side = min(n, QUERY_ROWS)
+    padded, _ = filled(queries, queries[:, :0], -n % side)
+    blocks = jax.lax.map(lambda rows: gram(kernel, rows, centres) @ lift, in_blocks(padded, side))
+    return blocks.reshape(-1, lift.shape[1])[:n]
 
 
 class RidgeSettings(NamedTuple):
