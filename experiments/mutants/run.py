@@ -246,8 +246,8 @@ MUTANTS = [
     Mutant(
         "a merged state has the sums of one alone",
         "streaming/state.py",
-        "total + other.sums[name]",
-        "other.sums[name]",
+        "self.sums.get(name, 0) + other.sums.get(name, 0)",
+        "other.sums.get(name, 0)",
         "unit/streaming/test_streaming.py",
     ),
     Mutant(

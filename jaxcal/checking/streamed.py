@@ -83,9 +83,6 @@ class CheckSums(eqx.Module):
     def numbered(self) -> bool:
         return any(part.fit.numbered for part in self.parts.values())
 
-    def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        return self._named({name: part.fit.zeros() for name, part in self.parts.items()})
-
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
         predictions, targets, *inputs = batch
         chosen = plan(predictions, targets, dependent=False)
@@ -100,8 +97,15 @@ class CheckSums(eqx.Module):
             )
             for name, part in self.parts.items()
         }
-        n = next(iter(parts.values()))[0]
-        return n, *self._named({name: sums for name, (_, *sums) in parts.items()})
+        sums, least = (
+            {
+                f"{part}/{name}": value
+                for part, (_, *both) in parts.items()
+                for name, value in both[k].items()
+            }
+            for k in (0, 1)
+        )
+        return next(iter(parts.values()))[0], sums, least
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> CheckReport:
         answers = {}
@@ -126,17 +130,6 @@ class CheckSums(eqx.Module):
             n=state.n,
             level=level,
         )
-
-    def _named(self, parts: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        sums, least = (
-            {
-                f"{part}/{name}": value
-                for part, both in parts.items()
-                for name, value in both[k].items()
-            }
-            for k in (0, 1)
-        )
-        return sums, least
 
 
 @rows_in_one_order

@@ -38,7 +38,7 @@ class EntriesFit(eqx.Module):
     Methods use dicts of sums over observations. "entries" [k, 1 + b]: k entries without signs, then
     with b columns of signs. "squares" [k]: squares of entries. "products" [c, c]: products of the c
     entries in blocks. "cubes", "powers": `table_sums` of normal and of resolved scores. "coarse":
-    `coarse_sums`. "signs": `sign_sums`. "chance": `Seen.chance`. Other names: counts (`COUNTS`).
+    `coarse_sums`. "signs": `sign_sums`. "chance": `Seen.chance`. Other names: counts.
     """
 
     key: Key
@@ -64,18 +64,6 @@ class EntriesFit(eqx.Module):
         """Return the fit to checked observations."""
         units, frame, ends, even, notes, layout = _fitted(key, predictions, ys, inputs)
         return cls(key, units, frame, ends, even, notes, layout, n_draws, names)
-
-    def zeros(self) -> dict[str, np.ndarray]:
-        """Return the sums over no observations: zeros."""
-        c = sum(sum(sizes) for _, _, sizes, _ in self.layout)
-        k = c + sum(alone or 0 for *_, alone in self.layout)
-        shapes = {"entries": (k, 1 + self.n_draws), "products": (c, c), "squares": (k,)}
-        d, f = len(self.frame.center.columns.center), len(self.names[1]) - 1
-        shapes |= {"cubes": (2, d, f + 2, f + 2, f + 2), "powers": (2, d, f, 5, 5)}
-        shapes |= {"coarse": (3, d), "signs": (2,)}
-        return {name: np.zeros(shape) for name, shape in shapes.items()} | {
-            name: np.zeros(()) for name in COUNTS
-        }
 
     def of_batch(
         self,
@@ -131,7 +119,6 @@ class EntriesFit(eqx.Module):
         return Judged(float(p), float(statistic[0]), np.asarray(statistic[1:]), parts)
 
 
-COUNTS = ("impossible", "lost", "nonfinite", "ended", "uneven", "endless", "chance")
 CODES = {
     "impossible": "impossible-targets",
     "lost": "nonfinite-scores",

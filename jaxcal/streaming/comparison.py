@@ -63,18 +63,6 @@ class ComparisonSums(eqx.Module):
             kind, names = RankRows.of(jax.random.fold_in(key, 1), models, targets)
         return cls(key, kind, names, n_draws)
 
-    def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        sizes, models = self.kind.sizes, len(self.names)
-        s, p = 1 + sizes.features, sizes.residuals
-        shapes = {
-            "groups": (models, BLOCKS, s, s + 3 * p + 1),
-            "sizes": (models, s, s),
-            "moments": (models, *sizes.moments),
-            "scores": (models, sizes.scores),
-            "lost": (models,),
-        }
-        return {name: np.zeros(shape) for name, shape in shapes.items()}, {}
-
     def of_batch(self, batch: Any, first: int, done: int) -> tuple[int, Any, Any]:
         names, each, targets = self.kind.read(*batch)
         if sorted(names) != sorted(self.names):
@@ -99,10 +87,9 @@ class ComparisonSums(eqx.Module):
         with jax.enable_x64(True):
             sums = Sums(*(jnp.asarray(state.sums[name]) for name in Sums._fields))
             sizes = self.kind.sizes
-            rank = min(1 + sizes.features, sizes.residuals, COMPONENTS)
             added = jnp.asarray(sizes.added), jnp.asarray(sizes.along)
             keys = errors_key, draws_key
-            errors = _errors(keys, sums, jnp.asarray(float(n)), added, rank, self.n_draws)
+            errors = _errors(keys, sums, jnp.asarray(float(n)), added, self.n_draws)
             lengths = jnp.sum(sums.groups[:, :, 0, -1], axis=1)
             skill = jnp.concatenate([lengths[:, None], jnp.asarray(state.sums["scores"])], axis=1)
             told = self.kind.told(jnp.asarray(state.sums["moments"]) / n, skill / n)
@@ -128,14 +115,13 @@ class Sums(NamedTuple):
     lost: Float[Array, " M"]
 
 
-@partial(jax.jit, static_argnames=("rank", "n_draws"))
-@partial(jax.vmap, in_axes=(None, 0, None, None, None, None))
+@partial(jax.jit, static_argnames="n_draws")
+@partial(jax.vmap, in_axes=(None, 0, None, None, None))
 def _errors(
     keys: tuple[Key, Key],
     sums: Sums,
     n: Scalar,
     added_sizes: tuple[Scalar, Scalar],
-    rank: int,
     n_draws: int,
 ) -> Error:
     """Return the `Error` of all M models, in arrays with a leading axis M, each as
@@ -144,6 +130,7 @@ def _errors(
     of `jaxcal.streaming.rows.Sizes`."""
     s = sums.sizes.shape[0]
     p = (sums.groups.shape[2] - s - 1) // 3
+    rank = min(s, p, COMPONENTS)
     parts = jnp.split(sums.groups, (s, s + p, s + 2 * p, s + 3 * p), axis=2)
     products, residuals, drawn, added, squares = parts
     gram = jnp.sum(products, axis=0)

@@ -19,7 +19,6 @@ from jaxcal.entries.calibration import observed, table_names
 from jaxcal.entries.sums import EntriesFit
 from jaxcal.fit.fitted import Fitted
 from jaxcal.fit.redraws import RARE, moments_of_rows, rounding_of_waves
-from jaxcal.fit.residuals import Frame
 from jaxcal.fit.specification import Specification
 from jaxcal.kernel_means.particles import DRAWS, QUANTILES
 from jaxcal.nulls.limits import Eigenvalues, p_value_of_spectrum
@@ -92,22 +91,22 @@ def _reasons(notes: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 COUNTED = (*NOT_FINITE, "clamped-scales", "centres-astray", "unsettled-chains")
-SUMS = ("sums", "products", "trace", "fourth", "coarse", "signs", "rare", *COUNTED)
 
 
 class LinearFit(eqx.Module):
     """A fitted test with random features; implements `jaxcal.streaming.state.Sums`.
 
     ``key`` is for draws; ``prepared`` holds units, bandwidths, nodes and frequencies; ``kind`` is
-    "kccsd", "kcsd" or "skce"; ``size`` is the length p of the feature vector z of an observation;
-    ``numbered``: whether averages over predictions use draws, which row numbers determine;
-    ``inputs`` names the inputs of a KCSD test.
+    "kccsd", "kcsd" or "skce"; ``numbered``: whether averages over predictions use draws, which row
+    numbers determine; ``inputs`` names the inputs of a KCSD test.
+
+    The sums, of feature vectors z of observations: z, z z^T, |z|^2, |z|^4 and numbers for notes.
+    The minimum "abrupt-edge" is -1 if a batch has an abrupt edge.
     """
 
     key: Key
     prepared: Fitted
     kind: str = eqx.field(static=True)
-    size: int = eqx.field(static=True)
     numbered: bool = eqx.field(static=True)
     inputs: tuple[str, ...] = eqx.field(static=True)
 
@@ -122,18 +121,10 @@ class LinearFit(eqx.Module):
         inputs: tuple[str, ...],
     ) -> "LinearFit":
         """Return the test fitted to checked observations, with the name ``kind``."""
-        prepared, size = _fitted(key, predictions, ys, spec)
+        prepared = _fitted(key, predictions, ys, spec)
         numbered = any(route in _statistic(prepared).route for route in (DRAWS, QUANTILES))
         numbered = numbered and not isinstance(predictions, Draws)
-        return cls(key, prepared, kind, size.size, numbered, inputs)
-
-    def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Return a dict of zero sums (of z, z z^T, |z|^2, |z|^4 and numbers for notes), and a dict
-        of one minimum, "abrupt-edge", which becomes -1 if a batch has an abrupt edge."""
-        p, frame = self.size, self.prepared.frame
-        d = frame.origin.size if isinstance(frame, Frame) else 1
-        shapes = {"sums": (p,), "products": (p, p), "coarse": (3, d), "signs": (2,), "rare": (2,)}
-        return {name: np.zeros(shapes.get(name, ())) for name in SUMS}, {"abrupt-edge": 0.0}
+        return cls(key, prepared, kind, numbered, inputs)
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
         predictions, targets, *inputs = batch
@@ -176,7 +167,7 @@ class LinearFit(eqx.Module):
         mean, second = sums["sums"] / n, sums["products"] / n
         square = float(mean @ mean)
         estimate = (n * square - trace / n) / (n - 1)
-        values = np.linalg.eigvalsh(second) if lost == 0 else np.full(self.size, np.nan)
+        values = np.linalg.eigvalsh(second) if lost == 0 else np.full(len(mean), np.nan)
         values = values - trace / n**2  # without the diagonal of H, as in linear_sums
         mean_trace, norm = trace / n, float(np.sum(second**2)) - fourth / n**2
         lengths = fourth / n - mean_trace**2
@@ -216,11 +207,8 @@ def _statistic(prepared: Fitted) -> FiniteRank:
 
 
 @jax.jit
-def _fitted(
-    key: Key, predictions: PredictionsLike, ys: Array, spec: Specification
-) -> tuple[Fitted, Array]:
-    prepared, featured = spec.fit(jax.random.split(key, 3)[:2], predictions, ys)
-    return prepared, _statistic(prepared).vectors(featured.features)[:, :, 0].reshape(-1)
+def _fitted(key: Key, predictions: PredictionsLike, ys: Array, spec: Specification) -> Fitted:
+    return spec.fit(jax.random.split(key, 3)[:2], predictions, ys)[0]
 
 
 @jax.jit
@@ -350,9 +338,6 @@ class EntriesStream(eqx.Module):
         checked, columns = observed(predictions, ys, inputs)
         called = table_names(names, ys, inputs, columns)
         return cls(EntriesFit.of(key, checked, ys, columns, n_draws, called))
-
-    def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        return self.fit.zeros(), {"rank": 1.0, "coarse-logs": 0.0}
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
         predictions, targets, *inputs = batch

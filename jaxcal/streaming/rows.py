@@ -50,22 +50,14 @@ class Rows(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Numbers of columns of `Rows`, and moments of its added residuals.
+    """Moments of the added residuals of `Rows`, and the number of random numbers of a row.
 
     Attributes:
-        features: Number of columns of x.
-        residuals: Number of columns of d.
-        moments: Shape of the moments of one row, (t, q).
-        scores: Number of scores.
         added: Mean squared norm of added residuals.
         along: Largest eigenvalue of the covariance of added residuals (approximate for ranks).
         uniforms: Number of uniform random numbers that each row needs.
     """
 
-    features: int
-    residuals: int
-    moments: tuple[int, int]
-    scores: int
     added: float
     along: float
     uniforms: int
@@ -159,9 +151,7 @@ class ClassRows(eqx.Module):
 
     @property
     def sizes(self) -> Sizes:
-        m = self.m
-        features = m if self.directions is None else self.directions.shape[2]
-        return Sizes(features, m, (4, m), 2, 1 - 1 / m, 1 / m, 2)
+        return Sizes(1 - 1 / self.m, 1 / self.m, 2)
 
     @property
     def things(self) -> str:
@@ -244,7 +234,7 @@ class RankRows(eqx.Module):
     def sizes(self) -> Sizes:
         d, levels = len(self.units.center), probability.LEVELS
         size = 2 * float(np.mean(levels * (1 - levels)))
-        return Sizes(2 * d, len(levels) * d, (2, d), 1, size, 2 / (np.pi**2 * d), 1 + d)
+        return Sizes(size, 2 / (np.pi**2 * d), 1 + d)
 
     @property
     def things(self) -> str:

@@ -1,6 +1,9 @@
 """Merge, save and load the sums of a pass over batches, and add them up over processes."""
 
+import functools
 import itertools
+import math
+import pickle
 import sys
 import threading
 import time
@@ -144,7 +147,7 @@ class StreamState:
             ValueError: The other state belongs to another test, or shares a shard or a row with
                 this one.
         """
-        alike = self.sums.keys() == other.sums.keys() and self.least.keys() == other.least.keys()
+        alike = self.sums.keys() == other.sums.keys() or not (self.sums and other.sums)
         if other.fingerprint != self.fingerprint or not alike:
             raise ValueError(
                 "other: a state of another test (fitted to another first sample, or with another "
@@ -153,13 +156,20 @@ class StreamState:
         contents = {_content(shard) for shard in self.shards}
         if both := [shard for shard in other.shards if _content(shard) in contents]:
             raise ValueError(f"other: {both[0]} is in both states and would count twice")
+        states = self, other
         return StreamState(
             self.fingerprint,
             self.n + other.n,
             self.shards + other.shards,
             _joined([*self.rows, *other.rows]),
-            {name: total + other.sums[name] for name, total in self.sums.items()},
-            {name: min(value, other.least[name]) for name, value in self.least.items()},
+            {
+                name: np.asarray(self.sums.get(name, 0) + other.sums.get(name, 0))
+                for name in self.sums | other.sums
+            },
+            {
+                name: min(state.least.get(name, math.inf) for state in states)
+                for name in self.least | other.least
+            },
             self.fitted_to or other.fitted_to,
             self.left_out + other.left_out,
         )
@@ -205,24 +215,11 @@ class StreamState:
         if jax.process_count() == 1:
             return self
         same_test(self.fingerprint)
-        spans = np.full((MOST_SPANS, 2), -1)
-        spans[: len(self.rows)] = np.reshape(self.rows, (-1, 2))
-        rows = [tuple(span) for span in gathered(spans.ravel()).reshape(-1, 2).tolist()]
-        _no_shard_twice(self.shards)
-        numbers = [
-            np.ravel(part)
-            for part in (self.n, self.left_out, *self.sums.values(), *self.least.values())
-        ]
-        every = gathered(np.concatenate(numbers).astype(float))
-        total, start, sums = np.sum(every, axis=0), 2, {}
-        for name, part in self.sums.items():
-            sums[name] = total[start : start + part.size].reshape(part.shape)
-            start += part.size
-        lows = np.min(every[:, start:], axis=0).tolist()
-        least = dict(zip(self.least, lows, strict=True))
-        spans = _joined([span for span in rows if span[0] >= 0])
-        n, left_out = int(total[0]), int(total[1])
-        return StreamState(self.fingerprint, n, (), spans, sums, least, self.fitted_to, left_out)
+        mine = pickle.dumps(replace(self, fitted_to={}))
+        size = int(np.max(gathered(np.array([len(mine)]))))
+        states = map(pickle.loads, gathered(np.frombuffer(mine.ljust(size), np.uint8)))
+        total = functools.reduce(StreamState.merge, states)
+        return replace(total, shards=(), fitted_to=self.fitted_to)
 
     def save(self, path: Path | str) -> None:
         """Write the state to a .npz file. An old file stays until the new one is complete."""
@@ -264,18 +261,6 @@ class StreamState:
             raise ValueError(f"{path}: not a saved state of a streamed test ({error})") from None
 
 
-def _no_shard_twice(shards: tuple[str, ...]) -> None:
-    """Raise ValueError in all processes if two of them have a shard with the same content."""
-    names = "\n".join(shards).encode()
-    size, seen = int(np.max(gathered(np.array([len(names)])))), set()
-    for text in gathered(np.frombuffer(names.ljust(size), np.uint8)) if size else ():
-        read = [shard for shard in bytes(text).decode().rstrip().split("\n") if shard]
-        for shard in read:
-            if _content(shard) in seen:
-                raise ValueError(f"shard {shard} was read by two processes: it would count twice")
-        seen |= set(map(_content, read))
-
-
 def _content(shard: str) -> str:
     """Return the size and checksum of a shard without its name."""
     return ", ".join(shard.split(", ")[-2:])
@@ -309,10 +294,6 @@ class Sums(Protocol):
         """Whether random draws depend on the numbers of the rows."""
         ...
 
-    def zeros(self) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        """Return the sums and the minima before the first batch, both by name."""
-        ...
-
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
         """Return the number of rows of a batch, and the sums and minima of its rows after the first
         ``done``. ``first`` is the row number of the first row of the batch."""
@@ -323,17 +304,11 @@ class Sums(Protocol):
         ...
 
 
-Start = tuple[dict[str, np.ndarray], dict[str, float]]
-
-
 class RankCounts(eqx.Module):
     """Count the ranks of targets among ``draws`` draws per prediction, for `Coverage`."""
 
     numbered = False
     draws: int = eqx.field(static=True)
-
-    def zeros(self) -> Start:
-        return {"counts": np.zeros(self.draws + 1), "unknown": np.zeros(())}, {}
 
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
         ranks, unknown, m = ranks_of(*batch, first=first, least=1)
@@ -354,9 +329,6 @@ class TableSums(eqx.Module):
     numbered = False
     cells: int = eqx.field(static=True)
 
-    def zeros(self) -> Start:
-        return {name: np.zeros(self.cells) for name in ("counts", "predictions", "targets")}, {}
-
     def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
         p, y = map(np.asarray, batch)
         if p.ndim == 2:  # checked and put in order in JAX's float type, but summed in their own
@@ -369,7 +341,8 @@ class TableSums(eqx.Module):
         p = p[:, 1] if p.ndim == 2 else p
         rest = (value[done:] if value.ndim else value for value in (p, y))
         table = Table.of(*rest, cells=self.cells)
-        return len(p), {name: getattr(table, name) for name in self.zeros()[0]}, {}
+        sums = {name: getattr(table, name) for name in ("counts", "predictions", "targets")}
+        return len(p), sums, {}
 
     def result(self, state: StreamState, n_first: int, name: str, level: float) -> Result:
         return self.table(state)

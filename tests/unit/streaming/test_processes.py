@@ -157,4 +157,4 @@ def test_the_launcher_tests_a_folder_of_shards(tmp_path):
     assert "rejected" in first.stdout
     assert "SKCE" not in second.stdout
     for done in (first, second):  # the first has read all shards, the second one of them
-        assert "was read by two processes" in done.stdout
+        assert "is in both states and would count twice" in done.stdout

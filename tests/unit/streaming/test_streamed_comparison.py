@@ -109,7 +109,7 @@ def errors(fit, sums, n, n_draws):
     keys = jax.random.key(3), jax.random.key(4)
     of_all = Sums(*(jnp.asarray(sums[name]) for name in Sums._fields))
     added = jnp.asarray(1 - 1 / M), jnp.asarray(1 / M)
-    return _errors(keys, of_all, jnp.asarray(float(n)), added, M, n_draws), keys
+    return _errors(keys, of_all, jnp.asarray(float(n)), added, n_draws), keys
 
 
 @pytest.mark.slow
