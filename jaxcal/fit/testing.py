@@ -245,7 +245,7 @@ def _unjudged(
     notes = fitted.notes | featured.notes
     if getattr(null, "exact", False):
         notes.pop("rare-targets", None)
-    elif featured.excluded is None:
+    elif featured.means is not None:
         rare = rare_targets(keys[2], fit, predictions, targets)
         notes |= {} if rare is None else {"rare-targets": rare}
     if outcome.stretches is not None:
@@ -257,7 +257,8 @@ def _unjudged(
     # the spec contains vectors from the user, such as inputs, that are compared as predictions
     notes["repeated-rows"] = n_repeated(targets, predictions, spec)
     notes["nonfinite-targets"] = not_finite(targets)
-    notes |= _rounding(fitted.pairwise, featured.features, outcome)
+    if featured.means is not None:
+        notes |= _rounding(fitted.pairwise, featured.features, outcome)
     if featured.excluded is not None:
         impossible, n = notes["impossible-targets"] > 0, targets.shape[0]
         outcome, notes["silent"] = _of_a_moment(outcome, featured.excluded, impossible, null, n)
