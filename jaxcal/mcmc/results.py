@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtri
+from jax.scipy.stats import rankdata
 from jaxtyping import Array, Float, Int
 
 from jaxcal.read import Draws
@@ -76,18 +77,8 @@ def _halves(path: Array) -> Array:
 def _ranked(values: Array) -> Array:
     """Return normal scores of average ranks over the first two axes; all NaN if a value is NaN."""
     flat = values.reshape(values.shape[0] * values.shape[1], -1)
-    size = flat.shape[0]
-
-    def scores(column: Array) -> Array:
-        ordered = jnp.sort(column)
-        below = jnp.searchsorted(ordered, column, side="left")
-        upto = jnp.searchsorted(ordered, column, side="right")
-        rank = (below + upto + 1).astype(column.dtype) / 2
-        return ndtri((rank - 0.375) / (size + 0.25))
-
-    z = jax.vmap(scores, in_axes=1, out_axes=1)(flat)
-    lost = jnp.any(jnp.isnan(flat), axis=0, keepdims=True)
-    return jnp.where(lost, jnp.nan, z).reshape(values.shape)
+    ranks = rankdata(flat, axis=0).astype(values.dtype)
+    return ndtri((ranks - 0.375) / (len(flat) + 0.25)).reshape(values.shape)
 
 
 def _rhat(z: Array) -> Array:

@@ -13,7 +13,8 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jax.scipy.stats import rankdata
+from jaxtyping import Array, Bool, Float
 
 from jaxcal.engine import LightJit
 from jaxcal.entries.saturation import corrected, inverted, spread_alone
@@ -111,7 +112,7 @@ def diagnose(
     moments = [jnp.concatenate([first, second], axis=1), given_others]
     twice = None
     if features is not None:
-        twice = jax.vmap(_twice_ranks, in_axes=1, out_axes=1)(features)
+        twice = (2 * (rankdata(features, axis=0) - 1)).astype(int)  # ranks from 0, mean if equal
         g = (twice.astype(thetas.dtype) + 1 - n) / n
         moments.append((moments[0][:, :, None] * g[:, None]).reshape(n, -1))
     both, bias, *trends = attribution.means_of(moments, level=level)
@@ -136,13 +137,6 @@ def diagnose(
     of_shift, of_spread = _halves(Means(*(part.reshape(2 * d, q) for part in trend)))
     strongest = jnp.stack([k, j])
     return Diagnosis(shift, bias, spread, of_shift, of_spread, strongest, thirds, alone, pairs)
-
-
-def _twice_ranks(feature: Float[Array, " n"]) -> Int[Array, " n"]:
-    """Return 2 r [n], with r the 0-based rank of each value; equal values get their mean rank."""
-    ordered = jnp.sort(feature)
-    below = jnp.searchsorted(ordered, feature, side="left")
-    return below + jnp.searchsorted(ordered, feature, side="right") - 1
 
 
 def with_shapes(table: Table, of: Diagnosis, level: float) -> Diagnosis:
