@@ -75,7 +75,7 @@ def _projected(features: Features) -> Float[Array, " n"]:
     numbers = [
         leaf for leaf in jax.tree.leaves(features) if jnp.issubdtype(leaf.dtype, jnp.floating)
     ]
-    return jax.lax.stop_gradient(sum(along(leaf) for leaf in numbers))
+    return jax.lax.stop_gradient(jax.tree.reduce(jnp.add, [along(leaf) for leaf in numbers]))
 
 
 def _median_of(values: Callable[[Array], Array], p: int) -> Scalar:
