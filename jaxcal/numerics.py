@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxcal.typing import DTypeLike
 
 TURN = 2 * math.pi
+CORRELATED = 0.1  # draws with a larger lag-one correlation count as dependent
 PANEL = 20  # most rows of a large matrix that are eliminated together
 # coefficients in x^2 of cos(pi x / 2) and sin(pi x / 2) / x, from Chebyshev nodes of [0, 1]
 COSINE = (0.9999999998, -1.233700534, 0.2536693222, -0.02086268671, 9.177229238e-4, -2.38241523e-5)
@@ -294,3 +295,8 @@ def sketched_eigenvalues(
         return jnp.linalg.eigvalsh(inner - basis.T @ (diagonal[:, None] * basis))
 
     return jax.vmap(of_channel)(products, diagonal)
+
+
+def apart(lag: float) -> int:
+    """Return the least number of steps t such that the correlation lag^t is <= `CORRELATED`."""
+    return math.ceil(math.log(CORRELATED) / math.log(min(max(lag, 1e-6), 1 - 1e-6)))

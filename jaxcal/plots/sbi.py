@@ -25,11 +25,11 @@ def posterior_figure(report: Any) -> "Figure":
         raise TypeError("report: wanted a PosteriorReport of jaxcal")
     figure = Figure(figsize=(10.4, 7.2), layout="constrained")
     grid = figure.subplots(2, 2)
-    covered = report.coverage or (report.ranks and coverage_of_ranks(report.ranks, report.level))
+    covered = report.coverage or (report.ranks and coverage_of_ranks(report.ranks))
     if report.ranks is None:
         null_histogram(report.calibration.test, ax=grid[0, 0])
     else:
-        rank_bands(report.ranks, level=report.level, ax=grid[0, 0])
+        rank_bands(report.ranks, ax=grid[0, 0])
     if covered is None:
         null_histogram(report.conditional.test, ax=grid[0, 1])
     else:
@@ -41,7 +41,7 @@ def posterior_figure(report: Any) -> "Figure":
     return figure
 
 
-def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
+def rank_bands(ranks: Any, *, ax: "Axes | None" = None) -> "Axes":
     """Draw F(u) - u of each parameter with a band, with F(u) the share of ranks that are <= u.
 
     ``ranks`` is a `PosteriorRanks`. If a posterior is too high, the curve is an arch above 0. If it
@@ -53,7 +53,7 @@ def rank_bands(ranks: Any, *, level: float, ax: "Axes | None" = None) -> "Axes":
     ax.set(xlabel=f"rank among {ranks.size} {ranks.source}", ylabel="share below less rank")
     if not np.all(np.isfinite(values)):
         return say(ax, "ranks are not numbers:\nno verdict")
-    n, r = values.shape
+    (n, r), level = values.shape, ranks.level
     # the inequality of Massart for each of the r curves, as in their p-values
     half = np.sqrt(np.log(2 * r / level) / (2 * n))
     ax.axhspan(-half, half, color=LIGHT, alpha=0.5, linewidth=0, label=f"{confidence(level)} band")
@@ -92,7 +92,7 @@ def evidence(monitored: Any, ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
+def coverage_of_ranks(ranks: Any) -> PyTree:
     """Return the `Coverage` from density ranks of a `PosteriorRanks`; None if there are none."""
     import jax.numpy as jnp
 
@@ -103,7 +103,7 @@ def coverage_of_ranks(ranks: Any, level: float) -> PyTree:
     u = np.asarray(ranks.ranks)[:, 0]
     counts = jnp.asarray(np.histogram(1 - u, 200, (0, 1))[0])
     shown = of_counts(counts, jnp.asarray(np.sum(~np.isfinite(u))))
-    return replace(shown, p_uniform=ranks.p_values[0], level=level)
+    return replace(shown, p_uniform=ranks.p_values[0], level=ranks.level)
 
 
 def directions(report: Any, *, ax: "Axes | None" = None) -> "Axes":

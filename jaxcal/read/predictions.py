@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, PyTree
 
-from jaxcal.numerics import binary_size
+from jaxcal.numerics import CORRELATED, apart, binary_size
 from jaxcal.read import convert
-from jaxcal.results.notes import CORRELATED, apart
 from jaxcal.typing import ArrayLike, LogDensity, Point, Points, PredictionsLike
 
 

@@ -5,7 +5,6 @@ and how the numbers of a batch are combined; `REASONS` has the codes that preven
 printed sentence ends with its code in brackets; `warnings.md` explains the codes.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
@@ -15,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
+from jaxcal.numerics import CORRELATED, apart
 from jaxcal.results.parts import FEW
 
 Notes: TypeAlias = dict[str, Array]  # counts, shares or flags, of shape []
 
 
-CORRELATED = 0.1  # draws with a larger lag-one correlation count as dependent
 LOST = 1.0  # no verdict if the rounding error is a larger multiple of the null's scale h(i, i) / n
 
 
@@ -343,11 +342,6 @@ def memory(rows: Any, order: Any = None) -> Any:
         up, down = (order[1:] >= order[:-1]).all(0), (order[1:] <= order[:-1]).all(0)
         shown = shown & ~(up | down).any()
     return lag * shown.astype(gaps.dtype)
-
-
-def apart(lag: float) -> int:
-    """Return the least number of steps t such that the correlation lag^t is <= `CORRELATED`."""
-    return math.ceil(math.log(CORRELATED) / math.log(min(max(lag, 1e-6), 1 - 1e-6)))
 
 
 def of_a_chain(whose: str, lag: float) -> tuple[str, bool]:

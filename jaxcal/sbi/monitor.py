@@ -13,7 +13,6 @@ Source: Ville (1939); Grünwald, de Heide and Koolen (2024) for predictive densi
 """
 
 import math
-from importlib import import_module
 from typing import Any, ClassVar, Unpack
 
 import equinox as eqx
@@ -33,7 +32,7 @@ from jaxcal.results.notes import TABLE, memory
 from jaxcal.sbi import suspicions
 from jaxcal.sbi.pairs import PairOptions, ScoredPairs, inputs_of, score_pairs
 from jaxcal.sbi.ranks import ranks_among_draws
-from jaxcal.typing import ArrayLike, Figure, Key, KeyLike, Observations, PosteriorLike, Scalar
+from jaxcal.typing import ArrayLike, Key, KeyLike, Observations, PosteriorLike, Scalar
 
 SLOPE = 0.3  # prior variance of an intercept or slope; that of all inputs together is as large
 DEGREES = 10.0  # of the prior of the variance, which has mean 1
@@ -65,6 +64,7 @@ class Monitored(JudgedResult):
         notes: As in `ScoredPairs`; of each code the numbers of the last call that has it.
     """
 
+    _plots: ClassVar[tuple[str, ...]] = ("sbi.evidence",)
     _long: ClassVar[tuple[str, ...]] = ("log_evidence", "normal_scores", "inputs", "widths")
 
     log_evidence: Float[Array, " n"]
@@ -103,9 +103,6 @@ class Monitored(JudgedResult):
     def _no_verdict(self) -> Sentences:
         lost = np.any(np.isnan(np.asarray(self.log_evidence)))
         return [("ranks are NaN: a log density or draw is not finite", lost)]
-
-    def figure(self) -> "Figure":
-        return import_module("jaxcal.plots.sbi").evidence(self).figure
 
     def _lines(self) -> list[str]:
         logs = np.asarray(self.log_evidence, float)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -27,7 +26,7 @@ from jaxcal.sbi.adapters import paired
 from jaxcal.sbi.diagnosis import Diagnosis, among_draws, diagnose, with_shapes
 from jaxcal.sbi.pairs import ScoredPairs
 from jaxcal.sbi.report_text import CHAINS, DRAWS, sentences
-from jaxcal.typing import ArrayLike, Contents, Figure, Key, KeyLike, Names, Observations, Scalar
+from jaxcal.typing import ArrayLike, Contents, Key, KeyLike, Names, Observations, Scalar
 
 MOST_FEATURES = 50  # most features for which trends are tested
 LEAST = 1e-6  # least distance of ranks from 0 and 1, which keeps normal scores finite
@@ -56,6 +55,7 @@ class PosteriorRanks(Result):
     """
 
     _rows: ClassVar[tuple[str, ...]] = ("statistics", "p_values")
+    _plots: ClassVar[tuple[str, ...]] = ("sbi.rank_bands",)
     _scalar: ClassVar[str] = "p_value"
     _long: ClassVar[tuple[str, ...]] = ("ranks",)
 
@@ -82,11 +82,6 @@ class PosteriorRanks(Result):
             of_a_chain("a posterior", lag),
             *sentences_of({"repeated-rows": np.asarray(self.repeated)}),
         ]
-
-    def figure(self) -> "Figure":
-        ax = import_module("jaxcal.plots.sbi").rank_bands(self, level=self.level)
-        ax.figure.set_size_inches(4.8, 3.2)
-        return ax.figure
 
     def to_datatree(self) -> Any:
         """Return an ``xarray.DataTree`` whose group ``prior_sbc`` holds the ranks, one variable per
