@@ -14,7 +14,6 @@ from jaxcal.kernels.bandwidths import spread_of_gaussians
 from jaxcal.numerics import psd_root, safe_sqrt
 from jaxcal.read import Standardized, convert, gaussian_moments
 from jaxcal.read.families import Laplaces, distribution_of
-from jaxcal.read.predictions import in_units_of_data
 from jaxcal.read.sampling import check_batch
 from jaxcal.typing import ArrayLike, Features, Key, Point, Points, PredictionsLike
 
@@ -24,7 +23,7 @@ BaseCov = Float[Array, " d"] | Float[Array, "d d"]
 
 def moments(predictions: PredictionsLike) -> tuple[Points, Cov]:
     """Return means [n, d] and a `Cov` of n Gaussian predictions; TypeError for others."""
-    _check_batch(predictions)
+    check_batch(predictions)
     mean, cov = gaussian_moments(predictions)
     if mean.ndim != 2:
         raise ValueError(
@@ -32,10 +31,6 @@ def moments(predictions: PredictionsLike) -> tuple[Points, Cov]:
             f"of shape {mean.shape}; .to_event(1) makes the last batch axis an event"
         )
     return mean, cov
-
-
-def _check_batch(predictions: PredictionsLike) -> None:
-    check_batch(in_units_of_data(predictions))
 
 
 def optional_floats(value: ArrayLike | None) -> Array | None:
@@ -244,6 +239,6 @@ class Wasserstein(_Euclidean, eqx.Module):
     ) -> Features:
         distribution = distribution_of(predictions)
         if isinstance(distribution, Laplaces):
-            _check_batch(predictions)
+            check_batch(predictions)
             return jnp.concatenate([distribution.loc, 2**0.5 * distribution.scale], axis=-1)
         return wasserstein(*moments(predictions))

@@ -13,7 +13,6 @@ from jaxcal.kernel_means.dispatch import kernel_means, own_by_second
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import second_order_heuristic, spread_of_draws
 from jaxcal.numerics import at_least
-from jaxcal.read.predictions import in_units_of_data
 from jaxcal.read.sampling import check_batch, check_n_samples, drawn
 from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
 
@@ -83,7 +82,7 @@ class MMD(eqx.Module):
     def features(
         self, key: Key, predictions: PredictionsLike, at_nodes: NodeScores | None
     ) -> Features:
-        check_batch(in_units_of_data(predictions))
+        check_batch(predictions)
         draw_key, _ = jax.random.split(key)
         kernel = self.fitted(key, predictions, at_nodes).ground
         means = kernel_means(kernel, predictions, key=draw_key, n_samples=self.n_samples)

@@ -21,7 +21,7 @@ from jaxtyping import Key as KeyArray
 from jaxcal.numerics import at_least, eliminated, normal_of, psd_root, uniforms
 from jaxcal.read import Draws, Standardized
 from jaxcal.read.families import heavy_tailed, offered_moments
-from jaxcal.read.sampling import sample_if_any
+from jaxcal.read.sampling import value_if_any
 from jaxcal.read.scores import each_density, is_distribution
 from jaxcal.typing import DTypeLike, Key, Points
 from jaxcal.whitening import Landing
@@ -78,7 +78,7 @@ def landed(key: Key, predictions: Standardized, ys: Points, targets: Array) -> L
         draws = jnp.moveaxis(distribution.samples, 1, 0)
     elif is_distribution(distribution):
         n = () if distribution.batch_shape else (len(ys),)
-        draws = sample_if_any(key, distribution, (2 * N_POINTS, *n))
+        draws = value_if_any(distribution.sample, key, (2 * N_POINTS, *n))
     if draws is None:
         return _climbed(key, predictions, ys, targets)
     return _drawn(predictions, jnp.moveaxis(draws, 0, 1).astype(ys.dtype), ys, targets)

@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from jaxcal.read import Draws, Scores, Unnormalized
 from jaxcal.read.convert import array, class_columns, floats, integer, real, say
+from jaxcal.read.families import Classes, distribution_of
 from jaxcal.read.scores import is_distribution, score
 from jaxcal.typing import Divergence
 
@@ -262,7 +263,13 @@ def probabilities(value: Any, name: str = "predictions", *, binary: bool = False
     data frame named 0, 1, .. or "p0", "p1", .. are sorted. Under jit values are not checked.
     """
     if is_distribution(value) and hasattr(value, "enumerate_support"):
-        value = _categorical(value, name)
+        closed = distribution_of(value)
+        if not isinstance(closed, Classes) or closed.probabilities.ndim != 2:
+            raise ValueError(
+                f"{name}: wanted class probabilities [n, m] or a Categorical with batch shape [n], "
+                f"got {type(value).__name__} with batch shape {tuple(value.batch_shape)}"
+            )
+        value = closed.probabilities
     values = floats(value, name)
     if values.ndim == 2 and (order := class_columns(value, name)):
         values = values[:, np.asarray(order)]
@@ -298,19 +305,6 @@ def probabilities(value: Any, name: str = "predictions", *, binary: bool = False
         f"does not sum to 1 but to {total} (are these logits? softmax them; or divide each row)",
     )
     return values
-
-
-def _categorical(value: Any, name: str) -> Array:
-    probs = getattr(value, "probs", None)
-    if probs is None or len(value.batch_shape) != 1 or tuple(value.event_shape) != ():
-        raise ValueError(
-            f"{name}: wanted class probabilities [n, m] or a Categorical with batch shape [n], got "
-            f"{type(value).__name__} with batch shape {tuple(value.batch_shape)}"
-        )
-    if jnp.ndim(probs) < 2 and type(value).__name__.startswith("Bernoulli"):
-        probs = jnp.broadcast_to(probs, value.batch_shape)
-        return jnp.stack([1 - probs, probs], axis=-1)
-    return jnp.broadcast_to(probs, (*value.batch_shape, jnp.shape(probs)[-1]))
 
 
 def unit(value: object, name: str, wanted: str = "probabilities") -> Array:

@@ -219,13 +219,6 @@ def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
         case Laplaces(loc, spread) if loc.shape[-1] == 1:
             scale = jnp.expand_dims(own_units.scale[:, 0], range(1, loc.ndim - 1))
             return Laplaces(own_units.of_common(loc), spread / scale)
-        case Mixtures(weights, parts):
-            inner = _in_own_units(parts, own_units)
-            return None if inner is None else Mixtures(weights, inner)
-        case Particles(points):
-            return type(distribution)(own_units.of_common(points))
-        case Nodes(points, weights):
-            return Nodes(own_units.of_common(points), weights)
         case Lattice(points, weights):
             each = jnp.broadcast_to(points, (*weights.shape, points.shape[-1]))
             return Nodes(own_units.of_common(each), weights)
@@ -234,16 +227,8 @@ def _in_own_units(distribution: PyTree, own_units: OwnUnits) -> PyTree:
 
 def _in_units(distribution: PyTree, units: Units | OwnUnits) -> PyTree:
     """Return the closed form of Y ~ ``distribution``, in ``units``, or None."""
-    if isinstance(units, OwnUnits):
-        return _in_own_units(_in_units(distribution, units.units), units)
     scale = units.scale
     match distribution:
-        case Normals(mean, cov):
-            units_of_cov = along_last(scale, cov)
-            across = jnp.swapaxes(units_of_cov, -1, -2) if cov.ndim > mean.ndim else units_of_cov
-            return Normals(units.points(mean), cov / (across * units_of_cov))
-        case Laplaces(loc, spread):
-            return Laplaces(units.points(loc), spread / along_last(scale, spread))
         case Mixtures(weights, parts):
             inner = _in_units(parts, units)
             return None if inner is None else Mixtures(weights, inner)
@@ -251,6 +236,14 @@ def _in_units(distribution: PyTree, units: Units | OwnUnits) -> PyTree:
             return type(distribution)(units.points(points))
         case Nodes(points, weights):
             return Nodes(units.points(points), weights)
+        case _ if isinstance(units, OwnUnits):
+            return _in_own_units(_in_units(distribution, units.units), units)
+        case Normals(mean, cov):
+            units_of_cov = along_last(scale, cov)
+            across = jnp.swapaxes(units_of_cov, -1, -2) if cov.ndim > mean.ndim else units_of_cov
+            return Normals(units.points(mean), cov / (across * units_of_cov))
+        case Laplaces(loc, spread):
+            return Laplaces(units.points(loc), spread / along_last(scale, spread))
         case Lattice(points, weights):
             return Lattice(units.points(points), weights)
     return None

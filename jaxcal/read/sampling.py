@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 from jaxcal.numerics import at_least, at_most, full_precision
 from jaxcal.read import convert
 from jaxcal.read.families import Lattice, Stratified, bare
-from jaxcal.read.predictions import Draws, Standardized
+from jaxcal.read.predictions import Draws, Standardized, in_units_of_data
 from jaxcal.typing import Key, KeyLike, PredictionsLike
 
 TRUNCATED = ("LeftTruncatedDistribution", "TwoSidedTruncatedDistribution")  # of symmetric bases
@@ -40,14 +40,9 @@ def cdf(distribution: Any, values: Array) -> Array:
     return at_most(at_least(at, 0), 1)
 
 
-def sample_if_any(key: Key, distribution: Any, shape: tuple[int, ...]) -> Array | None:
-    """Return draws [*shape, ...] of a distribution, or None if it has no sampler."""
-    return value_if_any(distribution.sample, key, shape)
-
-
 def sample(key: Key, distribution: Any, shape: tuple[int, ...], name: str) -> Array:
     """Return draws [*shape, ...], or raise a TypeError about ``name`` if there is no sampler."""
-    draws = sample_if_any(key, distribution, shape)
+    draws = value_if_any(distribution.sample, key, shape)
     if draws is None:
         raise TypeError(
             f"{name}: {type(distribution).__name__} has no sampler, and draws are needed"
@@ -92,7 +87,7 @@ def check_n_samples(n_samples: object) -> None:
 
 def check_batch(predictions: PredictionsLike) -> None:
     """Raise ValueError for a single distribution without batch axis."""
-    if getattr(predictions, "batch_shape", None) == ():
+    if getattr(in_units_of_data(predictions), "batch_shape", None) == ():
         raise ValueError(
             "predictions: this divergence wants one distribution per observation, batch shape [n], "
             "got batch shape (): use .expand([n])"
@@ -101,8 +96,7 @@ def check_batch(predictions: PredictionsLike) -> None:
 
 def drawn(key: Key, predictions: PredictionsLike, n_samples: int | None) -> Float[Array, "n m d"]:
     """Return ``n_samples`` draws per prediction. None: all of `Draws`, TypeError for others."""
-    inside = isinstance(predictions, Standardized)
-    original: Any = predictions.predictions if inside else predictions
+    original = in_units_of_data(predictions)
     if n_samples is None and not isinstance(original, Draws):
         raise TypeError(
             f"n_samples: say how many draws of each prediction to take, since "

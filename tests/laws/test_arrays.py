@@ -240,6 +240,13 @@ def test_bernoulli_and_categorical_are_class_probabilities(measure):
     np.testing.assert_allclose(measure(dist.Bernoulli(ROWS)), want)
 
 
+def test_shared_classes_are_rows_and_other_numbers_are_refused():
+    shared = dist.CategoricalProbs(BOTH[0]).expand([3])
+    np.testing.assert_array_equal(checks.probabilities(shared), [BOTH[0]] * 3)
+    with pytest.raises(ValueError, match="got BinomialProbs with batch shape"):
+        checks.probabilities(dist.Binomial(3, ROWS))
+
+
 def test_compare_takes_binary_probabilities():
     models = {"a": ROWS, "b": ROWS[::-1]}
     by_vector = jaxcal.compare(0, models, LABELS, n_draws=19)
