@@ -47,6 +47,7 @@ MOVED = {  # old name of a module -> new name, to read files of earlier versions
     "jaxcal.repairing.cross_fitted": "jaxcal.repairing.certificate",
     "jaxcal.moments.support": "jaxcal.moments.stein",
     "jaxcal.dce.kernel": "jaxcal.dce.smooth",
+    "jaxcal.ckce.features": "jaxcal.ckce.solvers",
     "jaxcal.candidates.mixtures": "jaxcal.candidates.proposals",
     "jaxcal.read.standardized": "jaxcal.read.predictions",
     "jaxcal.squared_ce.tuned": "jaxcal.squared_ce.tuning",
