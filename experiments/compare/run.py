@@ -12,11 +12,12 @@ import numpy as np
 
 from jaxcal.ckce import compare
 from jaxcal.ckce.class_comparison import default_rank, pooled
-from jaxcal.ckce.features import NystroemFeatures, pivots, primal_fit
 from jaxcal.ckce.inputs import n_components
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.probability import basis
+from jaxcal.ckce.solvers import primal_fit
 from jaxcal.kernels import Gaussian
+from jaxcal.kernels.grams import NystroemFeatures, pivots
 from jaxcal.streaming import StreamedTest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -15,8 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.ckce import solvers
-from jaxcal.ckce.features import TILE, primal_fit
-from jaxcal.ckce.solvers import Approximation, Predictions, Residuals, Solution
+from jaxcal.ckce.solvers import TILE, Approximation, Fit, Predictions, Residuals, primal_fit
 from jaxcal.kernels import grams
 from jaxcal.kernels.points import Gaussian, Linear, Sum
 from jaxcal.numerics import at_least
@@ -54,7 +53,7 @@ class Fourier(eqx.Module):
 
     def __call__(
         self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar
-    ) -> Solution:
+    ) -> Fit:
         match kernel:
             case Sum(left=Linear(), right=Gaussian(bandwidth=bandwidth)):
                 pass
@@ -70,7 +69,7 @@ class Fourier(eqx.Module):
             fit = solvers.fit(grams.square_gram(Linear(), features(q)), residuals, ridge)
         error = jnp.asarray((2 * self.n_features) ** -0.5, q.dtype)
         size = jnp.asarray(self.n_features)
-        return Solution(fit, Approximation("random Fourier features", size, error))
+        return fit._replace(approximation=Approximation("random Fourier features", size, error))
 
 
 def gram_times(
@@ -153,7 +152,7 @@ class ConjugateGradients(eqx.Module):
 
     def __call__(
         self, kernel: KernelLike, q: Predictions, residuals: Residuals, ridge: Scalar
-    ) -> Solution:
+    ) -> Fit:
         n, tile = q.shape[0], self.tile
         tolerance = 100 * float(jnp.finfo(q.dtype).eps)
         if self.tolerance is not None:
@@ -181,8 +180,8 @@ class ConjugateGradients(eqx.Module):
         b2, right, rest = (jnp.sum(side**2) for side in (b, residuals, left))
         sizes = solvers.Sizes(b2, right, rest, jnp.max(grams.gram_diagonal(kernel, q)))
         rounding = solvers.rounding(estimate, sizes, n, ridge)
-        fit = solvers.Fit(estimate, contributions, influence, rounding)
         left, right = jax.lax.stop_gradient((left, residuals))
         size = jnp.linalg.norm(right)
         error = jnp.linalg.norm(left) / at_least(size, jnp.finfo(size.dtype).tiny)
-        return Solution(fit, Approximation("conjugate gradients", taken, error))
+        by = Approximation("conjugate gradients", taken, error)
+        return Fit(estimate, contributions, influence, rounding, by)

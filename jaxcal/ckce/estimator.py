@@ -18,7 +18,7 @@ from jaxcal.ckce.any_predictions import are_classes
 from jaxcal.ckce.inputs import Ridge, checked, class_root, residuals, ridge_at, unmerged
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.ckce.results import CKCE
-from jaxcal.ckce.solvers import Exact, Solution, Solver
+from jaxcal.ckce.solvers import Exact, Fit, Solver
 from jaxcal.engine import one_at_a_time
 from jaxcal.kernels import grams, points
 from jaxcal.kernels.points import Gaussian
@@ -171,19 +171,18 @@ def _solved(problem: Problem, solver: Solver, condition: tuple[Points, KernelLik
     kernel, bandwidths = kernels.fill(problem.kernel, problem.q, problem.bandwidth)
     residual = residuals(problem.q, problem.labels, problem.root)
     kernel, rows, widths = kernels.conditioned(kernel, problem.q, condition)
-    solution = solver(kernel, rows, residual, problem.ridge)
-    if not isinstance(solution, Solution):
+    fit = solver(kernel, rows, residual, problem.ridge)
+    if not isinstance(fit, Fit):
         raise TypeError(
-            f"solver: wanted a jaxcal.ckce.solvers.Solution for kernel, predictions, residuals and "
-            f"ridge, got {convert.say(solution)}"
+            f"solver: wanted a jaxcal.ckce.solvers.Fit for kernel, predictions, residuals and "
+            f"ridge, got {convert.say(fit)}"
         )
     return CKCE.of(
-        solution.fit,
+        fit,
         problem.ridge,
         bandwidths | widths,
         nonfinite=jnp.sum(~jnp.isfinite(problem.q)),
         identical=jnp.all(problem.q == problem.q[:1]),
-        approximation=solution.approximation,
     )
 
 

@@ -40,8 +40,8 @@ from jaxcal.ckce.errors import (
     redrawn_values,
     without_diagonal,
 )
-from jaxcal.ckce.features import TILE, low_rank, normal_equations
 from jaxcal.ckce.inputs import residuals
+from jaxcal.ckce.solvers import TILE, low_rank, normal_equations
 from jaxcal.kernels import grams
 from jaxcal.kernels.grams import NystroemFeatures
 from jaxcal.numerics import at_least

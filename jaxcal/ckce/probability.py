@@ -45,9 +45,9 @@ from jaxcal.ckce.errors import (
     without_diagonal,
 )
 from jaxcal.ckce.expansion import Noise, draws, summed
-from jaxcal.ckce.features import TILE, normal_equations
 from jaxcal.ckce.inputs import n_components, standardized
 from jaxcal.ckce.results import Covered, Says
+from jaxcal.ckce.solvers import TILE, normal_equations
 from jaxcal.entries.moments import features_of
 from jaxcal.entries.ranks import Ranked, seen
 from jaxcal.numerics import at_least, at_most

@@ -55,9 +55,9 @@ class CKCE(Result):
         *,
         nonfinite: Int[Array, ""],
         identical: Bool[Array, ""],
-        approximation: Approximation | None = None,
     ) -> "CKCE":
         """Return the result of a fit; NaN if the predictions have ``nonfinite`` entries."""
+        by, fit = fit.approximation, fit._replace(approximation=None)
         fit = jax.tree.map(lambda part: jnp.where(nonfinite > 0, jnp.nan, part), fit)
         rounding, size = jax.lax.stop_gradient((fit.rounding, jnp.abs(fit.estimate)))
         notes = {
@@ -69,7 +69,7 @@ class CKCE(Result):
         }
         error = jnp.sqrt(jnp.mean(fit.influence**2) / fit.influence.size)
         parts = (fit.estimate, error, fit.contributions, fit.influence)
-        return cls(*parts, ridge, bandwidths, notes, rounding, approximation)
+        return cls(*parts, ridge, bandwidths, notes, rounding, by)
 
     def _sentences(self) -> Sentences:
         return sentences(self.notes)

@@ -84,7 +84,7 @@ class Eigen(eqx.Module):
         kept = vectors[:, -self.rank :] * jnp.sqrt(jnp.abs(values[-self.rank :]))[None]
         error = 1 - jnp.sum(kept**2) / jnp.sum(values)
         by = solvers.Approximation("eigenvectors", jnp.asarray(self.rank), error)
-        return solvers.Solution(solvers.fit(kept @ kept.T, residuals, ridge), by)
+        return solvers.fit(kept @ kept.T, residuals, ridge)._replace(approximation=by)
 
 
 class Coins(eqx.Module):

@@ -19,10 +19,11 @@ from jaxcal.ckce import ckce, class_comparison, errors, expansion, kernels
 from jaxcal.ckce.class_comparison import pooled
 from jaxcal.ckce.errors import value_interval
 from jaxcal.ckce.expansion import Noise, by_features, by_products
-from jaxcal.ckce.features import NystroemFeatures, low_rank
 from jaxcal.ckce.inputs import residuals
 from jaxcal.ckce.results import Comparison
+from jaxcal.ckce.solvers import low_rank
 from jaxcal.kernels import Gaussian, grams
+from jaxcal.kernels.grams import NystroemFeatures
 
 compare = partial(package.compare, measure="ckce")
 N = 200

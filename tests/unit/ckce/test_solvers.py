@@ -18,9 +18,9 @@ from reference.ckce_solvers import (
 from reference.conditional_means import null_mean
 
 from jaxcal.ckce import LowRank, ckce
-from jaxcal.ckce.features import pivots
 from jaxcal.ckce.kernels import simplex_kernel
 from jaxcal.kernels import Gaussian
+from jaxcal.kernels.grams import pivots
 
 N = 120
 Q, Y = problems.data(1, N)
