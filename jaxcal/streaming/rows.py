@@ -19,10 +19,10 @@ from jaxcal.ckce.probability import said
 from jaxcal.ckce.results import Covered, Says
 from jaxcal.entries.moments import Scaling
 from jaxcal.entries.ranks import seen
-from jaxcal.entries.sums import row_keys
 from jaxcal.read import Standardized, Units, checks
 from jaxcal.read.scores import compiled_log_densities, is_distribution
 from jaxcal.results.notes import of_a_chain
+from jaxcal.streaming.calibration import row_keys, row_numbers
 from jaxcal.typing import ArrayLike, Contents, Key, Models, Points
 
 
@@ -224,7 +224,7 @@ class RankRows(eqx.Module):
             if chained:
                 raise ValueError(f"models[{name}]: {text.partition(', so')[0]}: thin them first")
         units = Units.of(ys.reshape(len(ys), -1))
-        numbers = _numbers(0, len(ys))
+        numbers = row_numbers(0, len(ys))
         scalings = tuple(
             jax.tree.map(Scaling.of, _told(key, units, one, ys, numbers)[0]) for one in checked
         )
@@ -254,7 +254,7 @@ class RankRows(eqx.Module):
 
     def of_model(self, k: int, predictions: PyTree, ys: Array, dealt: Dealt) -> Rows:
         """Return the `Rows` of the k-th model from its predictions for a batch."""
-        numbers = _numbers(dealt.first, len(ys))
+        numbers = row_numbers(dealt.first, len(ys))
         claims, d, shares, finite = _told(self.key, self.units, predictions, ys, numbers)
         x = [scale(claim) for scale, claim in zip(self.scalings[k], claims, strict=True)]
         added, _ = probability.residuals(jnp.asarray(dealt.uniforms[:, 1:], ys.dtype))
@@ -282,12 +282,6 @@ class RankRows(eqx.Module):
             "covered": Covered(inside, below, jnp.zeros(len(moments))),
             "skill": {"log": log} if some else {},
         }
-
-
-def _numbers(first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the high and low 32 bits of the row numbers ``first``, .., ``first`` + n - 1."""
-    high, low = np.divmod(first + np.arange(n), 2**32)
-    return high.astype(np.uint32), low.astype(np.uint32)
 
 
 @jax.jit
