@@ -153,11 +153,6 @@ class ClassRows(eqx.Module):
     def sizes(self) -> Sizes:
         return Sizes(1 - 1 / self.m, 1 / self.m, 2)
 
-    @property
-    def things(self) -> str:
-        """Return a text on what is predicted, such as "3 classes"."""
-        return f"{self.m} classes"
-
     def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
         """Return names, predictions and targets of a batch; ValueError if they are unusable."""
         names, stack = stacked(models)
@@ -235,11 +230,6 @@ class RankRows(eqx.Module):
         d, levels = len(self.units.center), probability.LEVELS
         size = 2 * float(np.mean(levels * (1 - levels)))
         return Sizes(size, 2 / (np.pi**2 * d), 1 + d)
-
-    @property
-    def things(self) -> str:
-        """Return a text on what is predicted, such as "targets of shape (2,)"."""
-        return f"targets of shape {self.event}"
 
     def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
         """Return names, predictions and targets of a batch; ValueError if they are unusable."""

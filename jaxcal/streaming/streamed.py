@@ -192,7 +192,7 @@ class StreamedTest(eqx.Module):
         """
         n_draws = convert.integer(n_draws, "n_draws")
         sums = ComparisonSums.of(convert.key(key), models, targets, n_draws)
-        name = f"comparison of {', '.join(sums.names)}, {sums.kind.things}, {n_draws} draws"
+        name = f"comparison of {', '.join(sums.names)}, {n_draws} draws"
         return cls.of_sums(sums, np.shape(targets)[0], name)
 
     @classmethod
