@@ -98,8 +98,11 @@ class Dealt(NamedTuple):
         return cls(first, np.clip(places, 0, n - 1), real, numbers, new)
 
     def sums(self, of: Rows) -> dict[str, np.ndarray]:
-        """Return sums over the rows with ``new`` = 1, for one model: "groups" and "sizes" as in
-        `jaxcal.streaming.comparison.Sums`, "moments" [t, q], "scores" [c] and "lost" []."""
+        """Return sums over the rows with ``new`` = 1, for one model.
+
+        "groups" [b, s, t]: g v^T for each of b groups, where g = (1, x) has length s, and v = (g,
+        d, ``drawn``, ``added``, |d|^2) has length t = s + 3 p + 1 if d has length p. "sizes"
+        [s, s]: |d|^2 g g^T. The others: fields of `Rows`."""
         n, new = len(of.x), self.new
         g = np.concatenate([np.ones((n, 1)), of.x], axis=1) * new[:, None]
         square = np.sum(of.d**2, axis=1, keepdims=True)
