@@ -6,7 +6,7 @@ Batches are in memory or in files (shards). Parts of the shards can be checked a
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -262,7 +262,7 @@ def run(
         BadFile: A shard or the state is unusable, or the state is of other shards.
     """
     start = _loaded(state) if state is not None and state.exists() else None
-    if start is not None and (read := _columns(start)) not in (None, shards.columns):
+    if start is not None and (read := start.fitted_to["columns"].tolist()) != shards.columns:
         raise BadFile(
             f"{state}: its rows are of the columns {', '.join(read)}, and these are "
             f"{', '.join(shards.columns)}: give the same --columns, or another --state"
@@ -279,7 +279,7 @@ def run(
             total = replace(total, left_out=shards.left_out, fitted_to=ended)
             if state is not None:
                 total.save(state)
-            return _judged(test, total, level)
+            return cast(CheckReport, test.result(total, level=level))
         except ValueError as error:
             at_fault = state if str(error).startswith(("other: ", "batches: ")) else shards.path
             said = " ".join(str(error).split())
@@ -304,8 +304,7 @@ def merged(paths: Sequence[Path], *, level: float) -> tuple[CheckReport, int]:
     fitted_to, total = states[0].fitted_to, states[0]
     with jax.enable_x64(_wide(fitted_to)):
         for path, state in zip(paths[1:], states[1:], strict=True):
-            columns = _columns(state), _columns(states[0])
-            if None not in columns and columns[0] != columns[1]:
+            if not np.array_equal(state.fitted_to["columns"], fitted_to["columns"]):
                 raise BadFile(f"{path}: its rows are of other columns than those of {paths[0]}")
             try:
                 total = total.merge(state)
@@ -316,7 +315,8 @@ def merged(paths: Sequence[Path], *, level: float) -> tuple[CheckReport, int]:
             few = ", ".join(missing[:5]) + ", .." * (len(missing) > 5)
             raise BadFile(f"{len(missing)} shards are in none of these states: {few}")
         try:
-            return _judged(_test(fitted_to), total, level), total.left_out
+            report = _test(fitted_to).result(total, level=level)
+            return cast(CheckReport, report), total.left_out
         except ValueError as error:
             raise BadFile(f"{paths[0]}: {error}") from None
 
@@ -337,15 +337,9 @@ def _loaded(path: Path) -> StreamState:
         raise BadFile(f"{path}: no such file") from None
     except ValueError as error:
         raise BadFile(str(error)) from None
-    if TARGETS not in state.fitted_to:
+    if not {TARGETS, "columns"} <= state.fitted_to.keys():
         raise BadFile(f"{path}: the state of a test that was not fitted by this command")
     return state
-
-
-def _columns(state: StreamState) -> list[str] | None:
-    """Return the columns of the rows in a state; None for states of older versions."""
-    read = state.fitted_to.get("columns")
-    return None if read is None else read.tolist()
 
 
 def _test(fitted_to: Arrays) -> StreamedTest:
@@ -356,12 +350,6 @@ def _test(fitted_to: Arrays) -> StreamedTest:
     )
     inputs = rest[0] if rest else None
     return streamed_check(seed, predictions, targets, inputs=inputs, features=features)
-
-
-def _judged(test: StreamedTest, state: StreamState, level: float) -> CheckReport:
-    result = test.result(state, level=level)
-    assert isinstance(result, CheckReport)
-    return result
 
 
 def _wide(fitted_to: Arrays) -> bool:

@@ -19,13 +19,13 @@ They differed by up to .26 if six outliers decide the regression (experiments/co
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from jaxcal.ckce.any_predictions import are_classes
 from jaxcal.ckce.errors import ADDED, BLOCKS, Error, judged, without_diagonal
@@ -85,14 +85,14 @@ class ComparisonSums(eqx.Module):
             )
         errors_key, draws_key = jax.random.split(self.key)
         with jax.enable_x64(True):
-            sums = Sums(*(jnp.asarray(state.sums[name]) for name in Sums._fields))
+            sums = jax.tree.map(jnp.asarray, state.sums)
             sizes = self.kind.sizes
             added = jnp.asarray(sizes.added), jnp.asarray(sizes.along)
             keys = errors_key, draws_key
             errors = _errors(keys, sums, jnp.asarray(float(n)), added, self.n_draws)
-            lengths = jnp.sum(sums.groups[:, :, 0, -1], axis=1)
-            skill = jnp.concatenate([lengths[:, None], jnp.asarray(state.sums["scores"])], axis=1)
-            told = self.kind.told(jnp.asarray(state.sums["moments"]) / n, skill / n)
+            lengths = jnp.sum(sums["groups"][:, :, 0, -1], axis=1)
+            skill = jnp.concatenate([lengths[:, None], sums["scores"]], axis=1)
+            told = self.kind.told(sums["moments"] / n, skill / n)
             fields = judged(draws_key, errors, level, 1.0) | told
         # in the caller's floating-point type
         fields = jax.tree.map(lambda part: jnp.asarray(np.asarray(part)), fields)
@@ -100,38 +100,23 @@ class ComparisonSums(eqx.Module):
         return Comparison(**fields, **counts, names=self.names, things="models")
 
 
-class Sums(NamedTuple):
-    """Sums over n rows for M models. x, d, ``drawn`` and ``added`` are fields of `Rows`.
-
-    Attributes:
-        groups: For each of b groups the sum of g v^T, where g = (1, x) has length s, and
-            v = (g, d, ``drawn``, ``added``, |d|^2) has length t = s + 3 p + 1 if d has length p.
-        sizes: Sum of |d|^2 g g^T.
-        lost: Number of rows with values that are not finite.
-    """
-
-    groups: Float[Array, "M b s t"]
-    sizes: Float[Array, "M s s"]
-    lost: Float[Array, " M"]
-
-
 @partial(jax.jit, static_argnames="n_draws")
 @partial(jax.vmap, in_axes=(None, 0, None, None, None))
 def _errors(
     keys: tuple[Key, Key],
-    sums: Sums,
+    sums: dict[str, Array],
     n: Scalar,
     added_sizes: tuple[Scalar, Scalar],
     n_draws: int,
 ) -> Error:
     """Return the `Error` of all M models, in arrays with a leading axis M, each as
     `jaxcal.ckce.probability.by_regression` does, but with the mean leverage in all leave-one-out
-    factors. ``keys``: for draws and for signs. ``added_sizes``: the fields ``added`` and ``along``
-    of `jaxcal.streaming.rows.Sizes`."""
-    s = sums.sizes.shape[0]
-    p = (sums.groups.shape[2] - s - 1) // 3
+    factors. ``keys``: for draws and for signs. ``sums``: those of `Dealt.sums`. ``added_sizes``:
+    the fields ``added`` and ``along`` of `jaxcal.streaming.rows.Sizes`."""
+    s = len(sums["sizes"])
+    p = (sums["groups"].shape[2] - s - 1) // 3
     rank = min(s, p, COMPONENTS)
-    parts = jnp.split(sums.groups, (s, s + p, s + 2 * p, s + 3 * p), axis=2)
+    parts = jnp.split(sums["groups"], (s, s + p, s + 2 * p, s + 3 * p), axis=2)
     products, residuals, drawn, added, squares = parts
     gram = jnp.sum(products, axis=0)
     mean = gram[0, 1:] / n
@@ -152,7 +137,7 @@ def _errors(
     second, null = (without_diagonal(a @ a.T) for a in (second, null))
 
     estimate = jnp.sum(coefficients**2)
-    alone = jnp.sum((columns @ columns.T) * sums.sizes)
+    alone = jnp.sum((columns @ columns.T) * sums["sizes"])
     along, square = (jnp.sum(a * coefficients[None], axis=(1, 2)) for a in (residuals, fitted))
     lengths = squares[:, 0, 0]
     without = along - leverage * lengths
@@ -166,6 +151,6 @@ def _errors(
     per_value = slope(value, first, second, scale * noise) + of_added
     terms = draws(jax.random.rademacher(keys[1], (n_draws, BLOCKS), second.dtype), second)
     of_null = draws(jax.random.normal(keys[0], (n_draws, BLOCKS), second.dtype), null)
-    lost = sums.lost.astype(jnp.int32)
+    lost = sums["lost"].astype(jnp.int32)
     first = first + unseen(jnp.sum(lengths), coefficients) * of_noise
     return Error(scale * estimate, value, per_value, first, second, terms, of_null, lost)

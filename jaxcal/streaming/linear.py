@@ -1,11 +1,11 @@
 """Compute tests from sums over batches, in time linear in the number n of observations.
 
 Tests with p random features take n p^2 multiplications and store p^2 numbers. The calibration test
-stores k (b + k) numbers for k entries (moments times features) and b draws.
+(`jaxcal.streaming.calibration`) stores k (b + k) numbers for k entries (moments times features) and
+b draws.
 """
 
 import math
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -15,8 +15,6 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from jaxcal.engine.linear import ROWS, along, filled, in_blocks, parts_of, square, total, triangle
-from jaxcal.entries.calibration import observed, table_names
-from jaxcal.entries.sums import EntriesFit
 from jaxcal.fit.fitted import Fitted
 from jaxcal.fit.redraws import RARE, moments_of_rows, rounding_of_waves
 from jaxcal.fit.specification import Specification
@@ -32,7 +30,7 @@ from jaxcal.results.notes import NOT_FINITE
 from jaxcal.results.report import reasons_of, strongest_cells, worth_saying
 from jaxcal.statistics.finite_rank import FiniteRank
 from jaxcal.streaming.state import StreamState
-from jaxcal.typing import ArrayLike, Key, Predictions, PredictionsLike
+from jaxcal.typing import Key, PredictionsLike
 
 
 class StreamResult(JudgedResult):
@@ -316,62 +314,3 @@ class StreamedCalibration(JudgedResult):
             f"  fixed by   the first {self.n_first} observations: units and features",
             *([] if self.table is None else strongest_cells(self.table, self.verdict, self.level)),
         ]
-
-
-class EntriesStream(eqx.Module):
-    """A calibration test fitted to a first sample; implements `jaxcal.streaming.state.Sums`."""
-
-    numbered = True
-    fit: EntriesFit
-
-    @classmethod
-    def of(
-        cls,
-        key: Key,
-        predictions: Predictions,
-        ys: Array,
-        inputs: ArrayLike | None,
-        n_draws: int,
-        names: Sequence[str] | None,
-    ) -> "EntriesStream":
-        """Return the test fitted to observations; ``names`` are those of the target coordinates."""
-        checked, columns = observed(predictions, ys, inputs)
-        called = table_names(names, ys, inputs, columns)
-        return cls(EntriesFit.of(key, checked, ys, columns, n_draws, called))
-
-    def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
-        predictions, targets, *inputs = batch
-        ys = checks.targets(targets, least=1)
-        checked, columns = observed(predictions, ys, inputs[0] if inputs else None)
-        checks.width(ys, self.fit.units.scale, "targets")
-        few, q = self.fit.frame.inputs, 0 if columns is None else columns.shape[1]
-        if q != (first_q := 0 if few is None else few.columns.scale.size):
-            raise ValueError(f"inputs: the first sample had {first_q} columns, the batch has {q}")
-        input_names(inputs[0] if inputs else None, q, self.fit.names[1][3:])
-        sums, least = self.fit.of_batch(checked, ys, columns, first + np.arange(len(ys)), done)
-        return len(ys), sums, least
-
-    def result(
-        self, state: StreamState, n_first: int, name: str, level: float
-    ) -> StreamedCalibration:
-        counts = {
-            name: int(state.sums[name]) for name in ("impossible", "lost", "nonfinite", "ended")
-        }
-        counts["constant"] = int(self.fit.frame.n_constant)
-        notes = self.fit.noted(state.sums, state.n, state.least)
-        judged = self.fit.judged(state.sums, state.n, state.least["rank"])
-        wrong = counts["lost"] + counts["nonfinite"] + counts["ended"]
-        silent = state.sums["uneven"] == 0 and not counts["impossible"]
-        p = math.nan if wrong or silent else judged.p_value
-        return StreamedCalibration(
-            judged.statistic,
-            p,
-            judged.null_samples,
-            judged.parts,
-            self.fit.table(state.sums, level),
-            state.n,
-            n_first,
-            counts,
-            level,
-            {code: np.asarray(number) for code, number in notes.items()},
-        )

@@ -19,10 +19,10 @@ from jaxcal.ckce.probability import said
 from jaxcal.ckce.results import Covered, Says
 from jaxcal.entries.moments import Scaling
 from jaxcal.entries.ranks import seen
-from jaxcal.entries.sums import row_keys
 from jaxcal.read import Standardized, Units, checks
 from jaxcal.read.scores import compiled_log_densities, is_distribution
 from jaxcal.results.notes import of_a_chain
+from jaxcal.streaming.calibration import row_keys, row_numbers
 from jaxcal.typing import ArrayLike, Contents, Key, Models, Points
 
 
@@ -98,8 +98,11 @@ class Dealt(NamedTuple):
         return cls(first, np.clip(places, 0, n - 1), real, numbers, new)
 
     def sums(self, of: Rows) -> dict[str, np.ndarray]:
-        """Return sums over the rows with ``new`` = 1, for one model: "groups" and "sizes" as in
-        `jaxcal.streaming.comparison.Sums`, "moments" [t, q], "scores" [c] and "lost" []."""
+        """Return sums over the rows with ``new`` = 1, for one model.
+
+        "groups" [b, s, t]: g v^T for each of b groups, where g = (1, x) has length s, and v = (g,
+        d, ``drawn``, ``added``, |d|^2) has length t = s + 3 p + 1 if d has length p. "sizes"
+        [s, s]: |d|^2 g g^T. The others: fields of `Rows`."""
         n, new = len(of.x), self.new
         g = np.concatenate([np.ones((n, 1)), of.x], axis=1) * new[:, None]
         square = np.sum(of.d**2, axis=1, keepdims=True)
@@ -152,11 +155,6 @@ class ClassRows(eqx.Module):
     @property
     def sizes(self) -> Sizes:
         return Sizes(1 - 1 / self.m, 1 / self.m, 2)
-
-    @property
-    def things(self) -> str:
-        """Return a text on what is predicted, such as "3 classes"."""
-        return f"{self.m} classes"
 
     def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
         """Return names, predictions and targets of a batch; ValueError if they are unusable."""
@@ -224,7 +222,7 @@ class RankRows(eqx.Module):
             if chained:
                 raise ValueError(f"models[{name}]: {text.partition(', so')[0]}: thin them first")
         units = Units.of(ys.reshape(len(ys), -1))
-        numbers = _numbers(0, len(ys))
+        numbers = row_numbers(0, len(ys))
         scalings = tuple(
             jax.tree.map(Scaling.of, _told(key, units, one, ys, numbers)[0]) for one in checked
         )
@@ -235,11 +233,6 @@ class RankRows(eqx.Module):
         d, levels = len(self.units.center), probability.LEVELS
         size = 2 * float(np.mean(levels * (1 - levels)))
         return Sizes(size, 2 / (np.pi**2 * d), 1 + d)
-
-    @property
-    def things(self) -> str:
-        """Return a text on what is predicted, such as "targets of shape (2,)"."""
-        return f"targets of shape {self.event}"
 
     def read(self, models: Models, targets: ArrayLike) -> tuple[tuple[str, ...], list[Any], Any]:
         """Return names, predictions and targets of a batch; ValueError if they are unusable."""
@@ -254,7 +247,7 @@ class RankRows(eqx.Module):
 
     def of_model(self, k: int, predictions: PyTree, ys: Array, dealt: Dealt) -> Rows:
         """Return the `Rows` of the k-th model from its predictions for a batch."""
-        numbers = _numbers(dealt.first, len(ys))
+        numbers = row_numbers(dealt.first, len(ys))
         claims, d, shares, finite = _told(self.key, self.units, predictions, ys, numbers)
         x = [scale(claim) for scale, claim in zip(self.scalings[k], claims, strict=True)]
         added, _ = probability.residuals(jnp.asarray(dealt.uniforms[:, 1:], ys.dtype))
@@ -282,12 +275,6 @@ class RankRows(eqx.Module):
             "covered": Covered(inside, below, jnp.zeros(len(moments))),
             "skill": {"log": log} if some else {},
         }
-
-
-def _numbers(first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the high and low 32 bits of the row numbers ``first``, .., ``first`` + n - 1."""
-    high, low = np.divmod(first + np.arange(n), 2**32)
-    return high.astype(np.uint32), low.astype(np.uint32)
 
 
 @jax.jit

@@ -26,8 +26,9 @@ from jaxcal.read.observations import scored
 from jaxcal.results import Result, in_one_order, rows_in_one_order
 from jaxcal.skce.calibration import mean_specification
 from jaxcal.streaming.batches import remaining
+from jaxcal.streaming.calibration import EntriesFit
 from jaxcal.streaming.comparison import ComparisonSums
-from jaxcal.streaming.linear import EntriesStream, LinearFit
+from jaxcal.streaming.linear import LinearFit
 from jaxcal.streaming.state import RankCounts, StreamState, Sums, TableSums, same_test
 from jaxcal.typing import ArrayLike, KeyLike, Models, Predictions, PredictionsLike
 
@@ -105,7 +106,7 @@ class StreamedTest(eqx.Module):
         """
         ys, key = checks.targets(targets), convert.key(key)
         n_draws = convert.integer(n_draws, "n_draws")
-        fit = EntriesStream.of(key, predictions, ys, inputs, n_draws, names)
+        fit = EntriesFit.of(key, predictions, ys, inputs, n_draws, names)
         return cls.of_sums(fit, len(ys), "calibration test")
 
     @classmethod
@@ -191,7 +192,7 @@ class StreamedTest(eqx.Module):
         """
         n_draws = convert.integer(n_draws, "n_draws")
         sums = ComparisonSums.of(convert.key(key), models, targets, n_draws)
-        name = f"comparison of {', '.join(sums.names)}, {sums.kind.things}, {n_draws} draws"
+        name = f"comparison of {', '.join(sums.names)}, {n_draws} draws"
         return cls.of_sums(sums, np.shape(targets)[0], name)
 
     @classmethod

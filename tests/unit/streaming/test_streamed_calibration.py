@@ -11,11 +11,18 @@ import jaxcal
 from jaxcal.entries.evidence import Entries, log_evidence
 from jaxcal.entries.moments import groups
 from jaxcal.entries.ranks import Fit, normal
-from jaxcal.entries.sums import EntriesFit, _judged, _sums, row_keys, row_signs
 from jaxcal.entries.table import summed_table, table, table_sums
 from jaxcal.nulls.contract import p_value
 from jaxcal.results import notes
 from jaxcal.streaming import StreamedTest, StreamState
+from jaxcal.streaming.calibration import (
+    EntriesFit,
+    _fitted,
+    _judged,
+    _sums,
+    row_keys,
+    row_signs,
+)
 
 N, SIZE, DRAWS = 240, 40, 99
 NAMES = ("0", "1"), ("everywhere", "centre", "scale")
@@ -81,7 +88,7 @@ def test_no_order_share_or_size_changes_a_draw(test, whole):
 
 @pytest.mark.slow
 def test_it_is_the_test_in_memory_with_the_same_fit(test, whole):
-    fit = test.fit.fit
+    fit = test.fit
     near_key, sign_key = jax.random.split(fit.key)
     rows = jnp.zeros(N, jnp.uint32), jnp.arange(N, dtype=jnp.uint32)
     predictions, ys = forecasts(), jnp.asarray(YS)
@@ -125,7 +132,7 @@ def test_its_table_is_that_of_all_observations(test, whole):
             *scores, along, jnp.ones(N, bool), 0.05, ("0", "1"), columns, seen.ranks.expected
         )
 
-    in_memory = of_all(test.fit.fit)
+    in_memory = of_all(test.fit)
     streamed = test.result(whole).table
     assert (streamed.rows, streamed.columns) == (in_memory.rows[:4], columns)
     np.testing.assert_allclose(streamed.effect, in_memory.effect[:4], rtol=1e-7, atol=1e-12)
@@ -322,7 +329,8 @@ def test_it_keeps_its_level_and_finds_a_wrong_spread(key):
             ys = centers + scale * noise
             predictions = jaxcal.Unnormalized(log_density, centers)
             sample = jaxcal.Unnormalized(log_density, centers[:first])
-            fit = EntriesFit.of(fit_key, sample, ys[:first], None, DRAWS, NAMES)
+            fitted = _fitted(fit_key, sample, ys[:first], None)
+            fit = EntriesFit(fit_key, *fitted, DRAWS, NAMES)
             rows = jnp.zeros(n, jnp.uint32), jnp.arange(n, dtype=jnp.uint32)
             sums, _ = _sums(fit, predictions, ys, None, rows, jnp.asarray(0))
             parts = sums["entries"], sums["products"], sums["squares"]

@@ -13,7 +13,7 @@ from jaxcal import Draws, Scores, Unnormalized, compare
 from jaxcal.ckce.expansion import Noise
 from jaxcal.ckce.probability import Probability, by_regression
 from jaxcal.streaming import StreamedTest, StreamState
-from jaxcal.streaming.comparison import ComparisonSums, Sums, _errors
+from jaxcal.streaming.comparison import ComparisonSums, _errors
 from jaxcal.streaming.rows import Dealt
 
 RANDOM = np.random.default_rng(0)
@@ -107,7 +107,7 @@ def test_the_value_is_the_equation(test, whole):
 def errors(fit, sums, n, n_draws):
     """Errors of what a stream has added up, and the keys of their draws."""
     keys = jax.random.key(3), jax.random.key(4)
-    of_all = Sums(*(jnp.asarray(sums[name]) for name in Sums._fields))
+    of_all = jax.tree.map(jnp.asarray, sums)
     added = jnp.asarray(1 - 1 / M), jnp.asarray(1 / M)
     return _errors(keys, of_all, jnp.asarray(float(n)), added, n_draws), keys
 

@@ -1,46 +1,54 @@
 """Test calibration of a stream: batches of observations are reduced to sums, which add up."""
 
+import math
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal.engine import LightJit
 from jaxcal.engine.signs import independent_signs
-from jaxcal.entries.calibration import LEAST_ROWS, Names, about_data
+from jaxcal.entries.calibration import LEAST_ROWS, Names, about_data, observed, table_names
 from jaxcal.entries.evidence import log_evidence, side_by_side
 from jaxcal.entries.landed import N_POINTS
 from jaxcal.entries.moments import Frame, Group, groups
 from jaxcal.entries.ranks import IMPROBABLE, Fit, normal
 from jaxcal.entries.table import sharpened, summed_table, table_sums
 from jaxcal.nulls.contract import p_value
-from jaxcal.read import Units
+from jaxcal.read import Units, checks
+from jaxcal.read.convert import input_names
 from jaxcal.read.scores import coarse, coarse_sums, is_discrete, sign_of_sums, sign_sums
 from jaxcal.results import Parts, Table
 from jaxcal.results.notes import Notes
-from jaxcal.typing import Key, Keys, Points, Predictions
+from jaxcal.streaming.linear import StreamedCalibration
+from jaxcal.streaming.state import StreamState
+from jaxcal.typing import ArrayLike, Key, Keys, Points, Predictions
 
 Layout = tuple[tuple[str, float, tuple[int, ...], int | None], ...]  # `EntriesFit.layout`
 
 
 class EntriesFit(eqx.Module):
-    """Fit to a first sample of a stream; given the fit, every entry is a sum over observations.
+    """A calibration test fitted to a first sample; implements `jaxcal.streaming.state.Sums`.
 
     ``units``: units of the targets. ``frame``: maps to features. ``ends``: whether a density has a
     boundary. ``even``: whether points have equal weights, as draws do. ``layout``: name, weight,
     sizes of ``blocks`` and size of ``alone`` of each `Group`. ``n_draws``: number b of columns of
     random signs. ``notes``: problems of the data of the fit, by warning code.
 
-    Methods use dicts of sums over observations. "entries" [k, 1 + b]: k entries without signs, then
-    with b columns of signs. "squares" [k]: squares of entries. "products" [c, c]: products of the c
-    entries in blocks. "cubes", "powers": `table_sums` of normal and of resolved scores. "coarse":
-    `coarse_sums`. "signs": `sign_sums`. "chance": `Seen.chance`. Other names: counts.
+    Given the fit, every entry is a sum over observations. The sums: "entries" [k, 1 + b]: k entries
+    without signs, then with b columns of signs. "squares" [k]: their squares. "products" [c, c]:
+    products of the c entries in blocks. "cubes", "powers": `table_sums` of normal and of resolved
+    scores. "coarse": `coarse_sums`. "signs": `sign_sums`. "chance": `Seen.chance`. Other names:
+    counts. Minima: "rank" is the smallest `Ranked.at_most`, "coarse-logs" minus the note with this
+    code.
     """
 
+    numbered = True
     key: Key
     units: Units
     frame: Frame
@@ -57,27 +65,26 @@ class EntriesFit(eqx.Module):
         key: Key,
         predictions: Predictions,
         ys: Array,
-        inputs: Points | None,
+        inputs: ArrayLike | None,
         n_draws: int,
-        names: Names,
+        names: Sequence[str] | None,
     ) -> "EntriesFit":
-        """Return the fit to checked observations."""
-        units, frame, ends, even, notes, layout = _fitted(key, predictions, ys, inputs)
-        return cls(key, units, frame, ends, even, notes, layout, n_draws, names)
+        """Return the test fitted to observations; ``names`` are those of the target coordinates."""
+        checked, columns = observed(predictions, ys, inputs)
+        called = table_names(names, ys, inputs, columns)
+        return cls(key, *_fitted(key, checked, ys, columns), n_draws=n_draws, names=called)
 
-    def of_batch(
-        self,
-        predictions: Predictions,
-        ys: Array,
-        inputs: Points | None,
-        rows: np.ndarray,
-        done: int,
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return a dict of sums over a batch, and a dict of minima: "rank" is the smallest
-        `Ranked.at_most`, "coarse-logs" is minus the note with this code. ``rows``: row numbers in
-        the stream, which determine random keys. The first ``done`` rows are left out."""
-        high, low = (np.asarray(part, np.uint32) for part in np.divmod(rows, 2**32))
-        return _sums(self, predictions, ys, inputs, (high, low), jnp.asarray(done))
+    def of_batch(self, batch: PyTree, first: int, done: int) -> tuple[int, Any, Any]:
+        predictions, targets, *inputs = batch
+        ys = checks.targets(targets, least=1)
+        checked, columns = observed(predictions, ys, inputs[0] if inputs else None)
+        checks.width(ys, self.units.scale, "targets")
+        few, q = self.frame.inputs, 0 if columns is None else columns.shape[1]
+        if q != (first_q := 0 if few is None else few.columns.scale.size):
+            raise ValueError(f"inputs: the first sample had {first_q} columns, the batch has {q}")
+        input_names(inputs[0] if inputs else None, q, self.names[1][3:])
+        rows = row_numbers(first, len(ys))
+        return len(ys), *_sums(self, checked, ys, columns, rows, jnp.asarray(done))
 
     def table(self, sums: dict[str, np.ndarray], level: float) -> Table | None:
         """Return the table of shifts and spreads; None below `LEAST_ROWS` observations."""
@@ -88,8 +95,9 @@ class EntriesFit(eqx.Module):
             table = sharpened(summed_table(*of), self.even)
             return jax.tree.map(np.asarray, table)
 
-    def noted(self, sums: dict[str, np.ndarray], n: int, least: dict[str, float]) -> dict[str, Any]:
-        """Return the notes of the fit, and notes on n observations from their sums and minima."""
+    def noted(self, state: StreamState) -> dict[str, Any]:
+        """Return notes on all observations and on the first sample, by code of their warning."""
+        n, sums, least = state.n, state.sums, state.least
         counted = {code: np.asarray(int(sums[name])) for name, code in CODES.items()}
         return (
             self.notes
@@ -105,18 +113,35 @@ class EntriesFit(eqx.Module):
             }
         )
 
-    def judged(self, sums: dict[str, np.ndarray], n: int, least_rank: float) -> "Judged":
-        """Return the result from sums over n observations and their smallest `Ranked.at_most`."""
+    def result(
+        self, state: StreamState, n_first: int, name: str, level: float
+    ) -> StreamedCalibration:
+        sums = state.sums
+        counts = {name: int(sums[name]) for name in ("impossible", "lost", "nonfinite", "ended")}
+        counts["constant"] = int(self.frame.n_constant)
         with jax.enable_x64(True):
             arrays = (jnp.asarray(sums[name]) for name in ("entries", "products", "squares"))
             statistic, each = _judged(*arrays, layout=self.layout)
-            p = p_value(statistic[None, 0], statistic[None, 1:])[0]
+            p = float(p_value(statistic[None, 0], statistic[None, 1:])[0])
             names = tuple(name for name, *_ in self.layout)
             per_part = p_value(each[:, 0], each[:, 1:])
             parts = Parts(names, each[:, 0], per_part, jnp.argmax(each[:, 0]))
-        if sums["impossible"] > 0 or least_rank <= IMPROBABLE / n:
-            p = jnp.full_like(p, 1 / (1 + self.n_draws))
-        return Judged(float(p), float(statistic[0]), np.asarray(statistic[1:]), parts)
+        if counts["impossible"] or state.least["rank"] <= IMPROBABLE / state.n:
+            p = 1 / (1 + self.n_draws)
+        wrong = counts["lost"] + counts["nonfinite"] + counts["ended"]
+        silent = sums["uneven"] == 0 and not counts["impossible"]
+        return StreamedCalibration(
+            float(statistic[0]),
+            math.nan if wrong or silent else p,
+            np.asarray(statistic[1:]),
+            parts,
+            self.table(sums, level),
+            state.n,
+            n_first,
+            counts,
+            level,
+            {code: np.asarray(number) for code, number in self.noted(state).items()},
+        )
 
 
 CODES = {
@@ -125,15 +150,6 @@ CODES = {
     "nonfinite": "nonfinite-targets",
     "endless": "endless-densities",
 }
-
-
-class Judged(NamedTuple):
-    """Result of a test: p-value, statistic, its null draws, and p-values by alternative."""
-
-    p_value: float
-    statistic: float
-    null_samples: Float[np.ndarray, " b"]
-    parts: Parts
 
 
 @eqx.filter_jit
@@ -153,6 +169,12 @@ def _fitted(key: Key, predictions: Predictions, ys: Array, inputs: Points | None
     )
     units, notes = Units.of(ys.reshape(len(ys), -1)), about_data(predictions, ys, inputs)
     return units, frame, fit.ends, fit.seen.ranks.even(), notes, layout
+
+
+def row_numbers(first: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the high and low 32 bits of the row numbers ``first``, .., ``first`` + n - 1."""
+    high, low = np.divmod(first + np.arange(n), 2**32)
+    return high.astype(np.uint32), low.astype(np.uint32)
 
 
 def row_keys(key: Key, rows: tuple[Array, Array]) -> Keys:
