@@ -323,5 +323,4 @@ def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums
     n = len(contributions)
     row = (contributions * ordered_pairs(n))[None]
     forms = statistic[None, 1:] * ordered_pairs(n)
-    nothing = jnp.full(1, jnp.nan, statistic.dtype)
-    return nulls.Sums(n, statistic[None, :1], jnp.zeros_like(row), row, signs, forms, nothing)
+    return nulls.Sums(n, statistic[None, :1], jnp.zeros_like(row), row, signs, forms)

@@ -245,11 +245,11 @@ class Eigenvalues(eqx.Module):
         return Needs(squares=True, sketch=jax.random.normal(key, shape, float_type(features)))
 
     def outcome(self, sums: Sums) -> Outcome:
-        n, values = sums.n, sums.eigenvalues
-        if values is None:
+        n, values, squares = sums.n, sums.eigenvalues, sums.squares
+        if values is None or squares is None:
             raise ValueError("Eigenvalues: these sums over pairs come without eigenvalues")
         statistic = float(n - 1) * sums.unbiased
-        means, norms = jnp.mean(sums.diagonal, axis=1), sums.squares / float(n**2)
+        means, norms = jnp.mean(sums.diagonal, axis=1), squares / float(n**2)
         spectra = statistic, values / n, means, norms, jnp.var(sums.diagonal, axis=1)
         p, error = jax.vmap(partial(p_value_of_spectrum, n=n))(*spectra)
         return sums.outcome(statistic, p)._replace(p_error=error)
