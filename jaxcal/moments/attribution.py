@@ -33,7 +33,7 @@ from jaxcal.numerics import at_least, at_most
 from jaxcal.read.families import Normals, distribution_of, mean_and_covariance, offered_moments
 from jaxcal.results import Means
 from jaxcal.typing import Nodes, Points, Predictions, PredictionsLike, Scalar
-from jaxcal.whitening import precisions as preconditioners
+from jaxcal.whitening.precisions import inverses, slopes
 
 
 def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
@@ -56,7 +56,7 @@ def covariances_of(
     """Return covariances of n predictions: in closed form, else from their scores at m nodes.
 
     Scores of a Gaussian are linear, so their regression on the nodes gives its precision exactly
-    (`jaxcal.whitening.precisions.regressed`). If the R^2 of this regression is below .9 for a
+    (`jaxcal.whitening.precisions.slopes`). If the R^2 of this regression is below .9 for a
     prediction, its covariance is the matrix `in_common` of all scores at targets instead. None if
     there are no nodes, or m <= d. Cost O(n m d^2 + n d^3).
     """
@@ -65,7 +65,7 @@ def covariances_of(
         return offered.cov
     if nodes is None or at_nodes is None or nodes.shape[0] <= nodes.shape[1]:
         return None
-    precisions, fitted = preconditioners.regressed(nodes, at_nodes)
+    precisions, fitted, _ = inverses(slopes(nodes, at_nodes, "full"))
     z = nodes - jnp.mean(nodes, axis=0, keepdims=True)
     s = at_nodes - jnp.mean(at_nodes, axis=1, keepdims=True)
     m, d = nodes.shape

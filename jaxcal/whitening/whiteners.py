@@ -192,7 +192,7 @@ class Regression(eqx.Module):
     def fit(self, predictions: Predictions, at_nodes: NodeScores | None) -> Whitening:
         nodes, values = at_base_points(at_nodes, "Regression()")
         precisions = slopes(nodes, values, self.form)
-        covariances, clamped = inverses(precisions)
+        _, covariances, clamped = inverses(precisions)
         middle, mean = jnp.mean(nodes, axis=0), jnp.mean(values, axis=1)
         centers = middle[None] + jnp.einsum("nij,nj->ni", covariances, mean)
         return in_units_of(centers, covariances, clamped)
@@ -276,7 +276,7 @@ class Landing(eqx.Module):
         )
         precisions = jnp.where(finite[:, None, None], precisions, 0)
         scores = jnp.where(finite[:, None], scores, 0)
-        covariances, clamped = inverses(precisions)
+        _, covariances, clamped = inverses(precisions)
         away = jnp.einsum("ni,nij,nj->n", scores, covariances, scores)
         not_converged = ~finite | (away > NOT_LANDED**2)
         return in_units_of(at, covariances, clamped, jnp.sum(not_converged))
