@@ -107,6 +107,21 @@ def with_total(by_channel: Array) -> Array:
     return jnp.concatenate([jnp.sum(by_channel, axis=0, keepdims=True), by_channel])
 
 
+def bisected(
+    rises: Callable[[Array], Array], low: Array, high: Array, steps: int
+) -> tuple[Array, Array]:
+    """Return the ends of intervals halved ``steps`` times: the low end moves to the middle where
+    ``rises(middle)``, else the high end."""
+
+    def halve(_: object, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        above = rises(middle)
+        return jnp.where(above, middle, low), jnp.where(above, high, middle)
+
+    return jax.lax.fori_loop(0, steps, halve, (low, high))
+
+
 def binary_size(x: Array) -> Array:
     """Return the smallest power of two above ``abs(x)``; 1 for 0, NaN and infinity. Dividing x by
     it loses no digits, and the square of the quotient neither overflows nor underflows."""
