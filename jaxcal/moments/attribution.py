@@ -30,9 +30,9 @@ from jaxcal.nulls.limits import student_tail
 from jaxcal.nulls.resampling import dependence
 from jaxcal.numerics import at_least, at_most, bisected
 from jaxcal.read.families import Normals, distribution_of, mean_and_covariance, offered_moments
+from jaxcal.read.precisions import inverses, slopes
 from jaxcal.results import Means
 from jaxcal.typing import Nodes, Points, Predictions, PredictionsLike, Scalar
-from jaxcal.whitening.precisions import inverses, slopes
 
 
 def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
@@ -55,7 +55,7 @@ def covariances_of(
     """Return covariances of n predictions: in closed form, else from their scores at m nodes.
 
     Scores of a Gaussian are linear, so their regression on the nodes gives its precision exactly
-    (`jaxcal.whitening.precisions.slopes`). If the R^2 of this regression is below .9 for a
+    (`jaxcal.read.precisions.slopes`). If the R^2 of this regression is below .9 for a
     prediction, its covariance is the matrix `in_common` of all scores at targets instead. None if
     there are no nodes, or m <= d. Cost O(n m d^2 + n d^3).
     """
