@@ -101,6 +101,28 @@ def group_sums(x: Array, group: Array, k: int) -> Array:
     return jnp.sum(parts.reshape(blocks, k, *x.shape[1:]), axis=0)
 
 
+def with_total(by_channel: Array) -> Array:
+    """Return the sum over channels and then, if there are several, the channels, stacked."""
+    if by_channel.shape[0] == 1:
+        return by_channel
+    return jnp.concatenate([jnp.sum(by_channel, axis=0, keepdims=True), by_channel])
+
+
+def bisected(
+    rises: Callable[[Array], Array], low: Array, high: Array, steps: int
+) -> tuple[Array, Array]:
+    """Return the ends of intervals halved ``steps`` times: the low end moves to the middle where
+    ``rises(middle)``, else the high end."""
+
+    def halve(_: object, ends: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        above = rises(middle)
+        return jnp.where(above, middle, low), jnp.where(above, high, middle)
+
+    return jax.lax.fori_loop(0, steps, halve, (low, high))
+
+
 def binary_size(x: Array) -> Array:
     """Return the smallest power of two above ``abs(x)``; 1 for 0, NaN and infinity. Dividing x by
     it loses no digits, and the square of the quotient neither overflows nor underflows."""
@@ -273,11 +295,6 @@ def sketched_eigenvalues(
     :math:`\Lambda - V^\top D V`, ascending: a row per channel and, for several channels, first a
     row for their sum. Cost 2 n q^2. Source: Tropp, Yurtsever, Udell and Cevher (2017), Algorithm 3.
     """
-    if products.shape[0] > 1:
-        products, diagonal = (
-            jnp.concatenate([jnp.sum(part, axis=0, keepdims=True), part])
-            for part in (products, diagonal)
-        )
 
     def of_channel(y: Float[Array, "n q"], diagonal: Float[Array, " n"]) -> Float[Array, " q"]:
         y = y + diagonal[:, None] * sketch
@@ -294,7 +311,7 @@ def sketched_eigenvalues(
         inner = jnp.diag(jnp.where(kept, values - shift, 0))
         return jnp.linalg.eigvalsh(inner - basis.T @ (diagonal[:, None] * basis))
 
-    return jax.vmap(of_channel)(products, diagonal)
+    return jax.vmap(of_channel)(with_total(products), with_total(diagonal))
 
 
 def apart(lag: float) -> int:

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.numerics import at_least, binary_size
+from jaxcal.numerics import at_least, binary_size, bisected
 from jaxcal.read import convert
 from jaxcal.typing import Key, Points, Scalar
 
@@ -118,15 +118,9 @@ def _tempered(ratios: Float[Array, " k"], *, least: float) -> Float[Array, " k"]
     def enough(power: Scalar) -> Array:
         return jnp.sum(jnp.exp(2 * weights(power))) * least <= 1
 
-    def halve(_: Any, interval: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
-        low, high = interval
-        middle = (low + high) / 2
-        fine = enough(middle)
-        return jnp.where(fine, middle, low), jnp.where(fine, high, middle)
-
-    ends = jnp.zeros((), ratios.dtype), jnp.ones((), ratios.dtype)
-    low, _ = jax.lax.fori_loop(0, HALVINGS, halve, ends)
-    return weights(jnp.where(enough(ends[1]), ends[1], low))
+    one = jnp.ones((), ratios.dtype)
+    low, _ = bisected(enough, jnp.zeros_like(one), one, HALVINGS)
+    return weights(jnp.where(enough(one), one, low))
 
 
 def _ridged(covariances: Float[Array, "n d d"]) -> Float[Array, "n d d"]:

@@ -34,7 +34,7 @@ from jaxcal.dce.intervals import least_partition
 from jaxcal.dce.lower import between, cell, feasible, places, shared
 from jaxcal.dce.predictions import Binary, Ordered, by_label, squares, sums
 from jaxcal.engine import LightJit
-from jaxcal.numerics import at_least, at_most, group_sums, largest
+from jaxcal.numerics import at_least, at_most, bisected, group_sums, largest
 from jaxcal.typing import Key, Scalar, Vector
 
 RUNS = 128  # number of runs of ascending predictions, from which groups are formed
@@ -172,14 +172,8 @@ def _quantile(x: Vector, count: Vector, alpha: float | Scalar) -> Scalar:
         density = jnp.exp(-(w**2) / 2) / math.sqrt(2 * math.pi)
         return t, ndtr(w) + density * (1 / w - 1 / u)
 
-    def halve(_: Array, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
-        low, high = ends
-        middle = (low + high) / 2
-        below = at(middle)[1] < 1 - alpha
-        return jnp.where(below, middle, low), jnp.where(below, high, middle)
-
-    ends = tuple(jnp.full((), math.log(c), x.dtype) for c in RANGE)
-    low, high = jax.lax.fori_loop(0, HALVINGS, halve, ends)
+    low, high = (jnp.full((), math.log(c), x.dtype) for c in RANGE)
+    low, high = bisected(lambda log_c: at(log_c)[1] < 1 - alpha, low, high, HALVINGS)
     return at((low + high) / 2)[0]
 
 

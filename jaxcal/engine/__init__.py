@@ -73,19 +73,21 @@ def one_at_a_time(function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Return a function whose ``vmap`` computes one batch element after another on a CPU.
 
     One batch element fits into the cache; a thousand in parallel do not. On other devices the
-    function is returned unchanged. A ``vmap`` of its derivatives runs in parallel; use
-    ``jax.lax.map`` to loop. Derivatives of every order and mode are supported. Arguments that are
-    not arrays are static; arrays that the function closes over are treated as arguments.
+    function is called as it is. A ``vmap`` of its derivatives runs in parallel; use
+    ``jax.lax.map`` to loop. Derivatives of every order and mode are supported. Keywords, and
+    arguments that are not arrays, are static; arrays that the function closes over are treated as
+    arguments.
     """
-    if jax.default_backend() != "cpu":
-        return function
 
-    def call(*args: PyTree) -> PyTree:
+    @functools.wraps(function)
+    def call(*args: PyTree, **static: Any) -> PyTree:
+        if jax.default_backend() != "cpu":
+            return function(*args, **static)
         arrays, fixed = eqx.partition(args, eqx.is_array)
         leaves, tree = jax.tree.flatten(arrays)
 
         def flat(*leaves: PyTree) -> PyTree:
-            return function(*eqx.combine(jax.tree.unflatten(tree, leaves), fixed))
+            return function(*eqx.combine(jax.tree.unflatten(tree, leaves), fixed), **static)
 
         # tracing turns closed-over arrays into constants, which are then passed as arguments
         program, shape = jax.make_jaxpr(flat, return_shape=True)(*leaves)

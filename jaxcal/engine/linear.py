@@ -166,10 +166,9 @@ def _sums(
     ends = [slice(k * p, (k + 1) * p) for k in range(channels)]
     by_channel = jnp.stack([products[end, end] for end in ends])
     if squares:
-        result = result._replace(
-            squares=jnp.sum(by_channel**2, axis=(1, 2)) - jnp.sum(diagonal**2, axis=1),
-            all_squares=jnp.sum(products**2) - jnp.sum(jnp.sum(diagonal, axis=0) ** 2),
-        )
+        every = jnp.sum(products**2) - jnp.sum(jnp.sum(diagonal, axis=0) ** 2)
+        each = jnp.sum(by_channel**2, axis=(1, 2)) - jnp.sum(diagonal**2, axis=1)
+        result = result._replace(squares=jnp.append(every, each if channels > 1 else each[:0]))
     if eigenvalues:
         # subtract the mean in place of the diagonal of H: nearly equal along p of n directions
         means = jnp.mean(diagonal, axis=1)

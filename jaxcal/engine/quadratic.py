@@ -18,9 +18,9 @@ from jaxtyping import Array, Float
 
 from jaxcal.engine import one_at_a_time, over_rows
 from jaxcal.engine.signs import HadamardSigns, fold
-from jaxcal.numerics import sketched_eigenvalues
+from jaxcal.numerics import sketched_eigenvalues, with_total
 from jaxcal.results import Estimate
-from jaxcal.typing import Features, Pairwise, Scalar
+from jaxcal.typing import Features, Pairwise
 
 TILE = 512  # a float32 tile of 1 MiB fits in a core's second-level cache
 LANES = 8  # matrix products are fastest for multiples of this many columns
@@ -32,18 +32,16 @@ class QuadraticSums(NamedTuple):
     ``total`` [c], or [c, m] for m blocks: sum of h_ij over i != j. ``diagonal`` [c, n]: h_ii.
     ``row_sums`` [c, n]: sum of h_ij over j != i. ``forms`` [c, b]: sum of w_i w_j h_ij over i != j,
     for each column w (signs come before weights). Other fields are None unless requested.
-    ``squares`` [c]: sum of h_ij^2 over i != j; ``all_squares`` []: the same for the sum of the
-    channels. ``eigenvalues`` [r, k]: approximate largest eigenvalues of [h_ij] with diagonal 0,
-    some possibly negative. Row 0 is for the sum of the channels; if c > 1, rows 1 to c are for
-    single channels.
+    ``squares`` [r]: sum of h_ij^2 over i != j. ``eigenvalues`` [r, k]: approximate largest
+    eigenvalues of [h_ij] with diagonal 0, some possibly negative. Row 0 of these two is for the sum
+    of the channels; if c > 1, rows 1 to c are for single channels.
     """
 
     total: Float[Array, "c *m"]
     diagonal: Float[Array, "c n"]
     row_sums: Float[Array, "c n"]
     forms: Float[Array, "c b"]
-    squares: Float[Array, " c"] | None = None
-    all_squares: Scalar | None = None
+    squares: Float[Array, " r"] | None = None
     eigenvalues: Float[Array, "r k"] | None = None
 
 
@@ -68,7 +66,7 @@ class _Tile(NamedTuple):
     forms: _Forms
     row_sums: Float[Array, "c r"]
     col_sums: Float[Array, "c s"]
-    squares: Float[Array, " c1"]  # sums of squares per channel, then of the sum of channels
+    squares: Float[Array, " r"]  # as in `QuadraticSums`; 0 unless requested
     row_products: Float[Array, "c r q"]  # h times the sketch; q = 0 without one
     col_products: Float[Array, "c s q"]
 
@@ -77,7 +75,7 @@ class _Carry(NamedTuple):
     forms: _Forms
     lost: _Forms  # rounding error of ``forms`` so far (Kahan)
     row_sums: Float[Array, "c n"]
-    squares: Float[Array, " c1"]
+    squares: Float[Array, " r"]
     products: Float[Array, "c n q"]
 
 
@@ -170,8 +168,7 @@ def _sums(
         diagonal=diagonal,
         row_sums=row_sums,
         forms=by_column,
-        squares=squared[:-1] if squares else None,
-        all_squares=squared[-1] if squares else None,
+        squares=squared if squares else None,
         eigenvalues=values,
     )
 
@@ -235,10 +232,9 @@ def _tile(pairwise, rows, cols, columns_i, columns_j, offset, group, squares) ->
     one = jnp.ones((1, h.shape[-2]), h.dtype)
     weighted = (one @ (columns_i.weights[None] * hw))[:, 0, :]
     real_i, real_j = columns_i.weights[:, 0], columns_j.weights[:, 0]  # 0 for padding
-    squared = jnp.zeros(h.shape[0] + 1, h.dtype)
+    squared = jnp.zeros(h.shape[0] + (h.shape[0] > 1), h.dtype)
     if squares:
-        both = jnp.concatenate([h, jnp.sum(h, axis=0, keepdims=True)])
-        squared = jnp.einsum("i,cij,j->c", real_i, both**2, real_j)
+        squared = jnp.einsum("i,cij,j->c", real_i, with_total(h) ** 2, real_j)
     across = jnp.swapaxes(h, 1, 2) @ (real_i[:, None] * columns_i.sketch)
     sums = hw[:, :, 0], jnp.einsum("i,cij->cj", real_i, h)
     shares = _shares(h, columns_i, columns_j, group)
@@ -299,7 +295,8 @@ def _walk(pairwise, first, second, factor, features, columns, *, n, side, group,
     zeros = _Forms(jnp.zeros((channels, k), dtype), shares)
     rows = jnp.zeros((channels, tiles * side), dtype)
     products = jnp.zeros((channels, tiles * side, columns.sketch.shape[1]), dtype)
-    start = _Carry(zeros, zeros, rows, jnp.zeros(channels + 1, dtype), products)
+    squared = jnp.zeros(channels + (channels > 1), dtype)
+    start = _Carry(zeros, zeros, rows, squared, products)
     carry, _ = jax.lax.scan(step, start, (first, second, factor))
     return carry.forms, carry.row_sums, carry.squares, carry.products
 
@@ -358,6 +355,5 @@ def block_sums(
         diagonal=diagonal,
         row_sums=jnp.pad(row_sums.reshape(-1, m * size), ((0, 0), (0, n - m * size))),
         forms=diagonal[:, :0],
-        squares=jnp.sum(squared, axis=0)[:-1] if squares else None,
-        all_squares=jnp.sum(squared, axis=0)[-1] if squares else None,
+        squares=jnp.sum(squared, axis=0) if squares else None,
     )

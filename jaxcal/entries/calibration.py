@@ -184,12 +184,8 @@ def _checked(inputs: ArrayLike | None, ys: Array) -> Points | None:
 
 
 @partial(LightJit, static_argnums=0)
-def _unjudged(statistics: Statistics | None, *arguments: Any) -> list[TestResult]:
-    """Return `_results`, without a verdict; only limits in their tables depend on the level."""
-    return one_at_a_time(partial(_results, statistics))(*arguments)
-
-
-def _results(
+@one_at_a_time
+def _unjudged(
     statistics: Statistics | None,
     key: Key,
     predictions: Predictions,
@@ -198,6 +194,7 @@ def _results(
     null: Null,
     level: Scalar,
 ) -> list[TestResult]:
+    """Return results without a verdict; only limits in their tables depend on the level."""
     first = jax.random.split(key, 3)[0]  # `_result` uses the others
     fit = Fit.of(first, predictions, targets, None, statistics, asked[0])
     return [_result(key, fit, predictions, targets, inputs, null, level) for inputs in asked]
@@ -326,5 +323,4 @@ def _as_sums(statistic: Array, contributions: Array, signs: Array) -> nulls.Sums
     n = len(contributions)
     row = (contributions * ordered_pairs(n))[None]
     forms = statistic[None, 1:] * ordered_pairs(n)
-    nothing = jnp.full(1, jnp.nan, statistic.dtype)
-    return nulls.Sums(n, statistic[None, :1], jnp.zeros_like(row), row, signs, forms, nothing)
+    return nulls.Sums(n, statistic[None, :1], jnp.zeros_like(row), row, signs, forms)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from jaxcal.numerics import at_least
+from jaxcal.numerics import at_least, bisected
 
 SHIFTS, FACTORS = np.linspace(-4, 4, 65), np.linspace(-2.5, 2.5, 41)
 MOST = 3.5  # largest shift at which the spread is tested
@@ -99,14 +99,11 @@ def inverted(
         return jnp.interp(log, row, jnp.asarray(FACTORS, shift.dtype))
 
     def one(mean: Array, log: Array) -> tuple[Array, Array]:
-        def halve(_: Array, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-            low, high = ends
-            middle = (low + high) / 2
-            above = look_up("mean", m, middle, factor_at(middle, log)) > mean
-            return jnp.where(above, low, middle), jnp.where(above, middle, high)
+        def below(shift: Array) -> Array:
+            return look_up("mean", m, shift, factor_at(shift, log)) <= mean
 
-        ends = (jnp.full_like(mean, end) for end in SHIFTS[[0, -1]])
-        low, high = jax.lax.fori_loop(0, 40, halve, tuple(ends))
+        low, high = (jnp.full_like(mean, end) for end in SHIFTS[[0, -1]])
+        low, high = bisected(below, low, high, 40)
         shift, missing = (low + high) / 2, jnp.isnan(mean + log)
         factor = factor_at(shift, log)
         return jnp.where(missing, jnp.nan, shift), jnp.where(missing, jnp.nan, factor)

@@ -21,6 +21,7 @@ from jaxcal.moments.stein import edges
 from jaxcal.nulls.resampling import series_of
 from jaxcal.numerics import not_finite
 from jaxcal.read import Draws, OwnUnits, Standardized, Units
+from jaxcal.read import precisions as preconditioners
 from jaxcal.read.families import Classes, offered_moments
 from jaxcal.read.scores import climbable, scores_at, signs_reversed
 from jaxcal.statistics.skce import KernelResidual, Observed
@@ -38,7 +39,6 @@ from jaxcal.typing import (
     Precondition,
     PredictionsLike,
 )
-from jaxcal.whitening import precisions as preconditioners
 from jaxcal.whitening.contract import Whitener, Whitening
 
 

@@ -206,23 +206,21 @@ def run(
 
 
 @partial(LightJit, light=few_targets, static_argnames=("test", "tile", "mesh"))
-def unjudged(*arguments: Any, test: str, tile: int, mesh: Mesh | None) -> TestResult:
-    """Return the result of `_unjudged` without its verdict, which `TestResult.at_level` adds. Only
-    the limits of coordinates depend on the level; a new level needs no new compilation."""
-    return one_at_a_time(partial(_unjudged, test, tile, mesh))(*arguments)
-
-
-def _unjudged(
-    test: str,
-    tile: int,
-    mesh: Mesh | None,
+@one_at_a_time
+def unjudged(
     key: Key,
     predictions: PredictionsLike,
     targets: Array,
     spec: Specification,
     null: Null,
     level: Scalar,
+    *,
+    test: str,
+    tile: int,
+    mesh: Mesh | None,
 ) -> TestResult:
+    """Return the result without its verdict, which `TestResult.at_level` adds. Only the limits of
+    coordinates depend on the level; a new level needs no new compilation."""
     keys = jax.random.split(key, 3)
     fit = fitted, featured = spec.fit(keys[:2], predictions, targets)
     series = errors(featured, predictions, targets)

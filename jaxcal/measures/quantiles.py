@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from jaxcal.coverage import among, by_row, massart
 from jaxcal.mcmc.results import McmcDraws
-from jaxcal.numerics import largest
+from jaxcal.numerics import bisected, largest
 from jaxcal.read import Draws, checks, convert
 from jaxcal.read.observations import n_repeated
 from jaxcal.read.sampling import cdf, value_if_any
@@ -236,14 +236,9 @@ def quantiles(predictions: PredictionsLike, levels: ArrayLike = LEVELS) -> Float
     )
     low, high = jnp.min(ends, axis=-1), jnp.max(ends, axis=-1)
 
-    def halve(_: object, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = bracket
-        middle = (low + high) / 2
-        below = _cdf(single, middle) < at
-        return jnp.where(below, middle, low), jnp.where(below, high, middle)
-
-    bracket = jax.lax.stop_gradient((low, high))
-    fixed = jax.lax.stop_gradient(jax.lax.fori_loop(0, HALVINGS, halve, bracket)[1])
+    low, high = jax.lax.stop_gradient((low, high))
+    _, high = bisected(lambda q: _cdf(single, q) < at, low, high, HALVINGS)
+    fixed = jax.lax.stop_gradient(high)
     # implicit differentiation of F(q) = level: dq = -dF / density
     slope = jax.lax.stop_gradient(jnp.exp(single.log_prob(fixed)))
     safe = jnp.where(slope > 0, slope, 1)

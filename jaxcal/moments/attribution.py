@@ -23,17 +23,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import ndtri
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.nulls.contract import holm
 from jaxcal.nulls.limits import student_tail
 from jaxcal.nulls.resampling import dependence
-from jaxcal.numerics import at_least, at_most
+from jaxcal.numerics import at_least, at_most, bisected
 from jaxcal.read.families import Normals, distribution_of, mean_and_covariance, offered_moments
+from jaxcal.read.precisions import inverses, slopes
 from jaxcal.results import Means
 from jaxcal.typing import Nodes, Points, Predictions, PredictionsLike, Scalar
-from jaxcal.whitening import precisions as preconditioners
 
 
 def shifts(scores: Points, covariances: Float[Array, "*n d d"]) -> Points:
@@ -56,7 +55,7 @@ def covariances_of(
     """Return covariances of n predictions: in closed form, else from their scores at m nodes.
 
     Scores of a Gaussian are linear, so their regression on the nodes gives its precision exactly
-    (`jaxcal.whitening.precisions.regressed`). If the R^2 of this regression is below .9 for a
+    (`jaxcal.read.precisions.slopes`). If the R^2 of this regression is below .9 for a
     prediction, its covariance is the matrix `in_common` of all scores at targets instead. None if
     there are no nodes, or m <= d. Cost O(n m d^2 + n d^3).
     """
@@ -65,7 +64,7 @@ def covariances_of(
         return offered.cov
     if nodes is None or at_nodes is None or nodes.shape[0] <= nodes.shape[1]:
         return None
-    precisions, fitted = preconditioners.regressed(nodes, at_nodes)
+    precisions, fitted, _ = inverses(slopes(nodes, at_nodes, "full"))
     z = nodes - jnp.mean(nodes, axis=0, keepdims=True)
     s = at_nodes - jnp.mean(at_nodes, axis=1, keepdims=True)
     m, d = nodes.shape
@@ -133,35 +132,17 @@ def student_p_value(estimate: Array, error: Array, degrees: Any) -> Array:
 def student_quantile(probability: Scalar | float, degrees: Array) -> Array:
     """Return the quantile of Student's t at a probability above 1/2, in the shape of ``degrees``.
 
-    Below 30 degrees of freedom by bisection of `student_tail`; from 30 on by the expansion of
-    Cornish and Fisher about the normal quantile, to fourth order.
-    Source: Abramowitz and Stegun (1964), 26.7.5.
+    By bisection of `student_tail`, in logarithms; infinity for 0 degrees, NaN for NaN.
     """
-    probability = jnp.asarray(probability, degrees.dtype)
-    at_most_30 = at_most(degrees, 30)
-
-    def halve(_: object, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        middle = (ends[0] + ends[1]) / 2
-        above = student_tail(jnp.exp(middle), at_most_30) > 1 - probability
-        return jnp.where(above, middle, ends[0]), jnp.where(above, ends[1], middle)
-
-    start = jnp.full_like(at_most_30, -20), jnp.full_like(at_most_30, 40)
-    low, high = jax.lax.fori_loop(0, 40, halve, start)
-    z = ndtri(probability)
-    t = z
-    for power, (divisor, *odd) in enumerate(_CORNISH_FISHER, start=1):
-        t = t + sum(c * z ** (2 * k + 1) for k, c in enumerate(odd)) / (divisor * degrees**power)
-    bisected = jnp.where(degrees > 0, jnp.exp((low + high) / 2), jnp.inf)
-    return jnp.where(degrees < 30, bisected, t)
-
-
-# for each power of 1 / degrees of freedom: a divisor, then the coefficients of z, z^3, z^5, ..
-_CORNISH_FISHER = (
-    (4, 1, 1),
-    (96, 3, 16, 5),
-    (384, -15, 17, 19, 3),
-    (92160, -945, -1920, 1482, 776, 79),
-)
+    beyond = 1 - jnp.asarray(probability, degrees.dtype)
+    low, high = bisected(
+        lambda log_t: student_tail(jnp.exp(log_t), degrees) > beyond,
+        jnp.full_like(degrees, -20),
+        jnp.full_like(degrees, 40),
+        40,
+    )
+    quantile = jnp.where(degrees > 0, jnp.exp((low + high) / 2), jnp.inf)
+    return jnp.where(jnp.isnan(degrees), jnp.nan, quantile)
 
 
 LEAK = 0.1  # largest effect of nonlinear scores on a mean, in its standard errors

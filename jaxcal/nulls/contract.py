@@ -23,6 +23,7 @@ from jaxtyping import Key as Keys
 
 from jaxcal.engine.quadratic import QuadraticSums, ordered_pairs
 from jaxcal.engine.signs import HadamardSigns
+from jaxcal.numerics import with_total
 from jaxcal.typing import Features, Key
 
 
@@ -90,7 +91,7 @@ class Sums(NamedTuple):
         row_sums: Sum of h of each observation with the others of its block, [r, n].
         weights: Columns w that the null requested, [n, b]; b = 0 for none.
         forms: Forms :math:`\sum_{i \neq j} w_i w_j h_{ij}` of these columns, [r, b].
-        squares: Sums of h^2 over ordered pairs, [r]; NaN if not requested.
+        squares: Sums of h^2 over ordered pairs, [r]; None if not requested.
         eigenvalues: The k largest eigenvalues of the matrix of h with diagonal 0, [r, k], or None.
         redrawn: `unbiased` of b data sets with targets redrawn from the predictions, [r, b]; None
             if not requested.
@@ -102,7 +103,7 @@ class Sums(NamedTuple):
     row_sums: Float[Array, "r n"]
     weights: Float[Array, "n b"]
     forms: Float[Array, "r b"]
-    squares: Float[Array, " r"]
+    squares: Float[Array, " r"] | None = None
     eigenvalues: Float[Array, "r k"] | None = None
     redrawn: Float[Array, "r b"] | None = None
 
@@ -113,9 +114,9 @@ class Sums(NamedTuple):
         """Return `Sums` from the sums of the engine, over all pairs or in blocks of ``size``."""
         c, n = sums.diagonal.shape
         size = n if size is None else size
-        means = _with_total(sums.total.reshape(c, -1)) / ordered_pairs(size)
-        diagonal, rows, forms = map(_with_total, (sums.diagonal, sums.row_sums, sums.forms))
-        return cls(size, means, diagonal, rows, weights, forms, _squares(sums), sums.eigenvalues)
+        means = with_total(sums.total.reshape(c, -1)) / ordered_pairs(size)
+        diagonal, rows, forms = map(with_total, (sums.diagonal, sums.row_sums, sums.forms))
+        return cls(size, means, diagonal, rows, weights, forms, sums.squares, sums.eigenvalues)
 
     @property
     def n(self) -> int:
@@ -257,21 +258,6 @@ def p_value(
 def _if_finite(p: Array, statistic: Array, samples: Array) -> Array:
     good = jnp.isfinite(statistic) & jnp.all(jnp.isfinite(samples), axis=1)
     return jnp.where(good, p, jnp.nan)
-
-
-def _with_total(by_channel: Array) -> Array:
-    """Return the sum over channels and then, if there are several, the channels, stacked."""
-    if by_channel.shape[0] == 1:
-        return by_channel
-    return jnp.concatenate([jnp.sum(by_channel, axis=0, keepdims=True), by_channel])
-
-
-def _squares(sums: QuadraticSums) -> Array:
-    """Return the sum of h^2 for h summed over channels, then per channel; NaN if not computed."""
-    if sums.squares is None or sums.all_squares is None:
-        return jnp.full(_with_total(sums.diagonal).shape[0], jnp.nan, sums.diagonal.dtype)
-    rest = sums.squares if sums.squares.shape[0] > 1 else sums.squares[:0]
-    return jnp.concatenate([sums.all_squares[None], rest])
 
 
 @jax.jit

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 from jaxcal.engine.quadratic import count
 from jaxcal.nulls.contract import Needs, Outcome, Sums
 from jaxcal.nulls.resampling import float_type
-from jaxcal.numerics import at_least, at_most
+from jaxcal.numerics import at_least, at_most, bisected
 from jaxcal.read import convert
 from jaxcal.typing import ArrayLike, Features, Key, Scalar
 
@@ -121,15 +121,12 @@ def _crossing(
     """Return logit(2 c), by bisection, for the minimum c of g (see the module) on (0, 1/2).
     ``level``: x / largest weight; ``lam``: weights / largest weight; ``below``: 1 - lam."""
 
-    def halve(_, ends: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
-        low, high = ends
-        middle = (low + high) / 2
-        c, room = jax.nn.sigmoid(middle) / 2, jax.nn.sigmoid(-middle)
-        rising = jnp.sum(degrees * lam / (below + lam * room)) - level - 1 / c > 0
-        return jnp.where(rising, low, middle), jnp.where(rising, middle, high)
+    def falling(at: Scalar) -> Array:
+        c, room = jax.nn.sigmoid(at) / 2, jax.nn.sigmoid(-at)
+        return jnp.sum(degrees * lam / (below + lam * room)) - level - 1 / c <= 0
 
     end = jnp.asarray(40.0, lam.dtype)
-    low, high = jax.lax.fori_loop(0, 40, halve, (-end, end))
+    low, high = bisected(falling, -end, end, 40)
     return (low + high) / 2
 
 
@@ -245,11 +242,11 @@ class Eigenvalues(eqx.Module):
         return Needs(squares=True, sketch=jax.random.normal(key, shape, float_type(features)))
 
     def outcome(self, sums: Sums) -> Outcome:
-        n, values = sums.n, sums.eigenvalues
-        if values is None:
+        n, values, squares = sums.n, sums.eigenvalues, sums.squares
+        if values is None or squares is None:
             raise ValueError("Eigenvalues: these sums over pairs come without eigenvalues")
         statistic = float(n - 1) * sums.unbiased
-        means, norms = jnp.mean(sums.diagonal, axis=1), sums.squares / float(n**2)
+        means, norms = jnp.mean(sums.diagonal, axis=1), squares / float(n**2)
         spectra = statistic, values / n, means, norms, jnp.var(sums.diagonal, axis=1)
         p, error = jax.vmap(partial(p_value_of_spectrum, n=n))(*spectra)
         return sums.outcome(statistic, p)._replace(p_error=error)

@@ -8,8 +8,8 @@ from jaxtyping import Array, Float, Int
 from jaxcal.divergences.vectors import NodeScores
 from jaxcal.numerics import psd_root
 from jaxcal.read import checks
+from jaxcal.read.precisions import eyes
 from jaxcal.typing import Nodes, Points, Predictions
-from jaxcal.whitening.precisions import eyes
 
 FORMS = ("full", "diagonal")
 

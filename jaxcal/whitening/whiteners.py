@@ -16,6 +16,14 @@ from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.numerics import at_least, eliminated
 from jaxcal.read import Draws, Standardized, convert
 from jaxcal.read.families import Normals, distribution_of, full, mean_and_covariance
+from jaxcal.read.precisions import (
+    LEAST,
+    bounded_matrices,
+    bounded_spectrum,
+    eyes,
+    inverses,
+    slopes,
+)
 from jaxcal.read.predictions import in_units_of_data
 from jaxcal.read.scores import climbable, log_densities, to_second_order
 from jaxcal.typing import ArrayLike, Features, Key, Nodes, Points, Predictions
@@ -27,14 +35,6 @@ from jaxcal.whitening.contract import (
     checked,
     diagonals,
     in_units_of,
-)
-from jaxcal.whitening.precisions import (
-    LEAST,
-    bounded_matrices,
-    bounded_spectrum,
-    eyes,
-    inverses,
-    slopes,
 )
 
 
@@ -192,7 +192,7 @@ class Regression(eqx.Module):
     def fit(self, predictions: Predictions, at_nodes: NodeScores | None) -> Whitening:
         nodes, values = at_base_points(at_nodes, "Regression()")
         precisions = slopes(nodes, values, self.form)
-        covariances, clamped = inverses(precisions)
+        _, covariances, clamped = inverses(precisions)
         middle, mean = jnp.mean(nodes, axis=0), jnp.mean(values, axis=1)
         centers = middle[None] + jnp.einsum("nij,nj->ni", covariances, mean)
         return in_units_of(centers, covariances, clamped)
@@ -276,7 +276,7 @@ class Landing(eqx.Module):
         )
         precisions = jnp.where(finite[:, None, None], precisions, 0)
         scores = jnp.where(finite[:, None], scores, 0)
-        covariances, clamped = inverses(precisions)
+        _, covariances, clamped = inverses(precisions)
         away = jnp.einsum("ni,nij,nj->n", scores, covariances, scores)
         not_converged = ~finite | (away > NOT_LANDED**2)
         return in_units_of(at, covariances, clamped, jnp.sum(not_converged))

@@ -17,7 +17,7 @@ from jaxcal import kccsd, kccsd_test, kcsd_test
 from jaxcal.divergences import Vectors
 from jaxcal.kernels import IMQ, Constant, Gaussian, Laplace, Matern52
 from jaxcal.nulls import BlockNormal, DependentWild, HadamardWild, Wild
-from jaxcal.whitening import precisions as preconditioners
+from jaxcal.read import precisions as preconditioners
 
 close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)
 QUICK = Wild(19)

@@ -6,7 +6,7 @@ import pytest
 
 import jaxcal
 from jaxcal.fit import testing
-from jaxcal.whitening.precisions import RANGE, precision_root
+from jaxcal.read.precisions import RANGE, precision_root
 
 
 def linear(key, slopes, m=12):

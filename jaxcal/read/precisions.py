@@ -126,28 +126,19 @@ def bounded_spectrum(
     return vectors @ inner @ across, jnp.any(kept != values, axis=1)
 
 
-def inverses(precisions: Float[Array, "n d d"]) -> tuple[Float[Array, "n d d"], Int[Array, ""]]:
-    """Return covariances from precisions, and how many precisions `bounded_matrices` changed."""
+def inverses(
+    precisions: Float[Array, "n d d"],
+) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"], Int[Array, ""]]:
+    """Return positive definite precisions by `bounded_matrices`, their inverses, and how many
+    changed. Both are NaN for matrices that are not finite."""
     bounded, clamped = bounded_matrices(precisions, precisions=True)
-    return _inverse(bounded), clamped
-
-
-def regressed(
-    nodes: Nodes, scores: Float[Array, "n m d"]
-) -> tuple[Float[Array, "n d d"], Float[Array, "n d d"]]:
-    """Return positive definite precisions, by `slopes` of scores at m nodes, and their inverses."""
-    precisions, _ = bounded_matrices(slopes(nodes, scores, "full"), precisions=True)
-    return precisions, _inverse(precisions)
-
-
-def _inverse(bounded: Float[Array, "n d d"]) -> Float[Array, "n d d"]:
-    """Return inverses of positive definite matrices; NaN for matrices that are not finite."""
     finite = jnp.all(jnp.isfinite(bounded), axis=(1, 2))[:, None, None]
     units = jnp.diagonal(jnp.where(finite, bounded, eyes(bounded)), axis1=1, axis2=2) ** -0.5
     square = units[:, :, None] * units[:, None]
     inverse = eliminated(jnp.where(finite, bounded * square, eyes(bounded)), eyes(bounded))
     inverse = inverse.solutions
-    return jnp.where(finite, (inverse + jnp.swapaxes(inverse, 1, 2)) / 2 * square, jnp.nan)
+    inverse = jnp.where(finite, (inverse + jnp.swapaxes(inverse, 1, 2)) / 2 * square, jnp.nan)
+    return bounded, inverse, clamped
 
 
 def bounded_matrices(
