@@ -79,18 +79,19 @@ class Parameters(NamedTuple):
 
     def moves(self, frame: Frame) -> Move:
         """Return the moves of n predictions, in common units."""
-        local = self.local(frame)
-        inverse = frame.scale @ local.inverse @ frame.unscale
+        shift, inverse, log_size = self.local(frame)
+        inverse = frame.scale @ inverse @ frame.unscale
         return Move(
             frame.center,
             jnp.linalg.inv(inverse),
             inverse,
-            jnp.einsum("nij,nj->ni", frame.scale, local.shift),
-            local.log_size,
+            jnp.einsum("nij,nj->ni", frame.scale, shift),
+            log_size,
         )
 
-    def local(self, frame: Frame) -> "Local":
-        """Return the `Local` moves of n predictions, in the units of each prediction."""
+    def local(self, frame: Frame) -> tuple[Points, Float[Array, "n d d"], Float[Array, " n"]]:
+        """Return the moves :math:`u = a + B u_0` of points u_0 in the units of each prediction: a
+        [n, d], B^-1 [n, d, d] and the log determinants of B [n]."""
         shift, stretch = (_along(part, frame) for part in (self.shift, self.stretch))
         d = shift.shape[1]
         i, j = np.triu_indices(d, 1)
@@ -101,20 +102,11 @@ class Parameters(NamedTuple):
         log_det = 2 * jnp.sum(jnp.log(jnp.diagonal(jnp.linalg.cholesky(mixing))))
         inverse = half[:, :, None] * mixing[None] * half[:, None]
         reliable = frame.reliable[:, None]
-        return Local(
+        return (
             jnp.where(reliable, shift, 0),
             jnp.where(reliable[:, :, None], inverse, jnp.eye(d, dtype=shift.dtype)[None]),
             jnp.where(frame.reliable, jnp.sum(stretch, axis=1) - log_det, 0),
         )
-
-
-class Local(NamedTuple):
-    """Moves :math:`u = a + B u_0` of points u_0 in the units of each prediction: ``shift`` a
-    [n, d], ``inverse`` B^-1 [n, d, d] and ``log_size`` [n], the log determinants of B."""
-
-    shift: Points
-    inverse: Float[Array, "n d d"]
-    log_size: Float[Array, " n"]
 
 
 def _along(part: dict[str, Array], frame: Frame) -> Points:
@@ -128,11 +120,11 @@ def log_likelihoods(
 ) -> Float[Array, " n"]:
     """Return log densities of moved predictions at targets [n, d] in common units. Additive
     constants are those of `densities_at`."""
-    move = parameters.local(frame)
+    shift, inverse, log_size = parameters.local(frame)
     us = jnp.einsum("nij,nj->ni", frame.unscale, ys - frame.center)
-    back = jnp.einsum("nij,nj->ni", move.inverse, us - move.shift)
+    back = jnp.einsum("nij,nj->ni", inverse, us - shift)
     originals = frame.center + jnp.einsum("nij,nj->ni", frame.scale, back)
-    return densities_at(predictions, originals) - move.log_size
+    return densities_at(predictions, originals) - log_size
 
 
 def densities_at(predictions: Standardized, ys: Points) -> Float[Array, " n"]:

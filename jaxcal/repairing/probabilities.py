@@ -40,10 +40,7 @@ class ProbabilityRepair(Result):
     Attributes:
         gain: Mean gain in score, [], in ``unit``; each observation is changed by the map that was
             fitted without its fold.
-        low: Lower end, [], of an interval of confidence about 1 - level for the mean gain of these
-            maps on new observations.
-        high: Upper end of the interval, [].
-        p_value: One-sided p-value of the hypothesis that the mean gain is at most 0, [].
+        low, high, p_value: As in `jaxcal.repairing.Repair`.
         gains: Gain of each observation, [n]; NaN for observations that repeat another one.
         fitted: The map of all pairs: a `jaxcal.measures.TemperatureFit` for class probabilities, a
             `jaxcal.dce.Recalibration` for probabilities of a label.

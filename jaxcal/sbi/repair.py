@@ -82,11 +82,8 @@ def repair_posterior(
         (3,)
     """
     key = convert.key(key)
-    if isinstance(summarize, type) or not (summarize is None or callable(summarize)):
-        raise TypeError(
-            f"summarize: wanted a function of observations, as new ones are repaired too, got "
-            f"{type(summarize).__name__}"
-        )
+    if summarize is not None:
+        convert.function(summarize, "summarize", "observations, as new ones are repaired too")
     if "summaries" in options:
         raise TypeError(
             "summaries: pass summarize=, a function, as new observations are repaired too"
