@@ -3,25 +3,27 @@ r"""UCME: the calibration error at a few test locations, in linear time.
 .. math:: Z_{ij} = k_P(p_j, P_i)\,[k_Y(y_j, Y_i) - E k_Y(y_j, Y')], \qquad Y' \sim P_i
 
 Here k_P is a kernel on predictions P_i, k_Y a kernel on targets Y_i, and (p_j, y_j) is one of J
-locations (test prediction, test target). Z has mean 0 under calibration. With the mean
-:math:`\bar Z` [J] of Z over i, the estimate is :math:`\|\bar Z\|^2 / J`.
+locations (test prediction, test target). Z has mean 0 under calibration. The statistic of a pair of
+observations is :math:`\langle Z_i, Z_{i'} \rangle / J`. With the mean :math:`\bar Z` [J] of Z over
+i, the mean over all pairs is :math:`\|\bar Z\|^2 / J`.
 """
 
+from functools import partial
 from typing import NamedTuple, Unpack
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.scipy.special import betainc, gammaincc
+from jaxtyping import Array, Bool, Float
 
 from jaxcal.divergences.vectors import Vectors, gram_block
-from jaxcal.engine.quadratic import ordered_pairs
-from jaxcal.fit import explanation
+from jaxcal.fit import explanation, testing
 from jaxcal.fit.fitted import Fitted
 from jaxcal.fit.redraws import rare_targets, refitted
-from jaxcal.fit.residuals import Featured
+from jaxcal.fit.residuals import Featured, errors
 from jaxcal.fit.specification import Specification
-from jaxcal.nulls import Redrawn, contract
-from jaxcal.nulls.locations import F, Judgement, LocationNull, Signs
+from jaxcal.nulls import DependentWild, Needs, Null, Sums, Wild
 from jaxcal.numerics import full_precision, not_finite
 from jaxcal.read import Draws, checks, convert
 from jaxcal.read.families import distribution_of
@@ -35,15 +37,62 @@ from jaxcal.skce.calibration import (
     of_targets_alone,
 )
 from jaxcal.statistics.skce import KernelResidual
-from jaxcal.statistics.weighted import Weighted
-from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike
+from jaxcal.statistics.weighted import Inner, Weighted
+from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike, Scalar
 
-__all__ = ["F", "Signs", "ucme", "ucme_test"]
+__all__ = ["F", "ucme", "ucme_test"]
 __dir__ = __all__.copy  # completion shows the public names
 
 
 LOCATIONS = 5
 EQUATION = "Z_ij = k(D(p_i, p_Tj)) [l(y_i, y_Tj) - E l(Z_i, y_Tj)] at J locations Tj"
+COLLINEAR = 1e4  # largest condition number of the features' correlations without a warning
+
+
+class F(eqx.Module):
+    r"""Null for Hotelling's statistic Q: :math:`\frac{n - J}{J (n - 1)} Q \sim F_{J, n - J}`.
+
+    Exact for n normal features at J locations. With skewed features it rejects too often: at level
+    .05, with 5 locations in one dimension, .10 of calibrated models at n = 16, .09 at 32, .08 at 64
+    and 128 (`experiments/ucme_level`; .13 at 16 with the default bandwidths). The result warns
+    below 25 observations per location.
+
+    Cost: O(n J^2 + J^3).
+
+    Source: Hotelling (1931), for the mean of a normal distribution.
+
+    Example:
+        >>> import jax, jaxcal
+        >>> import numpyro.distributions as dist
+        >>> centers, noise = jax.random.normal(jax.random.key(0), (2, 200))
+        >>> null = jaxcal.ucme.F()
+        >>> jaxcal.ucme_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise, null=null).verdict
+        'rejected'
+    """
+
+    def __call__(self, q: Scalar, n: int, j: int) -> Scalar:
+        a, b = (jnp.asarray(x / 2, q.dtype) for x in (n - j, j))
+        if q.dtype != jnp.float32 or n < max(1000, 200 * j):
+            return betainc(a, b, 1 / (1 + q / (n - 1)))
+        # betainc loses digits in float32; Bartlett (1938), to second order (Box, 1949)
+        m = n - j / 2 - 1
+        x = m * jnp.log1p(q / (n - 1)) / 2
+        first, third = gammaincc(b, x), gammaincc(b + 2, x)
+        return first + j * (j**2 - 4) / (48 * m**2) * (third - first)
+
+    def judge(self, z: Float[Array, "n j"]) -> tuple[Scalar, Scalar, Bool[Array, ""]]:
+        """Return Q, p, and whether the features are nearly collinear, so that p is too small."""
+        q, condition = hotelling(z)
+        return q, self(q, *z.shape), ~(condition < COLLINEAR)
+
+    def least(self, j: int) -> int:
+        return j + 1
+
+    def enough(self, j: int) -> int:
+        return 25 * j
+
+    def least_p_value(self, n: int) -> float:
+        return 0.0
 
 
 @recorded
@@ -54,7 +103,7 @@ def ucme_test(
     *,
     locations: ArrayLike | None = None,
     n_locations: int = LOCATIONS,
-    null: LocationNull | Redrawn | None = None,
+    null: Null | F | None = None,
     level: float = 0.05,
     **options: Unpack[MeanOptions],
 ) -> TestResult:
@@ -69,13 +118,15 @@ def ucme_test(
             observations, selected by the key and by their values, are used as locations and
             excluded from the test.
         n_locations: Number J of observations used as locations if ``locations`` is None.
-        null: `Signs`, `jaxcal.nulls.Redrawn` or `F`; by default `Redrawn` if its cost is small, as
-            in `jaxcal.skce_test`, else `Signs`. `Redrawn` keeps the observed targets of locations.
-            `Signs` and `Redrawn` use the statistic ``biased``. `F` uses Hotelling's statistic
-            :math:`Q = n \bar Z^\top S^{-1} \bar Z`, with S the sample covariance of the features Z
-            [n, J] of `jaxcal.ucme`. In experiments the power of `F` for shifted forecasts was up to
-            .08 higher. With few observations, or many or close locations, `F` rejected too many
-            calibrated models (`experiments/ucme_level`); ``result.warnings()`` reports this.
+        null: One of `jaxcal.nulls`, or `F`. By default `jaxcal.nulls.Redrawn` if its cost is small,
+            as in `jaxcal.skce_test`, else `jaxcal.nulls.Wild`. `Redrawn` keeps the observed targets
+            of locations, and compares ``biased``. The level of `Wild` holds for 16 normal forecasts
+            or more, also with close locations, or more of them than observations. `F` uses
+            Hotelling's statistic :math:`Q = n \bar Z^\top S^{-1} \bar Z`, with S the sample
+            covariance of the features Z [n, J] of `jaxcal.ucme`. In experiments the power of `F`
+            for shifted forecasts was up to .08 higher. With few observations, or many or close
+            locations, `F` rejected too many calibrated models (`experiments/ucme_level`);
+            ``result.warnings()`` reports this.
         level: Probability of rejecting a calibrated model; it determines ``result.verdict``.
         **options: Options of `jaxcal.skce`, as explained in `jaxcal.skce_test`, except ``whiten``.
             Units and unset bandwidths depend on all observations, including locations.
@@ -96,15 +147,17 @@ def ucme_test(
         >>> jaxcal.ucme_test(1, dist.Normal(centers, 1.0), centers + 0.8 + noise).verdict
         'rejected'
     """
-    if null is not None and not isinstance(null, Redrawn):
-        checks.location_null(null)
+    if null is not None and not isinstance(null, F):
+        checks.null(null)
     key = convert.key(key)
     problem = _Problem.of(key, predictions, targets, locations, n_locations, options)
     n, j = problem.ys.shape[0], problem.at.shape[0]
     used = n - j if locations is None else n
     if null is None:
-        null = default_null(problem.predictions, problem.ys, Signs(), problem.spec.target_kernel)
-    least = 2 if isinstance(null, Redrawn) else null.least(j)
+        null = default_null(problem.predictions, problem.ys, Wild(), problem.spec.target_kernel)
+    if isinstance(null, DependentWild):  # observations that are left are in order of time
+        problem = problem._replace(rows=jnp.sort(problem.rows))
+    least = null.least(j) if isinstance(null, F) else 2
     if used < least:
         why = f" after {j} of n={n} serve as locations" if locations is None else ""
         raise ValueError(
@@ -266,77 +319,82 @@ def _at_locations(
     return z, {"nonfinite-predictions": nonfinite, "small-residuals": lost}
 
 
+def _over_pairs(z: Float[Array, "n j"]) -> Sums:
+    """Return the sums of < z_i, z_i' > / J over pairs of observations."""
+    none = jnp.zeros((len(z), 0), z.dtype)
+    return Sums.of(testing.over_pairs(Inner(), z / z.shape[1] ** 0.5, none, Needs()), none)
+
+
 def _redrawn(
-    key: Key, problem: _Problem, null: Redrawn, fitted: tuple[Fitted, Featured]
-) -> Float[Array, " b"]:
-    """Return plug-in estimates [b] of data sets whose targets, except locations, are redrawn."""
-    _, _, ys, _, _, at, where = problem
-    is_location = jnp.zeros(ys.shape[0], bool)
-    is_location = is_location.at[at].set(True) if where is None else is_location
+    keys: Array, unbiased: Array, problem: _Problem, fit: tuple[Fitted, Featured], biased: Array
+) -> Float[Array, "1 b"]:
+    """Return ``unbiased`` [1] plus biased estimates of data sets whose targets, except locations,
+    are redrawn, minus the observed ``biased`` [1]: p compares biased estimates."""
+    _, predictions, ys, spec, rows, *_ = problem
+    is_location = jnp.ones(len(ys), bool).at[rows].set(False)
 
     def one(key: Key) -> Array:
         keys = jax.random.split(problem.key)
-        again = refitted(key, keys, problem.spec, fitted, problem.predictions, ys, is_location)
-        return _estimate(_at_locations(problem, *again)[0]).biased
+        again = refitted(key, keys, spec, fit, predictions, ys, is_location)
+        return _over_pairs(_at_locations(problem, *again)[0]).biased
 
-    return jax.lax.map(one, jax.random.split(key, null.n_draws))
+    return (unbiased - biased)[:, None] + jax.lax.map(one, keys).T
 
 
 @jax.jit
 def _estimate_of(problem: _Problem) -> Estimate:
     fitted = problem.spec.fit(jax.random.split(problem.key), problem.predictions, problem.ys)
-    return _estimate(_at_locations(problem, *fitted)[0])
-
-
-def _estimate(z: Float[Array, "n j"]) -> Estimate:
-    n, j = z.shape
-    total = jnp.sum(jnp.sum(z, axis=0) ** 2)
-    squares = jnp.sum(z**2)
-    return Estimate((total - squares) / (j * ordered_pairs(n)), total / (j * float(n**2)))
+    sums = _over_pairs(_at_locations(problem, *fitted)[0])
+    return Estimate(sums.unbiased[0], sums.biased[0])
 
 
 @jax.jit
-def _test(key: Key, problem: _Problem, null: LocationNull | Redrawn) -> TestResult:
-    _, predictions, ys, spec, rows, _, _ = problem
-    prepared, featured = spec.fit(jax.random.split(problem.key), predictions, ys)
-    z, noted = _at_locations(problem, prepared, featured)
+def _test(key: Key, problem: _Problem, null: Null | F) -> TestResult:
+    _, predictions, ys, spec, rows, *_ = problem
+    fit = fitted, featured = spec.fit(jax.random.split(problem.key), predictions, ys)
+    z, noted = _at_locations(problem, fitted, featured)
     n, j = z.shape
-    estimate = _estimate(z)
-    total = jnp.sum(z, axis=0)
-    shares = (z @ total - jnp.sum(z**2, axis=1)) / (j * ordered_pairs(n))
-    contributions = jnp.zeros(ys.shape[0], z.dtype).at[rows].set(shares)
-    fitted, rare, few = (prepared, featured), None, False
-    if isinstance(null, Redrawn):
-        samples = _redrawn(key, problem, null, fitted)
-        p = contract.p_value(estimate.biased[None], samples[None], ties=True)[0]
-        p = jnp.where(jnp.any(z != 0), p, jnp.nan)
-        judgement = Judgement(estimate.biased, p, samples, jnp.zeros((), bool))
+    sums, series = _over_pairs(z), errors(featured, predictions, ys)[rows]
+    exact, enough, collinear = getattr(null, "exact", False), 10, jnp.zeros((), bool)
+    if isinstance(null, F):
+        q, p, collinear = null.judge(z)
+        outcome, enough = sums.outcome(q[None], p[None]), null.enough(j)
     else:
-        judgement, few = null.judge(key, z), n < null.enough(j)
-        rare = rare_targets(key, fitted, predictions, ys)
-    notes = (
-        prepared.notes
-        | noted
-        | {
-            "nonfinite-targets": not_finite(ys),
-            "collinear-features": judgement.collinear,
-            "many-locations": jnp.asarray(few),
-            "repeated-rows": n_repeated(ys, predictions),
-        }
-    )
+        redrawn = partial(_redrawn, problem=problem, fit=fit, biased=sums.biased)
+        outcome, _ = testing.apply(null, key, Inner(), z / j**0.5, series=series, redrawn=redrawn)
+    rare = None if exact else rare_targets(key, fit, predictions, ys)
+    notes = fitted.notes | noted | testing.of_series(outcome, series)
+    notes |= {
+        "nonfinite-targets": not_finite(ys),
+        "collinear-features": collinear,
+        "many-locations": jnp.asarray(n < enough and not exact),
+        "repeated-rows": n_repeated(ys, predictions),
+    }
     notes |= {} if rare is None else {"rare-targets": rare}
-    return TestResult.of(
+    shares = jnp.zeros((1, len(ys)), z.dtype).at[:, rows].set(outcome.contributions)
+    p = jnp.where(jnp.any(z != 0), outcome.p_value, jnp.nan)
+    return testing.result(
         notes,
-        estimate=estimate.unbiased,
-        biased=estimate.biased,
-        standard_error=2 * jnp.std(shares, ddof=1) * n**0.5,
-        statistic=judgement.statistic,
-        p_value=judgement.p_value,
-        null_samples=judgement.samples,
-        bandwidths=prepared.bandwidths,
-        contributions=contributions,
-        coordinates=None,
+        outcome._replace(p_value=p, contributions=shares),
+        bandwidths=fitted.bandwidths,
         test=f"CME test at {j} locations",
-        steps=(*explanation.steps(spec, prepared, featured, predictions, ys)[:-1], EQUATION),
+        steps=(*explanation.steps(spec, fitted, featured, predictions, ys)[:-1], EQUATION),
         null=type(null).__name__,
     )
+
+
+def hotelling(z: Float[Array, "n j"]) -> tuple[Scalar, Scalar]:
+    r"""Return :math:`Q = n \bar z^\top S^{-1} \bar z` and the condition number of z's correlations.
+
+    S is the sample covariance of the columns of z [n, J]. Q is computed from eigenvectors of their
+    correlation matrix, and is NaN if that is numerically singular. Cost O(n J^2 + J^3).
+    """
+    n, j = z.shape
+    mean, deviation = jnp.mean(z, axis=0), jnp.std(z, axis=0, ddof=1)
+    deviation = jnp.where(deviation > 0, deviation, 1)
+    scaled = (z - mean[None]) / deviation[None]
+    values, vectors = jnp.linalg.eigh(scaled.T @ scaled / (n - 1))
+    condition = jnp.where(values[0] > 0, values[-1] / values[0], jnp.inf)
+    singular = ~(values[0] > j * jnp.finfo(z.dtype).eps * values[-1])
+    whitened = (mean / deviation) @ vectors / jnp.sqrt(jnp.where(singular, 1, values))
+    return jnp.where(singular, jnp.nan, n * jnp.sum(whitened**2)), condition

@@ -13,7 +13,7 @@ import numpyro.distributions as dist
 
 from jaxcal import skce_test
 from jaxcal.nulls import Redrawn, Wild
-from jaxcal.ucme import Signs, ucme_test
+from jaxcal.ucme import ucme_test
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
@@ -100,7 +100,7 @@ def make(config: Config) -> runner.Study:
     redrawn = Redrawn(config.n_draws)
     nulls = {
         "SKCE": (skce_test, (redrawn, Wild(config.n_draws))),
-        "UCME": (ucme_test, (redrawn, Signs(config.n_draws))),
+        "UCME": (ucme_test, (redrawn, Wild(config.n_draws))),
     }
 
     def measure(cell, key):

@@ -154,7 +154,7 @@ MUTANTS = [
     ),
     Mutant(
         "Hotelling's covariance divides by n",
-        "nulls/locations.py",
+        "ucme.py",
         "eigh(scaled.T @ scaled / (n - 1))",
         "eigh(scaled.T @ scaled / n)",
         "unit/test_ucme.py",

@@ -11,11 +11,11 @@ from jax.scipy.special import gammaincc, ndtr
 
 from jaxcal.engine.quadratic import count, ordered_pairs
 from jaxcal.nulls import Needs, Outcome, Sums
-from jaxcal.nulls.locations import F
 from jaxcal.nulls.resampling import float_type
 from jaxcal.numerics import at_least
 from jaxcal.read import convert
 from jaxcal.typing import Features, Key, Scalar
+from jaxcal.ucme import F
 
 
 class Gamma(eqx.Module):

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from jaxcal.kernels import Gaussian
-from jaxcal.ucme import F, Signs, ucme_test
+from jaxcal.nulls import Wild
+from jaxcal.ucme import F, ucme_test
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner
@@ -44,7 +45,7 @@ def make(config: Config) -> runner.Study:
         {"d": d, "n": n, "data_sets": config.data_sets}
         for d, n in product(config.dimensions, config.sizes)
     ]
-    nulls = dict(zip(NULLS, (Signs(config.n_draws), F(), ChiSquared()), strict=True))
+    nulls = dict(zip(NULLS, (Wild(config.n_draws), F(), ChiSquared()), strict=True))
     # bandwidths given, in standard deviations of the targets: medians of all pairs cost far more
     # than the test, and these are near them
     lengths = {1: (0.7, 0.7), 3: (1.8, 1.8)}

@@ -201,8 +201,8 @@ def run(
     checks.devices(mesh)
     if features is not None:
         spec = with_random_features(spec, features)
-    result = unjudged(key, predictions, targets, spec, null, level, test=test, tile=tile, mesh=mesh)
-    return result.at_level(level, null.least_p_value)
+    judged = unjudged(key, predictions, targets, spec, null, level, test=test, tile=tile, mesh=mesh)
+    return judged.at_level(level, null.least_p_value)
 
 
 @partial(LightJit, light=few_targets, static_argnames=("test", "tile", "mesh"))
@@ -246,9 +246,7 @@ def unjudged(
     elif featured.means is not None:
         rare = rare_targets(keys[2], fit, predictions, targets)
         notes |= {} if rare is None else {"rare-targets": rare}
-    if outcome.stretches is not None:
-        notes["dependent-observations"] = outcome.stretches < 10
-        notes["season"] = season(series)
+    notes |= of_series(outcome, series)
     sensitivity = None
     if forms is not None and featured.scores is not None:
         sensitivity = _sensitivity(forms, featured.scores, outcome)
@@ -260,6 +258,21 @@ def unjudged(
     if featured.excluded is not None:
         impossible, n = notes["impossible-targets"] > 0, targets.shape[0]
         outcome, notes["silent"] = _of_a_moment(outcome, featured.excluded, impossible, null, n)
+    return result(
+        notes,
+        outcome,
+        bandwidths=fitted.bandwidths,
+        coordinates=_coordinates(featured, outcome, level) if spec.residual.components else None,
+        sensitivity=sensitivity,
+        test=test,
+        null=type(null).__name__,
+        route=fitted.pairwise.route,
+        steps=explanation.steps(spec, fitted, featured, predictions, targets),
+    )
+
+
+def result(notes: Notes, outcome: Outcome, *, coordinates: Any = None, **more: Any) -> TestResult:
+    """Return the result of the statistic itself, row 0 of ``outcome``, without a verdict."""
     return TestResult.of(
         notes,
         estimate=outcome.estimate[0],
@@ -270,14 +283,16 @@ def unjudged(
         p_value_error=None if outcome.p_error is None else outcome.p_error[0],
         null_samples=outcome.samples[0],
         contributions=outcome.contributions[0],
-        bandwidths=fitted.bandwidths,
-        coordinates=_coordinates(featured, outcome, level) if spec.residual.components else None,
-        sensitivity=sensitivity,
-        test=test,
-        null=type(null).__name__,
-        route=fitted.pairwise.route,
-        steps=explanation.steps(spec, fitted, featured, predictions, targets),
+        coordinates=coordinates,
+        **more,
     )
+
+
+def of_series(outcome: Outcome, series: Points) -> Notes:
+    """Return the notes on serial dependence and seasons; none for nulls of independent rows."""
+    if outcome.stretches is None:
+        return {}
+    return {"dependent-observations": outcome.stretches < 10, "season": season(series)}
 
 
 def _rounding(pairwise: Any, features: Any, outcome: Outcome) -> Notes:

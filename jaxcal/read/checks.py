@@ -25,19 +25,10 @@ def nodes(value: object, d: int, *, least: int = 1) -> int:
 
 def null(value: object) -> None:
     """Raise TypeError, which names missing methods, unless the value is a null distribution."""
-    _offers(value, "needs outcome least_p_value", "jaxcal.nulls.Wild(500)")
-
-
-def location_null(value: object) -> None:
-    """Raise TypeError, which names missing methods, unless the value is a null of `ucme_test`."""
-    _offers(value, "judge least enough least_p_value", "Signs() of jaxcal.ucme")
-
-
-def _offers(value: object, names: str, example: str) -> None:
-    lacks = [name for name in names.split() if not hasattr(value, name)]
+    lacks = [name for name in ("needs", "outcome", "least_p_value") if not hasattr(value, name)]
     if isinstance(value, type) or lacks:
         why = f", which has no {' and no '.join(lacks)}" if lacks else ""
-        raise TypeError(f"null: wanted one such as {example}, got {say(value)}{why}")
+        raise TypeError(f"null: wanted one such as jaxcal.nulls.Wild(500), got {say(value)}{why}")
     _module(value, "null")
 
 

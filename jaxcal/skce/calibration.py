@@ -1,6 +1,6 @@
 """Test calibration, and estimate the calibration error, by kernel means (SKCE)."""
 
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,6 @@ from jaxcal.whitening.contract import Whitener, checked
 CLOSED = {Normals: Gaussian, Laplaces: points.L1Laplace, Mixtures: Gaussian}
 DIVERGENCES = {Classes: Euclidean, Normals: Wasserstein, Laplaces: Wasserstein}
 
-Otherwise = TypeVar("Otherwise")
 MOST_PRODUCTS = 10**8  # multiplications per draw of redrawn classes
 MOST_REFITTED = 64  # observations with closed forms up to which `Redrawn` is the default
 
@@ -94,9 +93,7 @@ def mean_specification(
     return predictions, ys, specification
 
 
-def default_null(
-    predictions: Any, ys: Array, otherwise: Otherwise, kernel: Any = None
-) -> Redrawn | Otherwise:
+def default_null(predictions: Any, ys: Array, otherwise: Null, kernel: Any = None) -> Null:
     """Return `Redrawn` if its cost is small, or else ``otherwise``. ``kernel`` is the kernel on
     targets; None for the default one."""
     n = ys.shape[0]

@@ -10,7 +10,7 @@ import jaxcal
 from jaxcal import Scores, kccsd_test, kcsd_test, ksd_test, measures, sbi, skce_test, ucme
 from jaxcal.divergences import Fisher
 from jaxcal.kernels import Delta, Gaussian, Laplace
-from jaxcal.nulls import BlockNormal, Wild
+from jaxcal.nulls import BlockNormal
 from jaxcal.read.families import distribution_of
 from jaxcal.squared_ce import Bins
 
@@ -42,7 +42,7 @@ CALLS = {
         "divergence: .*call it",
     ),
     "distance a string": (lambda: skce_test(0, NORMALS, YS, divergence="w2"), "divergence"),
-    "null of pairs": (lambda: ucme.ucme_test(0, NORMALS, YS, null=Wild()), "null"),
+    "null a class": (lambda: ucme.ucme_test(0, NORMALS, YS, null=ucme.F), "null"),
     "null of locations": (lambda: kccsd_test(0, SCORES, YS, null=ucme.F()), "null"),
     "block size": (lambda: BlockNormal(2.5), "size: wanted a whole number of at least 2"),
     "classes' kernel": (lambda: skce_test(0, NORMALS, YS, target_kernel=Delta()), "target_kernel"),

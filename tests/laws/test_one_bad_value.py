@@ -131,7 +131,7 @@ DIVERGENCES += [
 ]
 NULLS = [Wild(39), HadamardWild(39), DependentWild(39), Multinomial(39), Spectrum(39), Gamma()]
 NULLS += [Eigenvalues(), BlockNormal(), BlockSquares(), Bound(50.0)]
-AT_LOCATIONS = [ucme.Signs(39), ucme.F(), ChiSquared()]
+AT_LOCATIONS = [Wild(39), ucme.F(), ChiSquared()]
 
 
 def test_no_kernel_distance_or_null_is_missing():
@@ -356,7 +356,7 @@ QUICK = [
     ("skce", options(RationalQuadratic(), Gaussian(), Bures(), Spectrum(39)), 12),
     ("skce of draws", options(Matern52(), PowerExponential(power=0.7), None, BlockNormal()), 100),
     ("skce of classes", options(None, IMQ(), TotalVariation(), BlockSquares()), 12),
-    ("ucme", options(Gaussian() + Linear(), Gaussian(), None, ucme.Signs(39)), 100),
+    ("ucme", options(Gaussian() + Linear(), Gaussian(), None, Wild(39)), 100),
     ("exchangeability", options(None, Gaussian() + Constant(), None, None), 12),
     ("calibration", options(None, Gaussian() + Constant(), None, Wild(39)), 12),
     ("ckce", options(None, None, None, None), 12),

@@ -16,9 +16,9 @@ from reference.regression import gaussian_forecasts
 from jaxcal.divergences import TotalVariation, Vectors, Wasserstein
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.kernels.points import Scaled
-from jaxcal.nulls.locations import hotelling
+from jaxcal.nulls import BlockNormal, DependentWild, Eigenvalues, HadamardWild, Redrawn, Wild
 from jaxcal.read import Draws
-from jaxcal.ucme import F, Signs, ucme, ucme_test
+from jaxcal.ucme import F, hotelling, ucme, ucme_test
 
 KERNEL = {
     "standardize": False,
@@ -219,21 +219,60 @@ def test_the_level_is_kept_and_a_shift_is_seen(key):
         assert int(jnp.sum(shifted[name] <= 0.05)) > 0.95 * sets
 
 
-@pytest.mark.slow
 def test_signs_are_those_of_observations(key):
-    """By hand, and all 2^n patterns against the draws; a pattern and its opposite are alike."""
-    z = np.random.default_rng(3).gamma(1.0, size=(5, 2)) - 0.7
-    judgement = Signs(4000).judge(key, jnp.asarray(z))
-    patterns = np.stack(np.meshgrid(*[[-1, 1]] * 5), axis=-1).reshape(-1, 5)
-    every = np.mean((patterns @ z / 5) ** 2, axis=1)
-    np.testing.assert_allclose(judgement.statistic, np.mean(z.mean(0) ** 2), rtol=1e-12)
-    draws = np.asarray(judgement.samples)
-    assert np.all(np.min(np.abs(draws[:, None] - every), axis=1) < 1e-12)
-    exact = np.mean(every >= float(judgement.statistic) * (1 - 1e-12))
-    assert abs(float(judgement.p_value) - exact) < 4 * (0.25 / 4000) ** 0.5
-    few = ucme_test(key, dist.Normal(MU, SD), Y, n_locations=2, null=Signs(), **KERNEL)
-    assert few.verdict == "cannot tell"  # four observations have eight patterns
+    """By hand: the squares of observations are the same in all draws, so U and V order them alike.
+    A pattern and its opposite are alike."""
+    result = ucme_test(key, dist.Normal(MU, SD), Y, locations=AT, null=Wild(400), **KERNEL)
+    z = features_by_hand(*(np.asarray(a) for a in (MU, SD, Y, AT[0].loc, AT[0].scale, AT[1])))
+    patterns = np.stack(np.meshgrid(*[[-1, 1]] * 6), axis=-1).reshape(-1, 6)
+    plug_in = np.mean((patterns @ z / 6) ** 2, axis=1)
+    unbiased = (36 * plug_in - np.sum(z**2) / 2) / 30
+    draws = np.asarray(result.null_samples)
+    assert np.all(np.min(np.abs(draws[:, None] - unbiased), axis=1) < 1e-12)
+    exact = np.mean(plug_in >= float(result.biased) * (1 - 1e-12))
+    assert abs(float(result.p_value) - exact) < 4 * (0.25 / 400) ** 0.5
+    np.testing.assert_array_equal(result.statistic, result.estimate)
+
+
+@pytest.mark.slow
+def test_four_observations_have_eight_patterns(key):
+    few = ucme_test(key, dist.Normal(MU, SD), Y, n_locations=2, null=Wild(), **KERNEL)
+    assert few.verdict == "cannot tell"
     assert few.warnings()
+
+
+@pytest.mark.slow
+def test_redrawn_targets_compare_plug_in_estimates(key):
+    """Unbiased ones saw 46, not 60, of 400 models of classes that are too sure of themselves."""
+    result = ucme_test(key, dist.Normal(MU, SD), Y, locations=AT, null=Redrawn(200), **KERNEL)
+    plug_in = result.null_samples - result.estimate + result.biased
+    assert float(jnp.min(plug_in)) >= 0
+    exceeding = int(jnp.sum(plug_in >= result.biased))
+    np.testing.assert_allclose(result.p_value, (1 + exceeding) / 201, rtol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("null", [DependentWild(), Eigenvalues(), HadamardWild(), BlockNormal()])
+def test_all_nulls_are_nulls_at_locations(null, key):
+    center, noise = jax.random.normal(key, (2, 300))
+    test = partial(ucme_test, key, dist.Normal(center, 1.0), null=null)
+    right, wrong = test(center + noise), test(center + noise + 1)
+    assert right.verdict == "not rejected"
+    assert wrong.verdict == "rejected"
+    np.testing.assert_allclose(jnp.sum(wrong.contributions), wrong.estimate, rtol=1e-9)
+
+
+@pytest.mark.slow
+def test_observations_left_stay_in_order_of_time(key):
+    """Signs of rows in random order know no dependence: their draws spread as those of `Wild`."""
+    center, noise = jax.random.normal(key, (2, 300))
+    errors = jax.lax.scan(lambda e, x: (0.9 * e + 0.19**0.5 * x,) * 2, 0.0, noise)[1]
+    test = partial(ucme_test, key, dist.Normal(center, 1.0), center + errors)
+    spread = [float(jnp.std(test(null=null).null_samples)) for null in (DependentWild(), Wild())]
+    assert spread[0] > 2 * spread[1]
+    season = jnp.sin(jnp.arange(300.0) * (jnp.pi / 12)) + 0.3 * noise
+    yearly = ucme_test(key, dist.Normal(center, 1.0), center + season, null=DependentWild())
+    assert "season of 24" in str(yearly)
 
 
 @partial(jax.jit, static_argnames="n")
@@ -243,7 +282,7 @@ def p_of_few(key, n):
     mean = jax.random.normal(x_key, (n,))
     ys = mean + 0.7 * jax.random.normal(y_key, (n,))
     test = partial(ucme_test, key, dist.Normal(mean, 0.7))
-    signs = Signs()
+    signs = Wild()
     tests = {
         "signs": test(ys, null=signs),
         "f": test(ys, null=F()),
@@ -309,8 +348,8 @@ def test_refusals(key):
     test = partial(ucme_test, key, predictions, Y)
     with pytest.raises(ValueError, match=r"F at 3 locations needs 4.*got 3 after 3 of n=6"):
         test(n_locations=3, null=F())
-    with pytest.raises(ValueError, match=r"Signs at 5 locations needs 2.*got 1 after 5 of n=6"):
-        test(n_locations=5, null=Signs())
+    with pytest.raises(ValueError, match=r"Wild at 5 locations needs 2.*got 1 after 5 of n=6"):
+        test(n_locations=5, null=Wild())
     many = (dist.Normal(jnp.arange(6.0), 1.0), jnp.arange(6.0))
     with pytest.raises(ValueError, match=r"6 locations.*got 6: use fewer"):
         test(locations=many, null=ChiSquared())
@@ -378,7 +417,7 @@ def test_locations_may_be_all_that_predictions_may_be():
 def test_forecasts_of_points_that_are_right_are_not_rejected():
     """Rounding alone rejected equal draws at their targets in 15 of 15 data sets."""
     y = np.random.default_rng(0).normal(size=(300, 1)).astype(np.float32)
-    result = ucme_test(0, Draws(np.repeat(y, 10, axis=1)), y[:, 0], null=Signs(99))
+    result = ucme_test(0, Draws(np.repeat(y, 10, axis=1)), y[:, 0], null=Wild(99))
     assert result.verdict == "cannot tell"
     assert "[small-residuals]" in str(result)
 
