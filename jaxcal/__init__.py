@@ -47,35 +47,25 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-_HOMES = {  # the module that defines each public function and class
-    "Draws": "read",
-    "LogDensities": "read",
-    "RandomFeatures": "fit.specification",
-    "Scores": "read",
-    "TestResult": "results",
-    "Unnormalized": "read",
-    "calibration_error": "squared_ce",
-    "calibration_test": "entries.calibration",
-    "check": "checking.check",
-    "compare": "ckce",
-    "distance_from_calibration": "dce",
-    "explain": "fit.explanation",
-    "kccsd": "stein.calibration",
-    "kccsd_test": "stein.calibration",
-    "kce": "skce",
-    "kcsd": "stein.goodness_of_fit",
-    "kcsd_test": "stein.goodness_of_fit",
-    "ksd": "stein.goodness_of_fit",
-    "ksd_test": "stein.goodness_of_fit",
-    "load": "results",
-    "mcmc_draws": "mcmc",
-    "moment_test": "stein.calibration",
-    "repair": "repairing.repair",
-    "skce_interval": "skce",
-    "skce_test": "skce",
-    "streamed_check": "checking.streamed",
-    "ucme_test": "ucme",
+_NAMES = {  # public functions and classes by the module that defines them
+    "read": "Draws LogDensities Scores Unnormalized",
+    "results": "TestResult load",
+    "fit.explanation": "explain",
+    "fit.specification": "RandomFeatures",
+    "stein.calibration": "kccsd kccsd_test moment_test",
+    "stein.goodness_of_fit": "kcsd kcsd_test ksd ksd_test",
+    "entries.calibration": "calibration_test",
+    "mcmc": "mcmc_draws",
+    "skce": "kce skce_interval skce_test",
+    "ucme": "ucme_test",
+    "ckce": "compare",
+    "squared_ce": "calibration_error",
+    "dce": "distance_from_calibration",
+    "repairing.repair": "repair",
+    "checking.check": "check",
+    "checking.streamed": "streamed_check",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
