@@ -49,6 +49,7 @@ MOVED = {  # old name of a module -> new name, to read files of earlier versions
     "jaxcal.dce.kernel": "jaxcal.dce.smooth",
     "jaxcal.candidates.mixtures": "jaxcal.candidates.proposals",
     "jaxcal.read.standardized": "jaxcal.read.predictions",
+    "jaxcal.repairing.features": "jaxcal.repairing.fit",
     "jaxcal.squared_ce.tuned": "jaxcal.squared_ce.tuning",
 }
 RENAMED = {  # class, old name of a field -> new name
