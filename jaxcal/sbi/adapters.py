@@ -24,7 +24,6 @@ from jaxcal.sbi.posteriors import (
     Posterior,
     is_tensor,
 )
-from jaxcal.sbi.repaired import RepairedPosterior
 from jaxcal.sbi.space import Space
 from jaxcal.sbi.suspicions import is_of_torch
 from jaxcal.sbi.torch_posterior import TorchPosterior
@@ -44,10 +43,10 @@ def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Poste
     """
     if isinstance(posterior, Scores):
         return ArrayPosterior(posterior)
-    if isinstance(posterior, RepairedPosterior):
-        return posterior.repaired
     if isinstance(posterior, type):
         raise TypeError(f"posterior: got the class {posterior.__name__}; pass an instance of it")
+    if hasattr(posterior, "repaired"):  # a `RepairedPosterior`
+        return posterior.repaired
     if isinstance(posterior, (JaxPosterior, ArrayPosterior)) or hasattr(posterior, "scored"):
         return posterior
     if is_tensor(posterior) or isinstance(posterior, (np.ndarray, jax.Array, list, tuple)):
