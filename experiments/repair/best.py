@@ -20,8 +20,7 @@ from scipy.optimize import minimize
 from jaxcal import Unnormalized
 from jaxcal.read import Standardized
 from jaxcal.repairing.certificate import in_data_units
-from jaxcal.repairing.features import Features
-from jaxcal.repairing.fit import NOWHERE, Parameters, fit, log_likelihoods
+from jaxcal.repairing.fit import NOWHERE, Features, Parameters, fit, log_likelihoods
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import runner

@@ -29,8 +29,15 @@ from jaxcal.moments.attribution import student_p_value, student_quantile
 from jaxcal.nulls.resampling import dependence
 from jaxcal.read import Standardized, Units
 from jaxcal.read.observations import copies
-from jaxcal.repairing.features import Features
-from jaxcal.repairing.fit import Fitted, Frame, Parameters, densities_at, fit, log_likelihoods
+from jaxcal.repairing.fit import (
+    Features,
+    Fitted,
+    Frame,
+    Parameters,
+    densities_at,
+    fit,
+    log_likelihoods,
+)
 from jaxcal.repairing.move import Move
 from jaxcal.results import Sentences, confidence
 from jaxcal.results.notes import TABLE, memory

@@ -16,13 +16,16 @@ Source: MacKay (1992), Bayesian interpolation, for the updates of :math:`1 / \ta
 
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float
 
-from jaxcal.read import Standardized
+from jaxcal.entries.landed import located
+from jaxcal.entries.moments import Scaling, within
+from jaxcal.read import Standardized, Units
 from jaxcal.read.scores import each_density
 from jaxcal.repairing.move import Move
 from jaxcal.typing import Points
@@ -32,8 +35,12 @@ LENGTHS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 2.0, 4.0)  # candidate lengths of a s
 UPDATES = 20  # updates of the priors per step
 FASTEST = 2.0  # largest factor by which a prior deviation changes per step
 COLDEST = 0.05  # least factor by which the log likelihood is multiplied
-LEAST, NARROW, MOST = 1e-3, 0.05, 1.0  # prior deviations: least, first of trends, largest
+LEAST, NARROW, WIDE = 1e-3, 0.05, 1.0  # prior deviations: least, first of trends, largest
 NOWHERE = -1e9  # replaces the logarithm of density 0, so that the search turns back
+MOST = 10  # columns of claims, and of inputs; more are reduced to principal components
+PAIRS = 6  # fewest pairs per parameter
+DRAWS = 20  # fewest draws per prediction with which errors may vary with claims
+INPUTS, OWN, CLAIMS = "inputs", "its own claims", "claims of all coordinates"
 
 
 class Frame(NamedTuple):
@@ -52,6 +59,115 @@ class Frame(NamedTuple):
     own: tuple[Points, Points]
     claims: Float[Array, "n k"]
     inputs: Float[Array, "n q"]
+
+
+def too_many(n: int, d: int, q: int, n_samples: int = 0) -> list[str]:
+    """Return the names of groups of features to omit: those that would give the map more than n /
+    `PAIRS` parameters and, if 0 < ``n_samples`` < `DRAWS`, those of centres and scales."""
+    count, left_out = 2 * d + d * (d - 1) // 2, []
+    more = {
+        INPUTS: 2 * d * min(q, MOST),
+        OWN: 4 * d,
+        CLAIMS: 2 * d * min(2 * d, MOST) if d > 1 else 0,
+    }
+    for name, number in more.items():
+        vague = name != INPUTS and 0 < n_samples < DRAWS
+        if (PAIRS * (count + number) > n or vague) and number:
+            left_out.append(name)
+        else:
+            count += number
+    return left_out
+
+
+class Columns(NamedTuple):
+    """Map of q columns to r features: standardize by ``scaling``, multiply by ``mix`` [q, r]."""
+
+    scaling: Scaling
+    mix: Float[Array, "q r"]
+
+    @classmethod
+    def of(cls, columns: Float[Array, "n q"], most: int | None = None) -> "Columns":
+        """Return the map fitted to columns, with at most ``most`` principal components."""
+        scaling, q = Scaling.of(columns), columns.shape[1]
+        mix = jnp.eye(q, dtype=columns.dtype)
+        if most is not None and q > most:
+            z = scaling(columns)
+            _, vectors = jnp.linalg.eigh(z.T @ z)
+            largest = vectors[:, -most:]
+            sizes = jnp.std(z @ largest, axis=0)
+            mix = largest / jnp.where(sizes > 0, sizes, 1)[None]
+        return cls(scaling, mix)
+
+    def unless(self, left_out: bool) -> "Columns":
+        """Return the same map, or one whose features are all 0 if ``left_out``."""
+        return self._replace(mix=jnp.zeros_like(self.mix)) if left_out else self
+
+    def __call__(self, columns: Float[Array, "n q"]) -> Float[Array, "n r"]:
+        return within(self.scaling(columns) @ self.mix)
+
+
+class Features(eqx.Module):
+    """Functions that compute the features of a `Frame`: ``own`` from d centres and from d log
+    scales, ``claims`` from all 2 d, ``inputs`` from inputs. ``event``: shape of a target."""
+
+    units: Units
+    event: tuple[int, ...] = eqx.field(static=True)
+    own: tuple[Columns, Columns]
+    claims: Columns
+    inputs: Columns
+
+    @classmethod
+    def of(
+        cls, predictions: Any, targets: Array, inputs: Float[Array, "n q"], n_samples: int = 0
+    ) -> "tuple[Features, Frame]":
+        """Return `Features` fitted to predictions, targets and inputs, with their `Frame`."""
+        units = Units.of(targets.reshape(len(targets), -1))
+        geometry = _located(predictions, units, targets.shape)
+        center, scale, _ = geometry
+        (n, d), q = center.shape, inputs.shape[1]
+        left_out = too_many(n, d, q, n_samples)
+        parts = center, jnp.log(jnp.linalg.norm(scale, axis=2))
+        both = jnp.concatenate(parts, axis=1)
+        alone = [Columns.of(columns).unless(OWN in left_out) for columns in parts]
+        # with one coordinate, claims of all coordinates are the same as its own
+        both = both[:, :0] if d == 1 or CLAIMS in left_out else both
+        features = cls(
+            units,
+            tuple(targets.shape[1:]),
+            (alone[0], alone[1]),
+            Columns.of(both, MOST),
+            Columns.of(inputs, MOST).unless(INPUTS in left_out),
+        )
+        return features, features._frame(*geometry, inputs)
+
+    def frame(self, predictions: Any, n: int, inputs: Float[Array, "n q"]) -> Frame:
+        """Return the `Frame` of n other predictions, with their inputs."""
+        return self._frame(*_located(predictions, self.units, (n, *self.event)), inputs)
+
+    def _frame(self, center: Points, scale: Array, reliable: Array, inputs: Array) -> Frame:
+        parts = center, jnp.log(jnp.linalg.norm(scale, axis=2))
+        both = jnp.concatenate(parts, axis=1)[:, : len(self.claims.mix)]
+        return Frame(
+            reliable,
+            center,
+            scale,
+            jnp.linalg.inv(scale),
+            (self.own[0](parts[0]), self.own[1](parts[1])),
+            self.claims(both),
+            self.inputs(inputs),
+        )
+
+
+def _located(predictions: Any, units: Units, shape: tuple[int, ...]) -> tuple[Points, Array, Array]:
+    d = len(units.center)
+    inner = Standardized(predictions, units, shape[1:])
+    center, scale, reliable = located(jax.random.key(0), inner, shape[0], d, units.center.dtype)
+    eyes = jnp.eye(d, dtype=scale.dtype)[None]
+    return (
+        jnp.where(reliable[:, None], center, 0),
+        jnp.where(reliable[:, None, None], scale, eyes),
+        reliable,
+    )
 
 
 class Parameters(NamedTuple):
@@ -201,7 +317,7 @@ def fit(frame: Frame, predictions: Standardized, ys: Points, used: Bool[Array, "
         best = jnp.argmax(jax.lax.map(height, candidates))
         return (jnp.where(last, theta, candidates[best]), deviations, amount), None
 
-    first = flat, jnp.asarray(np.where(is_common, MOST, NARROW), flat.dtype), eye
+    first = flat, jnp.asarray(np.where(is_common, WIDE, NARROW), flat.dtype), eye
     (theta, deviations, amount), _ = jax.lax.scan(step, first, jnp.arange(STEPS + 1))
     lost = jnp.sum(logs(theta)) < jnp.sum(logs(flat))  # the identity is likelier: the search failed
     theta = jnp.where(lost, flat, theta)
@@ -225,6 +341,6 @@ def _deviations(
         add = lambda values: jax.ops.segment_sum(values, group, len(sizes))  # noqa: E731
         well = add(jnp.sum(inverse * scaled, axis=0))
         size = add(mean**2) / jnp.where(well > 0, well, jnp.inf)
-        return jnp.clip(jnp.sqrt(size), LEAST, MOST)
+        return jnp.clip(jnp.sqrt(size), LEAST, WIDE)
 
     return jax.lax.fori_loop(0, UPDATES, update, first)

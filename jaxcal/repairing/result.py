@@ -15,8 +15,7 @@ from jaxcal.read import Draws, Unnormalized, checks, convert
 from jaxcal.read.convert import input_names
 from jaxcal.read.observations import finite_rows
 from jaxcal.repairing.certificate import NATS, about_gains, in_data_units, say_gain
-from jaxcal.repairing.features import DRAWS, MOST, OWN, Features, too_many
-from jaxcal.repairing.fit import Fitted, Parameters
+from jaxcal.repairing.fit import DRAWS, MOST, OWN, Features, Fitted, Parameters, too_many
 from jaxcal.repairing.move import Move, gaussians, move_all, moved_draws
 from jaxcal.results import Result, Sentences, TestResult, counted
 from jaxcal.results.notes import of_a_chain

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from jaxcal.read import Scores, convert
 from jaxcal.read.sampling import sample
@@ -24,7 +24,6 @@ from jaxcal.sbi.posteriors import (
     Posterior,
     is_tensor,
 )
-from jaxcal.sbi.repaired import RepairedPosterior
 from jaxcal.sbi.space import Space
 from jaxcal.sbi.suspicions import is_of_torch
 from jaxcal.sbi.torch_posterior import TorchPosterior
@@ -44,10 +43,10 @@ def as_posterior(posterior: Any, thetas: Any = None, prior: Any = None) -> Poste
     """
     if isinstance(posterior, Scores):
         return ArrayPosterior(posterior)
-    if isinstance(posterior, RepairedPosterior):
-        return posterior.repaired
     if isinstance(posterior, type):
         raise TypeError(f"posterior: got the class {posterior.__name__}; pass an instance of it")
+    if hasattr(posterior, "repaired"):  # a `RepairedPosterior`
+        return posterior.repaired
     if isinstance(posterior, (JaxPosterior, ArrayPosterior)) or hasattr(posterior, "scored"):
         return posterior
     if is_tensor(posterior) or isinstance(posterior, (np.ndarray, jax.Array, list, tuple)):
@@ -149,22 +148,16 @@ def _needs_one(function: Any) -> bool:
     return len(parameters) == 1 and all(p.kind in positional for p in parameters)
 
 
-def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Array, "n m d"]:
-    """Return draws of n posteriors as one array, for ranks and coverage.
+def as_draws(draws: ArrayLike) -> Float[Array, "n m d"]:
+    """Return draws of n posteriors, as in `check_draws`, as one array, for ranks and coverage.
 
-    ``draws`` are as in `check_draws`. ``names`` selects and orders the variables of a dict or of
-    ArviZ; by default all are used. Entries of an array variable become adjacent columns. ArviZ
-    chains are thinned to m draws, the smallest effective size of any parameter in any posterior.
+    Variables of a dict or of ArviZ follow each other; entries of an array variable become adjacent
+    columns. ArviZ chains are thinned to m draws, the smallest effective size of any parameter in
+    any posterior.
     """
     draws = _stacked(draws)
     if isinstance(draws, Mapping):
-        return _side_by_side(draws, names)
-    if isinstance(draws, list | tuple) and draws and all(hasattr(d, "posterior") for d in draws):
-        each = [_independent(data, names) for data in draws]
-        m = min(len(one) for one in each)
-        if m < 2:
-            raise ValueError("draws: some chains have an effective size below 2: run them longer")
-        return jnp.asarray(np.stack([one[_spaced(len(one), m)] for one in each]))
+        return _side_by_side(draws)
     array = convert.floats(draws, "draws")
     array = array[..., None] if array.ndim == 2 else array
     if array.ndim != 3 or 0 in array.shape:
@@ -175,12 +168,17 @@ def as_draws(draws: ArrayLike, names: Sequence[str] | None = None) -> Float[Arra
 
 
 def _stacked(draws: Any) -> Any:
-    """Return a list of dicts or data frames as a dict of arrays [n, m, ..]; others as given."""
+    """Return draws with names (of dicts, data frames or ArviZ) as a dict of arrays [n, m, ..];
+    others as given."""
     if hasattr(draws, "posterior"):
         raise TypeError(
             f"draws: got one {type(draws).__name__}, which is about one observation: pass a list "
             f"of them, one for each"
         )
+    if isinstance(draws, Mapping):
+        return {str(name): draws[name] for name in draws}
+    if isinstance(draws, list | tuple) and draws and all(hasattr(d, "posterior") for d in draws):
+        draws = _independent(draws)
     tables = isinstance(draws, list | tuple) and [_is_table(one) for one in draws]
     if not tables or not any(tables):
         return draws
@@ -214,8 +212,8 @@ def paired(
 
     Columns are aligned by the names of ``thetas`` if it is a dict, else by ``names``.
     """
-    draws = _stacked(draws)
-    variables = _variables(draws)
+    stacked: Any = _stacked(draws)
+    variables = list(stacked) if isinstance(stacked, Mapping) else None
     if isinstance(thetas, Mapping):
         if variables is None:
             raise ValueError("thetas: got a dict, but the draws have no names: pass both as arrays")
@@ -225,18 +223,19 @@ def paired(
             order, names = list(names), None
         parts = [convert.floats(by_name[name], f"thetas[{name!r}]") for name in order]
         for name, part in zip(order, parts, strict=True):
-            if (width := _width(draws, name)) != (columns := len(_columns([name], [part]))):
+            width = int(np.prod(np.shape(stacked[name])[2:], dtype=int))  # 1 for draws [n, m]
+            if width != (columns := len(_columns([name], [part]))):
                 raise ValueError(f"thetas[{name!r}]: has {columns} columns, its draws have {width}")
         values = jnp.concatenate([part.reshape(part.shape[0], -1) for part in parts], axis=1)
         names = _columns(order, parts) if names is None else names
-        return as_draws(draws, order), values, names
+        return _side_by_side({name: stacked[name] for name in order}), values, names
     values = convert.floats(thetas, "thetas")
     values = values[:, None] if values.ndim == 1 else values
     if variables is None:
         return as_draws(draws), values, names
     if len(variables) == 1:
         names = _columns(variables, [values]) if names is None else names
-        return as_draws(draws), values, names
+        return _side_by_side(stacked), values, names
     if names is None:
         raise ValueError(
             f"thetas: the draws have the names {', '.join(variables)}, and nothing says which "
@@ -244,23 +243,7 @@ def paired(
             f"order of its columns"
         )
     order = _same(variables, names)
-    return as_draws(draws, order), values, order
-
-
-def _variables(draws: ArrayLike) -> list[str] | None:
-    """Return the names of the variables in a dict or list of ArviZ data; None for an array."""
-    if isinstance(draws, Mapping):
-        return [str(name) for name in draws]
-    if isinstance(draws, list | tuple) and draws and all(hasattr(d, "posterior") for d in draws):
-        return [str(name) for name in draws[0].posterior.data_vars]
-    return None
-
-
-def _width(draws: Any, name: str) -> int:
-    """Return the number of columns of a variable: 1 for draws of shape [n, m]."""
-    if not isinstance(draws, Mapping):
-        draws = {name: draws[0].posterior[name].transpose("chain", "draw", ...)}
-    return int(np.prod(np.shape(draws[name])[2:], dtype=int))
+    return _side_by_side({name: stacked[name] for name in order}), values, order
 
 
 def _same(variables: Sequence[str], names: Names) -> list[str]:
@@ -283,10 +266,12 @@ def _columns(names: Sequence[str], parts: Sequence[Array]) -> list[str]:
     ]
 
 
-def _side_by_side(draws: Mapping[str, Any], names: Sequence[str] | None) -> Array:
+def _side_by_side(draws: Mapping[str, Any]) -> Float[Array, "n m d"]:
+    if not draws:
+        raise ValueError("draws: got a dict with no variable")
     parts = []
-    for name in _chosen(draws, names):
-        part = convert.floats(draws[name], f"draws[{name!r}]")
+    for name, values in draws.items():
+        part = convert.floats(values, f"draws[{name!r}]")
         if part.ndim < 2 or (parts and part.shape[:2] != parts[0].shape[:2]):
             raise ValueError(
                 f"draws[{name!r}]: wanted m draws of each of n posteriors, shape [n, m, ..], the "
@@ -296,36 +281,29 @@ def _side_by_side(draws: Mapping[str, Any], names: Sequence[str] | None) -> Arra
     return jnp.concatenate(parts, axis=2)
 
 
-def _independent(data: PyTree, names: Sequence[str] | None) -> np.ndarray:
-    """Return m nearly independent draws [m, d] of ArviZ chains; m is the least effective size."""
+def _independent(data: Sequence[Any]) -> list[dict[str, np.ndarray]]:
+    """Return m nearly independent draws of ArviZ chains, [m, ..] of each variable, for each
+    posterior; m is the least effective size of any parameter in any posterior."""
     import arviz  # pyright: ignore[reportMissingImports]
 
-    posterior = data.posterior
-    parts = []
-    for name in _chosen(posterior.data_vars, names):
-        values = np.asarray(posterior[name].transpose("chain", "draw", ...).values)
-        parts.append(values.reshape(*values.shape[:2], -1))
-    chains = np.concatenate(parts, axis=2)  # [chain, draw, d]
-    sizes = [float(arviz.ess(chains[:, :, k])) for k in range(chains.shape[2])]
-    draws = chains.reshape(-1, chains.shape[2])
-    size = min(sizes) if np.all(np.isfinite(sizes)) else 0.0
-    return draws[_spaced(len(draws), min(len(draws), int(size)))]
+    chains, sizes = [], []
+    for one in data:
+        variables = one.posterior.data_vars
+        ordered = {name: variables[name].transpose("chain", "draw", ...) for name in variables}
+        chains.append({name: np.asarray(values.values) for name, values in ordered.items()})
+        for values in chains[-1].values():
+            columns = values.reshape(*values.shape[:2], -1)
+            sizes += [float(arviz.ess(columns[:, :, k])) for k in range(columns.shape[2])]
+            sizes.append(columns.shape[0] * columns.shape[1])
+    m = int(min(sizes)) if np.all(np.isfinite(sizes)) else 0
+    if m < 2:
+        raise ValueError("draws: some chains have an effective size below 2: run them longer")
 
+    def thinned(values: np.ndarray) -> np.ndarray:
+        steps = values.reshape(-1, *values.shape[2:])
+        return steps[np.linspace(0, len(steps) - 1, m).round().astype(int)]
 
-def _spaced(n: int, m: int) -> np.ndarray:
-    """Return m evenly spaced integers from 0 to n - 1."""
-    return np.linspace(0, n - 1, m).round().astype(int)
-
-
-def _chosen(variables: Any, names: Sequence[str] | None) -> list[str]:
-    present = [str(name) for name in variables]
-    chosen = present if names is None else list(names)
-    missing = [name for name in chosen if name not in present]
-    if missing or not chosen:
-        raise ValueError(
-            f"names: no variable {missing[0] if missing else ''!r} among {', '.join(present)}"
-        )
-    return chosen
+    return [{name: thinned(values) for name, values in one.items()} for one in chains]
 
 
 PILOTS = 128  # draws of the prior to which jumps of chains between modes are fitted

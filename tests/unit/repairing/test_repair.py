@@ -17,7 +17,7 @@ import jaxcal
 from jaxcal import Unnormalized
 from jaxcal.measures import pinball_loss, pit, quantiles
 from jaxcal.repairing.certificate import certificate, cross_fitted
-from jaxcal.repairing.features import Features
+from jaxcal.repairing.fit import Features
 from jaxcal.repairing.move import Move, energy_scores, independent, move_all, no_move
 from jaxcal.repairing.result import _on_coordinates
 

@@ -15,7 +15,7 @@ import scipy.stats
 
 from jaxcal import sbi
 from jaxcal.sbi.pairs import summarized
-from jaxcal.sbi.repaired import RepairedPosterior
+from jaxcal.sbi.repair import RepairedPosterior
 
 with contextlib.suppress(ModuleNotFoundError), warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -20,8 +20,7 @@ import jaxcal
 from jaxcal import sbi
 from jaxcal.read.scores import log_densities_at, score, to_second_order
 from jaxcal.sbi.adapters import as_posterior
-from jaxcal.sbi.repair import _features
-from jaxcal.sbi.repaired import RepairedPosterior
+from jaxcal.sbi.repair import RepairedPosterior, _features
 from jaxcal.sbi.suspicions import in_sentences
 from jaxcal.sbi.torch_posterior import TorchPosterior
 
