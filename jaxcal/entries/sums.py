@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from jaxcal.engine import LightJit
-from jaxcal.engine.signs import independent_signs
 from jaxcal.entries.calibration import LEAST_ROWS, Names, about_data
 from jaxcal.entries.evidence import log_evidence, side_by_side
 from jaxcal.entries.landed import N_POINTS
@@ -18,6 +17,7 @@ from jaxcal.entries.moments import Frame, Group, groups
 from jaxcal.entries.ranks import IMPROBABLE, Fit, normal
 from jaxcal.entries.table import sharpened, summed_table, table_sums
 from jaxcal.nulls.contract import p_value
+from jaxcal.numerics import independent_signs
 from jaxcal.read import Units
 from jaxcal.read.scores import coarse, coarse_sums, is_discrete, sign_of_sums, sign_sums
 from jaxcal.results import Parts, Table

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jax.scipy.special import betainc, gammaincc
 from jaxtyping import Array, Bool, Float
 
-from jaxcal.engine.signs import independent_signs
 from jaxcal.nulls import contract
 from jaxcal.nulls.resampling import Wild
+from jaxcal.numerics import independent_signs
 from jaxcal.read import convert
 from jaxcal.typing import Key, Scalar
 
