@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from jaxcal.typing import DTypeLike
 
@@ -235,6 +235,20 @@ def normal_of(uniform: Array) -> Array:
     """Return normals from uniforms; equal to `jax.random.normal` with the key of the uniforms."""
     low = np.nextafter(np.asarray(-1, uniform.dtype), 0, dtype=uniform.dtype)
     return 2**0.5 * jax.lax.erf_inv(at_least(uniform * (1 - low) + low, low))
+
+
+def independent_signs(key: Array, n: int, b: int, dtype: DTypeLike) -> Float[Array, "n b"]:
+    """Return independent random signs, 1 or -1: one for each bit of random 32-bit integers."""
+    return signs_of_words(jax.random.bits(key, (n * -(-b // 32),), jnp.uint32), n, b, dtype)
+
+
+def signs_of_words(
+    words: UInt32[Array, " w"], n: int, b: int, dtype: DTypeLike
+) -> Float[Array, "n b"]:
+    """Return signs, 1 or -1, from the bits of 32-bit integers, ceil(b / 32) integers per row."""
+    words = words[: n * -(-b // 32)].reshape(n, -1)
+    ones = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)[None, None]) & 1
+    return 1 - 2 * ones.reshape(n, -1)[:, :b].astype(dtype)
 
 
 def safe_sqrt(u: Array) -> Array:

@@ -60,8 +60,8 @@ def part_ingredients(quick, n, batch):
     import jax.numpy as jnp
 
     from jaxcal import Unnormalized, kccsd_test, nulls
-    from jaxcal.engine.signs import independent_signs
     from jaxcal.kernels import Gaussian
+    from jaxcal.numerics import independent_signs
 
     x, y = data(n, (batch,))
     keys = jax.random.split(jax.random.key(0), batch)

@@ -1,4 +1,4 @@
-r"""Draw random signs for a wild bootstrap: independent ones, or ones with cheap quadratic forms.
+r"""Draw random signs for a wild bootstrap, with quadratic forms that are cheap.
 
 The quadratic forms :math:`w_j^\top H w_j` of columns :math:`w_j = s \circ h_j`, with random signs s
 and columns h_j of a Hadamard matrix, follow from one transform. With the bitwise exclusive or
@@ -17,23 +17,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Float, Int
 
+from jaxcal.numerics import signs_of_words
 from jaxcal.typing import DTypeLike, Key
 
 LARGEST_GROUP = 32  # larger groups save nothing: blocks become narrow and patterns few
 LEAST_GROUPS = 12  # 2^11 sign patterns over the groups, so that few are drawn twice
-
-
-def independent_signs(key: Key, n: int, b: int, dtype: DTypeLike) -> Float[Array, "n b"]:
-    """Return independent random signs, 1 or -1: one for each bit of random 32-bit integers."""
-    return _of_words(jax.random.bits(key, (n * -(-b // 32),), jnp.uint32), n, b, dtype)
-
-
-def _of_words(words: UInt32[Array, " w"], n: int, b: int, dtype: DTypeLike) -> Float[Array, "n b"]:
-    words = words[: n * -(-b // 32)].reshape(n, -1)
-    ones = (words[:, :, None] >> jnp.arange(32, dtype=jnp.uint32)[None, None]) & 1
-    return 1 - 2 * ones.reshape(n, -1)[:, :b].astype(dtype)
 
 
 class Places(NamedTuple):
@@ -79,8 +69,8 @@ class HadamardSigns(eqx.Module):
         # one generator for both, with the numbers of one for each
         most = max(n, groups * -(-columns // 32))
         words = jax.vmap(lambda key: jax.random.bits(key, (most,), jnp.uint32))(keys[1:])
-        signs = _of_words(words[0], n, 1, dtype)[:, 0]
-        patterns = _of_words(words[1], groups, columns, dtype)
+        signs = signs_of_words(words[0], n, 1, dtype)[:, 0]
+        patterns = signs_of_words(words[1], groups, columns, dtype)
         return cls(order, signs, patterns, group, b)
 
     def dense(self) -> Float[Array, "n b"]:

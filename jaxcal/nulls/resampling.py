@@ -16,9 +16,9 @@ from jax.scipy.special import ndtri
 from jaxtyping import Array, Float, Int
 
 from jaxcal.engine.quadratic import count, ordered_pairs
-from jaxcal.engine.signs import HadamardSigns, independent_signs
+from jaxcal.engine.signs import HadamardSigns
 from jaxcal.nulls.contract import Needs, Outcome, Sums, p_value
-from jaxcal.numerics import at_least, at_most
+from jaxcal.numerics import at_least, at_most, independent_signs
 from jaxcal.read import convert
 from jaxcal.typing import Features, Key
 

@@ -12,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal.engine import LightJit
-from jaxcal.engine.signs import independent_signs
 from jaxcal.entries.calibration import LEAST_ROWS, Names, about_data, observed, table_names
 from jaxcal.entries.evidence import log_evidence, side_by_side
 from jaxcal.entries.landed import N_POINTS
@@ -20,6 +19,7 @@ from jaxcal.entries.moments import Frame, Group, groups
 from jaxcal.entries.ranks import IMPROBABLE, Fit, normal
 from jaxcal.entries.table import sharpened, summed_table, table_sums
 from jaxcal.nulls.contract import p_value
+from jaxcal.numerics import independent_signs
 from jaxcal.read import Units, checks
 from jaxcal.read.convert import input_names
 from jaxcal.read.scores import coarse, coarse_sums, is_discrete, sign_of_sums, sign_sums

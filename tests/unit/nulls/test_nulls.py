@@ -20,7 +20,6 @@ from scipy.special import ndtr
 import jaxcal
 from jaxcal import nulls
 from jaxcal.engine.quadratic import quadratic_sums
-from jaxcal.engine.signs import independent_signs
 from jaxcal.fit import testing
 from jaxcal.nulls import (
     BlockNormal,
@@ -31,6 +30,7 @@ from jaxcal.nulls import (
     limits,
     resampling,
 )
+from jaxcal.numerics import independent_signs
 from jaxcal.read import checks
 from jaxcal.statistics.weighted import Inner
 from jaxcal.ucme import F
