@@ -23,8 +23,8 @@ from jaxcal.divergences import (
 from jaxcal.divergences.vectors import gram_block
 from jaxcal.fit import testing
 from jaxcal.fit.options import stein_specification
-from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernels import IMQ, Gaussian, points
+from jaxcal.kernels.means.dispatch import kernel_means
 from jaxcal.nulls import Wild
 from jaxcal.statistics.skce import KernelResidual, Observed
 from jaxcal.statistics.stein import Stein

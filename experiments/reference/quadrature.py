@@ -10,8 +10,8 @@ logarithm of the distance to its endpoints, which resolves every scale: the rule
 depend on the bandwidths. All terms are positive, so float32 loses only a few roundings.
 
 Absolute error for kernels of height 1 in float64, for all ratios of scales, bandwidth and distance:
-`ERROR`. `jaxcal.kernel_means.dispatch.pair` registers `radial_over_laplaces` in the place of random
-quantiles.
+`ERROR`. `jaxcal.kernels.means.dispatch.pair` registers `radial_over_laplaces` in the place of
+random quantiles.
 """
 
 from collections.abc import Callable
@@ -23,10 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from jaxcal.kernel_means.closed_forms import e1
-from jaxcal.kernel_means.dispatch import Averages, NoClosedForm, check_dimension, own_by_second
-from jaxcal.kernel_means.mixtures import GRADING, log_node
 from jaxcal.kernels import points
+from jaxcal.kernels.means.closed_forms import e1
+from jaxcal.kernels.means.dispatch import Averages, NoClosedForm, check_dimension, own_by_second
+from jaxcal.kernels.means.mixtures import GRADING, log_node
 from jaxcal.read.families import Laplaces, Normals
 from jaxcal.typing import ArrayFunction, KernelLike, Scalar
 

@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxcal.divergences.fisher import ground_kernel
 from jaxcal.divergences.vectors import NodeScores
-from jaxcal.kernel_means.dispatch import kernel_means, own_by_second
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import second_order_heuristic, spread_of_draws
+from jaxcal.kernels.means.dispatch import kernel_means, own_by_second
 from jaxcal.numerics import at_least
 from jaxcal.read.sampling import check_batch, check_n_samples, drawn
 from jaxcal.typing import Features, KernelLike, Key, PredictionsLike
@@ -30,7 +30,7 @@ class MMD(eqx.Module):
     r"""Maximum mean discrepancy (MMD) of two predictions, with a ground kernel on the targets.
 
     Its square is :math:`E k(Z_p, Z_p') + E k(Z_q, Z_q') - 2 E k(Z_p, Z_q)`, with ground kernel k
-    and independent Z, Z' from predictions p and q, computed by `jaxcal.kernel_means`. If
+    and independent Z, Z' from predictions p and q, computed by `jaxcal.kernels.means`. If
     predictions are represented by draws, pairs of a draw with itself are included, so the square
     has a bias of O(1 / draws). Kernels on the MMD are positive definite. The squared MMD is clipped
     at 0 and has a rounding error of about eps, so an MMD below eps^1/2 is noise.

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxcal.divergences.vectors import NodeScores, Vectors
-from jaxcal.kernel_means.dispatch import KernelMeans, kernel_means
+from jaxcal.kernels.means.dispatch import KernelMeans, kernel_means
 from jaxcal.kernels.points import Constant
 from jaxcal.moments import attribution
 from jaxcal.moments.attribution import Claims

@@ -18,9 +18,9 @@ from jaxtyping import Key as _Key
 from jaxcal.divergences.vectors import TotalVariation, Vectors, check_rows, is_euclidean
 from jaxcal.fit.fitted import Embedding, Fitted
 from jaxcal.fit.residuals import ClassFrame, Featured, Frame, Residual, View, divided
-from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import points
 from jaxcal.kernels.bandwidths import median_heuristic
+from jaxcal.kernels.means.waves import Wave
 from jaxcal.kernels.points import Constant, L1Laplace, Laplace
 from jaxcal.numerics import in_order, normals
 from jaxcal.read import Scores, Standardized, Units, convert

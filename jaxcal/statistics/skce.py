@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.kernel_means.dispatch import KernelMeans
-from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels.classes import ClassGram, MatrixKernel
+from jaxcal.kernels.means.dispatch import KernelMeans
+from jaxcal.kernels.means.waves import Wave
 from jaxcal.read.families import Classes
 from jaxcal.statistics.finite_rank import Draw, Frequencies, twice, waves
 from jaxcal.typing import Features

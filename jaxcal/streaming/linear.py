@@ -18,7 +18,7 @@ from jaxcal.engine.linear import ROWS, along, filled, in_blocks, parts_of, squar
 from jaxcal.fit.fitted import Fitted
 from jaxcal.fit.redraws import RARE, moments_of_rows, rounding_of_waves
 from jaxcal.fit.specification import Specification
-from jaxcal.kernel_means.particles import DRAWS, QUANTILES
+from jaxcal.kernels.means.particles import DRAWS, QUANTILES
 from jaxcal.nulls.limits import Eigenvalues, p_value_of_spectrum
 from jaxcal.numerics import not_finite
 from jaxcal.read import Draws, checks

@@ -24,9 +24,9 @@ from jaxcal.fit.options import stein_specification, with_random_features
 from jaxcal.fit.residuals import Featured
 from jaxcal.fit.specification import Specification
 from jaxcal.fit.testing import apply
-from jaxcal.kernel_means.dispatch import kernel_means, pair
 from jaxcal.kernels import Constant, Gaussian
 from jaxcal.kernels.grams import square_gram
+from jaxcal.kernels.means.dispatch import kernel_means, pair
 from jaxcal.numerics import TURN
 from jaxcal.read.families import Normals, Particles, distribution, distribution_of
 from jaxcal.statistics.finite_rank import Frequencies, twice, waves

@@ -28,8 +28,8 @@ from jaxcal.divergences import (
     mmd,
 )
 from jaxcal.divergences.vectors import NodeScores, gram_block
-from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernels import IMQ, Gaussian, bandwidths, points
+from jaxcal.kernels.means.dispatch import kernel_means
 from jaxcal.read import Draws, Scores, Standardized, Units, Unnormalized
 from jaxcal.read.scores import scores_at
 

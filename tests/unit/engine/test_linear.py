@@ -20,8 +20,6 @@ from jaxcal.engine.linear import SIDE, linear_sums, parts_of, square, triangle
 from jaxcal.engine.quadratic import quadratic_sums
 from jaxcal.fit import testing
 from jaxcal.fit.options import stein_specification, with_random_features
-from jaxcal.kernel_means import waves
-from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernels import (
     IMQ,
     Constant,
@@ -32,6 +30,8 @@ from jaxcal.kernels import (
     Matern52,
     RationalQuadratic,
 )
+from jaxcal.kernels.means import waves
+from jaxcal.kernels.means.dispatch import kernel_means
 from jaxcal.nulls import DependentWild, Eigenvalues, Wild
 from jaxcal.read.families import Laplaces, Mixtures, Normals, Particles
 from jaxcal.skce.calibration import mean_specification

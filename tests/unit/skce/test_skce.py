@@ -18,8 +18,8 @@ from jaxcal import RandomFeatures, ucme_test
 from jaxcal.divergences import TotalVariation, Vectors, Wasserstein
 from jaxcal.divergences.mmd import MMD
 from jaxcal.fit import testing
-from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernels import ClassGram, Constant, Gaussian, Laplace, PowerExponential
+from jaxcal.kernels.means.dispatch import kernel_means
 from jaxcal.nulls import BlockNormal, Redrawn, Wild
 from jaxcal.skce import block_estimates, kce, skce, skce_interval, skce_test
 from jaxcal.statistics.skce import KernelResidual, Observed

@@ -10,8 +10,8 @@ import pytest
 from scipy.integrate import quad
 
 from jaxcal.divergences import TotalVariation, Wasserstein
-from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernels import Constant, Delta, Gaussian
+from jaxcal.kernels.means.dispatch import kernel_means
 from jaxcal.read.families import Classes
 from jaxcal.statistics.skce import KernelResidual, Observed
 from jaxcal.statistics.weighted import Weighted, WeightedFeatures

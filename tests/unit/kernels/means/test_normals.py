@@ -12,9 +12,9 @@ import pytest
 from quick import quick_first
 from scipy import integrate, stats
 
-from jaxcal.kernel_means.closed_forms import Full, FullNormals
-from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernels import IMQ, Gaussian, Laplace, Matern52, RationalQuadratic
+from jaxcal.kernels.means.closed_forms import Full, FullNormals
+from jaxcal.kernels.means.dispatch import kernel_means
 from jaxcal.read import Standardized, Units
 
 close = partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-11)

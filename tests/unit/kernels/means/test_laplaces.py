@@ -11,9 +11,9 @@ import numpyro.distributions as dist
 import pytest
 from scipy import integrate
 
-from jaxcal.kernel_means.closed_forms import first_average, second_average
-from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernels import L1Laplace, Laplace
+from jaxcal.kernels.means.closed_forms import first_average, second_average
+from jaxcal.kernels.means.dispatch import kernel_means
 
 close = partial(np.testing.assert_allclose, rtol=1e-10, atol=1e-12)
 first_average, second_average = jax.jit(first_average), jax.jit(second_average)

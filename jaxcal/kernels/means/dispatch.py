@@ -57,7 +57,7 @@ def pair(kernel: type, distribution: type) -> Callable[[Maker], Maker]:
 
     Example:
         >>> import jax.numpy as jnp, jaxcal
-        >>> from jaxcal.kernel_means.dispatch import kernel_means, pair
+        >>> from jaxcal.kernels.means.dispatch import kernel_means, pair
         >>> from jaxcal.read.families import Particles
         >>> class Zero:
         ...     first = second = lambda self, rows, others: jnp.zeros((len(rows), len(others)))
@@ -238,7 +238,7 @@ def kernel_means(
     Example:
         >>> import jax.numpy as jnp, jaxcal
         >>> import numpyro.distributions as dist
-        >>> from jaxcal.kernel_means.dispatch import kernel_means
+        >>> from jaxcal.kernels.means.dispatch import kernel_means
         >>> kernel, predictions = jaxcal.kernels.Gaussian(1.0), dist.Normal(jnp.zeros(3), 1.0)
         >>> means = kernel_means(kernel, predictions)
         >>> round(float(means.first(means.features, jnp.zeros((1, 1)))[0, 0]), 3)  # 2^-1/2

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 
 from jaxcal import Draws
-from jaxcal.kernel_means import dispatch
-from jaxcal.kernel_means.dispatch import kernel_means, pair
 from jaxcal.kernels import IMQ, ClassGram, Delta, Gaussian, L1Laplace, Laplace, PowerExponential
+from jaxcal.kernels.means import dispatch
+from jaxcal.kernels.means.dispatch import kernel_means, pair
 from jaxcal.read import Standardized, Units
 from jaxcal.read.families import Classes, Mixtures, Normals, distribution_of
 

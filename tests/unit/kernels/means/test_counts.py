@@ -9,10 +9,10 @@ import numpyro.distributions as dist
 import pytest
 import scipy.stats
 
-from jaxcal.kernel_means import particles
-from jaxcal.kernel_means.dispatch import kernel_means
-from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import Gaussian, Laplace
+from jaxcal.kernels.means import particles
+from jaxcal.kernels.means.dispatch import kernel_means
+from jaxcal.kernels.means.waves import Wave
 from jaxcal.nulls import Wild
 from jaxcal.read import OwnUnits, Standardized, Units
 from jaxcal.read.sampling import lattice_size

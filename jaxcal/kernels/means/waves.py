@@ -12,8 +12,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.kernel_means.dispatch import Averages, check_dimension, own_by_second, pair
-from jaxcal.kernel_means.particles import DRAWS, QUANTILES
+from jaxcal.kernels.means.dispatch import Averages, check_dimension, own_by_second, pair
+from jaxcal.kernels.means.particles import DRAWS, QUANTILES
 from jaxcal.kernels.points import Kernel
 from jaxcal.numerics import TURN, cos_and_sin
 from jaxcal.read.families import Laplaces, Normals, Particles, Stratified

@@ -3,7 +3,7 @@
 import equinox as eqx
 import pytest
 
-from jaxcal.kernel_means.dispatch import KernelMeans
+from jaxcal.kernels.means.dispatch import KernelMeans
 
 
 @pytest.fixture(scope="module", autouse=True)

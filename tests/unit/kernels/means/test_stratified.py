@@ -11,9 +11,9 @@ from numpyro.distributions.transforms import AffineTransform, PowerTransform
 from optimized import optimized
 from scipy import stats
 
-from jaxcal.kernel_means.dispatch import kernel_means
-from jaxcal.kernel_means.waves import Wave
 from jaxcal.kernels import IMQ, Gaussian, Laplace
+from jaxcal.kernels.means.dispatch import kernel_means
+from jaxcal.kernels.means.waves import Wave
 from jaxcal.nulls import Wild
 from jaxcal.read import Standardized, Units
 from jaxcal.read.sampling import stratified

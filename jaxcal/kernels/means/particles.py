@@ -25,9 +25,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.kernel_means.dispatch import Averages, check_dimension, gram, own_by_second, pair
 from jaxcal.kernels import points
 from jaxcal.kernels.classes import ClassGram, Delta, MatrixKernel
+from jaxcal.kernels.means.dispatch import Averages, check_dimension, gram, own_by_second, pair
 from jaxcal.kernels.points import Scaled, Sum
 from jaxcal.numerics import safe_sqrt
 from jaxcal.read.families import Classes, Lattice, Nodes, Particles, Stratified

@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jaxcal.kernel_means.dispatch import (
+from jaxcal.kernels.means.dispatch import (
     Averages,
     NoClosedForm,
     check_dimension,

@@ -29,8 +29,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from jaxcal.kernel_means.closed_forms import gaussian_over_normals
-from jaxcal.kernel_means.dispatch import Averages, Formulas, make, own_by_second, pair
+from jaxcal.kernels.means.closed_forms import gaussian_over_normals
+from jaxcal.kernels.means.dispatch import Averages, Formulas, make, own_by_second, pair
 from jaxcal.kernels.points import IMQ, Gaussian, Laplace, Matern52, RationalQuadratic, Scaled, Sum
 from jaxcal.read.families import Mixtures, Normals
 from jaxcal.typing import Distribution, KernelLike

@@ -12,9 +12,9 @@ import scipy.stats
 from optimized import optimized
 from reference import quadrature
 
-from jaxcal.kernel_means import mixtures
-from jaxcal.kernel_means.dispatch import KernelMeans, kernel_means
 from jaxcal.kernels import IMQ, Gaussian, L1Laplace, Laplace, Matern52, RationalQuadratic
+from jaxcal.kernels.means import mixtures
+from jaxcal.kernels.means.dispatch import KernelMeans, kernel_means
 from jaxcal.kernels.points import Product
 from jaxcal.read.families import Laplaces, distribution_of
 from jaxcal.skce import skce_test

@@ -8,8 +8,8 @@ import pytest
 from numpyro.distributions import transforms
 
 from jaxcal.divergences.vectors import class_probabilities
-from jaxcal.kernel_means.dispatch import kernel_means
 from jaxcal.kernels import Gaussian, L1Laplace
+from jaxcal.kernels.means.dispatch import kernel_means
 from jaxcal.read.families import Classes, distribution_of
 
 A, B, P = jnp.array([[-1.0, 0.5, 2.0], [0.5, 1.0, 3.0], [0.2, 0.5, 0.9]])

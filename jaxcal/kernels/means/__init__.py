@@ -1,6 +1,6 @@
 """Averages of a kernel over predictions: in closed form, by finite sums, or from draws."""
 
-from jaxcal.kernel_means import (  # which register themselves
+from jaxcal.kernels.means import (  # which register themselves
     closed_forms,
     mixtures,
     particles,
