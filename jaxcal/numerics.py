@@ -82,7 +82,8 @@ def smallest(x: Array, axis: int | None = None) -> Array:
 
 def not_finite(tree: PyTree) -> Int[Array, ""]:
     """Return the number of entries of a pytree that are NaN or infinite."""
-    leaves = [leaf for leaf in jax.tree.leaves(tree) if jnp.issubdtype(leaf.dtype, jnp.inexact)]
+    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree)]
+    leaves = [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.inexact)]
     # float32 sums compile to fewer kernels than those of integers, and count to 2^24 exactly
     counts = [jnp.sum(~jnp.isfinite(leaf), dtype=jnp.float32) for leaf in leaves]
     return sum(counts, start=jnp.zeros((), jnp.float32)).astype(int)

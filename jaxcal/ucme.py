@@ -30,12 +30,7 @@ from jaxcal.read.families import distribution_of
 from jaxcal.read.observations import drawn_order, n_repeated, observations
 from jaxcal.results import Estimate, TestResult, recorded, rows_in_one_order
 from jaxcal.results.notes import Notes
-from jaxcal.skce.calibration import (
-    MeanOptions,
-    default_null,
-    mean_specification,
-    of_targets_alone,
-)
+from jaxcal.skce.calibration import MeanOptions, default_null, mean_specification, of_targets_alone
 from jaxcal.statistics.skce import KernelResidual
 from jaxcal.statistics.weighted import Inner, Weighted
 from jaxcal.typing import ArrayLike, Key, KeyLike, PredictionsLike, Scalar
@@ -329,7 +324,8 @@ def _redrawn(
     keys: Array, unbiased: Array, problem: _Problem, fit: tuple[Fitted, Featured], biased: Array
 ) -> Float[Array, "1 b"]:
     """Return ``unbiased`` [1] plus biased estimates of data sets whose targets, except locations,
-    are redrawn, minus the observed ``biased`` [1]: p compares biased estimates."""
+    are redrawn, minus the observed ``biased`` [1]: p compares biased estimates. A difference below
+    the rounding of ``biased``, which may be far larger than ``unbiased``, is a tie."""
     _, predictions, ys, spec, rows, *_ = problem
     is_location = jnp.ones(len(ys), bool).at[rows].set(False)
 
@@ -338,7 +334,9 @@ def _redrawn(
         again = refitted(key, keys, spec, fit, predictions, ys, is_location)
         return _over_pairs(_at_locations(problem, *again)[0]).biased
 
-    return (unbiased - biased)[:, None] + jax.lax.map(one, keys).T
+    beyond = jax.lax.map(one, keys).T - biased[:, None]
+    tied = jnp.abs(beyond) <= jnp.finfo(beyond.dtype).eps ** 0.5 * biased[:, None]
+    return unbiased[:, None] + jnp.where(tied, 0, beyond)
 
 
 @jax.jit

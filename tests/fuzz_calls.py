@@ -8,15 +8,7 @@ from jax import numpy as jnp
 from reference.calibration_functions import fit_one
 
 import jaxcal
-from jaxcal import (
-    candidates,
-    dce,
-    divergences,
-    kernels,
-    squared_ce,
-    streaming,
-    whitening,
-)
+from jaxcal import candidates, dce, divergences, kernels, squared_ce, streaming, whitening
 from jaxcal import read as models
 from jaxcal.skce.estimates import BlockEstimates
 from jaxcal.squared_ce.pipeline import Report

@@ -16,23 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from bench_scale import part_hadamard, part_linear, part_model, part_processes, part_streamed
-from bench_small import (
-    part_batch,
-    part_first,
-    part_ingredients,
-    part_light,
-    part_shared_batch,
-)
-from bench_tools import (
-    DRAWS,
-    best,
-    data,
-    gaussian,
-    jaxcal_test,
-    obvious_test,
-    peak,
-    product_rate,
-)
+from bench_small import part_batch, part_first, part_ingredients, part_light, part_shared_batch
+from bench_tools import DRAWS, best, data, gaussian, jaxcal_test, obvious_test, peak, product_rate
 
 FOLDER = Path(__file__).parent
 LENGTH = 0.7  # about the median total variation between two rows of `classes`

@@ -8,11 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal.ckce import (
-    LowRank,
-    ckce,
-    skill,
-)
+from jaxcal.ckce import LowRank, ckce, skill
 from jaxcal.measures import confidences, reliability
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -20,10 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcal.ckce import (
-    Equal,
-    ckce,
-)
+from jaxcal.ckce import Equal, ckce
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))

@@ -27,15 +27,7 @@ from jaxcal.read import checks, convert
 from jaxcal.read.families import Classes
 from jaxcal.read.observations import n_repeated
 from jaxcal.results import TestResult, recorded
-from jaxcal.typing import (
-    ArrayLike,
-    KernelLike,
-    Key,
-    KeyLike,
-    Points,
-    PredictionsLike,
-    Scalar,
-)
+from jaxcal.typing import ArrayLike, KernelLike, Key, KeyLike, Points, PredictionsLike, Scalar
 
 
 class Problem(NamedTuple):

@@ -18,12 +18,7 @@ from jaxcal.kernels.points import Gaussian
 from jaxcal.read import Units, checks, convert
 from jaxcal.read.scores import is_distribution
 from jaxcal.statistics.stein import check_smooth
-from jaxcal.typing import (
-    BaseMeasure,
-    DivergenceLike,
-    KernelLike,
-    Precondition,
-)
+from jaxcal.typing import BaseMeasure, DivergenceLike, KernelLike, Precondition
 from jaxcal.whitening.contract import Whitener, checked
 
 

@@ -25,13 +25,7 @@ from jaxcal.engine.signs import HadamardSigns
 from jaxcal.fit import explanation
 from jaxcal.fit.fitted import Fitted
 from jaxcal.fit.options import with_random_features
-from jaxcal.fit.redraws import (
-    as_forms,
-    kernel_residual,
-    rare_targets,
-    refitted,
-    rounding_of_waves,
-)
+from jaxcal.fit.redraws import as_forms, kernel_residual, rare_targets, refitted, rounding_of_waves
 from jaxcal.fit.residuals import Featured, errors
 from jaxcal.fit.specification import RandomFeatures, Specification
 from jaxcal.moments import attribution

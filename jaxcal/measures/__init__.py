@@ -1,21 +1,8 @@
 """Other measures of predictions: quantiles, losses, fitted temperatures, binned errors."""
 
-from jaxcal.measures.classes import (
-    confidences,
-    ece,
-    reliability,
-)
-from jaxcal.measures.quantiles import (
-    pinball_loss,
-    pit,
-    quantile_calibration,
-    quantiles,
-)
-from jaxcal.measures.temperature import (
-    fit_temperature,
-    nll,
-    with_temperature,
-)
+from jaxcal.measures.classes import confidences, ece, reliability
+from jaxcal.measures.quantiles import pinball_loss, pit, quantile_calibration, quantiles
+from jaxcal.measures.temperature import fit_temperature, nll, with_temperature
 
 __all__ = [
     "confidences",

@@ -132,9 +132,11 @@ def student_p_value(estimate: Array, error: Array, degrees: Any) -> Array:
 def student_quantile(probability: Scalar | float, degrees: Array) -> Array:
     """Return the quantile of Student's t at a probability above 1/2, in the shape of ``degrees``.
 
-    By bisection of `student_tail`, in logarithms; infinity for 0 degrees, NaN for NaN.
+    By bisection of `student_tail`, in logarithms; infinity for 0 degrees, NaN for NaN. From 1e8
+    degrees on it is that of 1e8, the normal quantile to 1e-8.
     """
     beyond = 1 - jnp.asarray(probability, degrees.dtype)
+    degrees = at_most(degrees, 1e8)
     low, high = bisected(
         lambda log_t: student_tail(jnp.exp(log_t), degrees) > beyond,
         jnp.full_like(degrees, -20),

@@ -177,7 +177,7 @@ def errors(
     )
     labels = []
     for marker, means, of_kind, factor in kinds:
-        if means is None or not np.all(np.isfinite(np.asarray(means.estimate))):
+        if means is None or (means is not shift and not np.all(np.isfinite(means.estimate))):
             continue
         for k in np.sort(np.argsort(np.asarray(means.p_value), kind="stable")[:MOST]):
             parts = (means.estimate, means.low, means.high)

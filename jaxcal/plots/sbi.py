@@ -101,8 +101,9 @@ def coverage_of_ranks(ranks: Any) -> PyTree:
     if ranks.statistics[0] != "density":
         return None
     u = np.asarray(ranks.ranks)[:, 0]
-    counts = jnp.asarray(np.histogram(1 - u, 200, (0, 1))[0])
-    shown = of_counts(counts, jnp.asarray(np.sum(~np.isfinite(u))))
+    unknown = ~np.isfinite(u)  # their shares are NaN
+    counts = jnp.asarray(np.histogram(np.where(unknown, 0, 1 - u), 200, (0, 1))[0])
+    shown = of_counts(counts, jnp.asarray(np.sum(unknown)))
     return replace(shown, p_uniform=ranks.p_values[0], level=ranks.level)
 
 

@@ -255,12 +255,15 @@ def probabilities(value: Any, name: str = "predictions", *, binary: bool = False
     """
     if is_distribution(value) and hasattr(value, "enumerate_support"):
         closed = distribution_of(value)
-        if not isinstance(closed, Classes) or closed.probabilities.ndim != 2:
+        probs = closed.probabilities if isinstance(closed, Classes) else None
+        if closed is None and not value.event_shape:  # a class of the user, such as a subclass
+            probs = getattr(value, "probs", None)
+        if probs is None or jnp.ndim(probs) != 2:
             raise ValueError(
                 f"{name}: wanted class probabilities [n, m] or a Categorical with batch shape [n], "
                 f"got {type(value).__name__} with batch shape {tuple(value.batch_shape)}"
             )
-        value = closed.probabilities
+        value = probs
     values = floats(value, name)
     if values.ndim == 2 and (order := class_columns(value, name)):
         values = values[:, np.asarray(order)]

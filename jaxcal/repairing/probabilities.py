@@ -20,14 +20,7 @@ from jaxcal.measures.temperature import (
 from jaxcal.read import checks
 from jaxcal.read.families import Classes
 from jaxcal.read.observations import copies
-from jaxcal.repairing.certificate import (
-    ENERGY,
-    NATS,
-    about_gains,
-    certificate,
-    folds_of,
-    say_gain,
-)
+from jaxcal.repairing.certificate import ENERGY, NATS, about_gains, certificate, folds_of, say_gain
 from jaxcal.results import Result, Sentences, recorded, sentences
 from jaxcal.typing import ArrayLike, Key, Scalar, Vector
 
@@ -40,7 +33,7 @@ class ProbabilityRepair(Result):
     Attributes:
         gain: Mean gain in score, [], in ``unit``; each observation is changed by the map that was
             fitted without its fold.
-        low, high, p_value: As in `jaxcal.repairing.Repair`.
+        low, high, p_value: As in `jaxcal.repairing.result.Repair`.
         gains: Gain of each observation, [n]; NaN for observations that repeat another one.
         fitted: The map of all pairs: a `jaxcal.measures.TemperatureFit` for class probabilities, a
             `jaxcal.dce.Recalibration` for probabilities of a label.

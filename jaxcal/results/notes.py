@@ -210,7 +210,7 @@ TABLE = {
     ),
     "many-locations": Note(
         "there are few observations for so many test locations, and the level may not be kept: "
-        "take fewer locations, or null=jaxcal.nulls.Wild()"
+        "take fewer locations or, for independent observations, null=jaxcal.nulls.Wild()"
     ),
     "reversed-sign": Note(
         "scores point away from the middle of the targets: the mean of s (y - median) is positive, "

@@ -17,13 +17,7 @@ from jaxtyping import Array, Float
 from jaxcal.results import report, saved
 from jaxcal.results.notes import Notes, all_finite, memory, pointer, sentences
 from jaxcal.results.parts import Coordinates, Parts, Table, largest_share, plain
-from jaxcal.results.report import (
-    about_coordinates,
-    batch_report,
-    no_verdict,
-    too_few,
-    worth_saying,
-)
+from jaxcal.results.report import about_coordinates, batch_report, no_verdict, too_few, worth_saying
 from jaxcal.results.saved import SOURCE, provenance
 from jaxcal.typing import Contents, Figure, Scalar
 

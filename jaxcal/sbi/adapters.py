@@ -4,6 +4,7 @@ Also draw points from the prior: nodes, where scores are computed, and points to
 """
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -277,8 +278,11 @@ def _side_by_side(draws: Mapping[str, Any]) -> Float[Array, "n m d"]:
                 f"draws[{name!r}]: wanted m draws of each of n posteriors, shape [n, m, ..], the "
                 f"same n and m for all, got {part.shape}"
             )
-        parts.append(part.reshape(*part.shape[:2], -1))
-    return jnp.concatenate(parts, axis=2)
+        parts.append(part.reshape(*part.shape[:2], math.prod(part.shape[2:])))
+    joined = jnp.concatenate(parts, axis=2)
+    if joined.size == 0:
+        raise ValueError(f"draws: wanted at least one number, got shape {joined.shape}")
+    return joined
 
 
 def _independent(data: Sequence[Any]) -> list[dict[str, np.ndarray]]:
@@ -292,15 +296,17 @@ def _independent(data: Sequence[Any]) -> list[dict[str, np.ndarray]]:
         ordered = {name: variables[name].transpose("chain", "draw", ...) for name in variables}
         chains.append({name: np.asarray(values.values) for name, values in ordered.items()})
         for values in chains[-1].values():
-            columns = values.reshape(*values.shape[:2], -1)
+            columns = values.reshape(*values.shape[:2], math.prod(values.shape[2:]))
             sizes += [float(arviz.ess(columns[:, :, k])) for k in range(columns.shape[2])]
             sizes.append(columns.shape[0] * columns.shape[1])
+    if not sizes:
+        raise ValueError("draws: the posteriors hold no variable")
     m = int(min(sizes)) if np.all(np.isfinite(sizes)) else 0
     if m < 2:
         raise ValueError("draws: some chains have an effective size below 2: run them longer")
 
     def thinned(values: np.ndarray) -> np.ndarray:
-        steps = values.reshape(-1, *values.shape[2:])
+        steps = values.reshape(math.prod(values.shape[:2]), *values.shape[2:])
         return steps[np.linspace(0, len(steps) - 1, m).round().astype(int)]
 
     return [{name: thinned(values) for name, values in one.items()} for one in chains]

@@ -156,9 +156,7 @@ def _cut(log_prob: LogProb, prior: Prior) -> LogProb:
 def _vector_field(estimator: Estimator, prior: Prior) -> TorchDensity:
     """Return the density of NPSE or FMPE by probability flow; scores of NPSE are the network's."""
     import torch  # pyright: ignore[reportMissingImports]
-    from sbi.inference.potentials import (  # pyright: ignore[reportMissingImports]
-        vector_field_potential,
-    )
+    from sbi.inference.potentials import vector_field_potential  # pyright: ignore[reportMissingImports]
 
     potential, _ = vector_field_potential.vector_field_estimator_based_potential(
         estimator, None, None

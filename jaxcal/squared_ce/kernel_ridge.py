@@ -115,9 +115,8 @@ def _low_rank(
 @full_precision
 def _lift_rows(kernel: KernelLike, centres: Array, lift: Array, queries: Array) -> Array:
     """Return ``k(queries, centres) @ lift``, computed in blocks of `QUERY_ROWS` queries."""
-
     n = queries.shape[0]
-    side = min(n, QUERY_ROWS)
+    side = max(1, min(n, QUERY_ROWS))
     padded, _ = filled(queries, queries[:, :0], -n % side)
     blocks = jax.lax.map(lambda rows: gram(kernel, rows, centres) @ lift, in_blocks(padded, side))
     return blocks.reshape(-1, lift.shape[1])[:n]

@@ -16,14 +16,7 @@ from jaxcal.divergences.vectors import NodeScores, _Euclidean
 from jaxcal.numerics import at_least, eliminated
 from jaxcal.read import Draws, Standardized, convert
 from jaxcal.read.families import Normals, distribution_of, full, mean_and_covariance
-from jaxcal.read.precisions import (
-    LEAST,
-    bounded_matrices,
-    bounded_spectrum,
-    eyes,
-    inverses,
-    slopes,
-)
+from jaxcal.read.precisions import LEAST, bounded_matrices, bounded_spectrum, eyes, inverses, slopes
 from jaxcal.read.predictions import in_units_of_data
 from jaxcal.read.scores import climbable, log_densities, to_second_order
 from jaxcal.typing import ArrayLike, Features, Key, Nodes, Points, Predictions

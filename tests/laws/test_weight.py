@@ -10,7 +10,7 @@ from api import public
 
 import jaxcal
 
-FILES, LINES, NAMES = 184, 42_655, 140
+FILES, LINES, NAMES = 184, 42_611, 140
 
 
 def test_the_library_is_no_heavier_than_it_was():

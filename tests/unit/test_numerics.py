@@ -210,3 +210,8 @@ def test_sums_of_groups_lose_no_digits(n, k):
     wanted = np.bincount(group, minlength=k)[:, None] * x[:1].astype(float) if n else 0
     result = numerics.group_sums(jnp.asarray(x), jnp.asarray(group), k)
     np.testing.assert_allclose(result, np.broadcast_to(wanted, (k, 2)), rtol=3e-6)
+
+
+def test_numbers_of_python_are_counted_if_not_finite():
+    tree = {"scale": float("nan"), "n": 3, "values": jnp.array([1.0, jnp.inf])}
+    assert numerics.not_finite(tree) == 2

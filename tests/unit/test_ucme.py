@@ -251,6 +251,18 @@ def test_redrawn_targets_compare_plug_in_estimates(key):
     np.testing.assert_allclose(result.p_value, (1 + exceeding) / 201, rtol=1e-12)
 
 
+def test_ties_of_redrawn_targets_count_where_one_observation_decides():
+    """The unbiased estimate is far smaller than the rounding of the biased one."""
+    with jax.enable_x64(False):
+        sure = jnp.array([5e-4, 1 - 1e-3, 5e-4])
+        predictions = jnp.tile(sure, (20, 1)).at[0].set(sure[jnp.array([1, 0, 2])])
+        labels = jnp.ones(20, int).at[0].set(0)
+        options = {"locations": (predictions[:1], labels[:1]), "null": Redrawn(200)}
+        for kernel in (Gaussian(0.25), Gaussian(0.255)):
+            result = ucme_test(1, predictions, labels, prediction_kernel=kernel, **options)
+            assert result.p_value > 0.5
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("null", [DependentWild(), Eigenvalues(), HadamardWild(), BlockNormal()])
 def test_all_nulls_are_nulls_at_locations(null, key):

@@ -7,12 +7,7 @@ import problems
 import pytest
 import scipy.stats
 from reference import synthetic
-from reference.conditional_means import (
-    conditional_mean,
-    inner_product,
-    null_mean,
-    squared_distance,
-)
+from reference.conditional_means import conditional_mean, inner_product, null_mean, squared_distance
 from reference.joint import jkce
 from reference.ranking import Drawn, Trials, drawn_trials, shift_curves, subsample_trials
 

@@ -11,6 +11,7 @@ from jaxcal.divergences import Euclidean, TotalVariation
 from jaxcal.divergences.vectors import class_probabilities, gram_block
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.kernels.bandwidths import median_heuristic
+from jaxcal.read import checks
 
 METRICS = {"tv": (TotalVariation(), "cityblock", 0.5), "l2": (Euclidean(), "euclidean", 1.0)}
 each = pytest.mark.parametrize("name", METRICS)
@@ -58,6 +59,11 @@ def test_distributions_over_classes_are_their_probabilities():
     np.testing.assert_allclose(
         class_probabilities(dist.Categorical(ps[0]).expand([2])), ps[jnp.zeros(2, int)]
     )
+
+    class Own(dist.CategoricalProbs):
+        pass
+
+    np.testing.assert_allclose(checks.probabilities(Own(ps)), ps)
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,7 @@ import scipy.optimize
 import scipy.stats
 from reference.mixtures import ensemble, mse
 
-from jaxcal.measures import (
-    nll,
-    pinball_loss,
-    pit,
-    quantile_calibration,
-    quantiles,
-)
+from jaxcal.measures import nll, pinball_loss, pit, quantile_calibration, quantiles
 from jaxcal.measures.quantiles import LEVELS
 from jaxcal.plots.reliability import coverage
 from jaxcal.read import Draws

@@ -92,6 +92,7 @@ def test_draws_of_bayesflow_and_arrays_are_one_array(drawn):
         ({"a": np.ones((3, 4)), "b": np.ones((3, 5))}, ValueError, "the same n and m"),
         (np.ones(3), ValueError, r"shape \[n, m, d\]"),
         ({}, ValueError, "no variable"),
+        ({"a": np.zeros((3, 0))}, ValueError, "at least one number"),
         ("draws", TypeError, "draws"),
         (None, TypeError, "draws"),
     ):

@@ -10,14 +10,7 @@ import pytest
 
 from jaxcal import calibration_test
 from jaxcal.sbi import score_pairs
-from jaxcal.sbi.space import (
-    Space,
-    check_continuous,
-    check_inside,
-    evenly_filled,
-    freed,
-    space_of,
-)
+from jaxcal.sbi.space import Space, check_continuous, check_inside, evenly_filled, freed, space_of
 from jaxcal.sbi.suspicions import PairNotes, about_space
 
 INF = np.inf

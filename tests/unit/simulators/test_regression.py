@@ -8,12 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import scipy.stats
-from reference.regression import (
-    friedman1,
-    gaussian_forecasts,
-    least_squares,
-    noisy_sine,
-)
+from reference.regression import friedman1, gaussian_forecasts, least_squares, noisy_sine
 
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.skce import block_estimates

@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from reference.calibration_functions import diagonal, fit_one, gram
-from reference.classifiers import (
-    squared_confidence,
-    temperature_residual,
-    tempered_dirichlet,
-)
+from reference.classifiers import squared_confidence, temperature_residual, tempered_dirichlet
 from reference.kernel_density import dirichlet, leave_one_out_error, likelihood_bandwidth
 from reference.parametric import Parametric, Zero
 from squared_ce_oracles import (
@@ -30,15 +26,8 @@ from squared_ce_oracles import (
 from jaxcal.kernels import Gaussian, Laplace
 from jaxcal.kernels.grams import gram as gram_matrix
 from jaxcal.squared_ce.binning import Bins, bin_numbers
-from jaxcal.squared_ce.functions import (
-    at_data,
-    candidate,
-    on_edge,
-)
-from jaxcal.squared_ce.kde import (
-    KernelDensity,
-    on_simplex,
-)
+from jaxcal.squared_ce.functions import at_data, candidate, on_edge
+from jaxcal.squared_ce.kde import KernelDensity, on_simplex
 from jaxcal.squared_ce.kernel_ridge import KernelRidge, spectral
 from jaxcal.squared_ce.reductions import binary, canonical, top_label
 

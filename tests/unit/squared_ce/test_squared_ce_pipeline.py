@@ -12,11 +12,7 @@ import pytest
 import scipy.stats
 from reference import finite
 from reference.calibration_functions import Mean, diagonal
-from reference.classifiers import (
-    squared_confidence,
-    temperature_residual,
-    tempered_dirichlet,
-)
+from reference.classifiers import squared_confidence, temperature_residual, tempered_dirichlet
 from reference.from_test_rows import one_step as one_step_of
 from reference.from_test_rows import plug_in, quoted
 from reference.parametric import FittedZero, Parametric, Zero

@@ -14,11 +14,7 @@ from hypothesis.extra.numpy import arrays
 from quick import quick_first
 from reference import finite
 from reference.calibration_functions import Mean, diagonal, gram
-from reference.classifiers import (
-    squared_confidence,
-    temperature_residual,
-    tempered_dirichlet,
-)
+from reference.classifiers import squared_confidence, temperature_residual, tempered_dirichlet
 from reference.incomplete import consecutive_risk, random_pairs_risk
 from squared_ce_oracles import ATOMS, CONDITIONALS, WEIGHTS, double_loop
 

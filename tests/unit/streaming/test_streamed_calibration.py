@@ -15,14 +15,7 @@ from jaxcal.entries.table import summed_table, table, table_sums
 from jaxcal.nulls.contract import p_value
 from jaxcal.results import notes
 from jaxcal.streaming import StreamedTest, StreamState
-from jaxcal.streaming.calibration import (
-    EntriesFit,
-    _fitted,
-    _judged,
-    _sums,
-    row_keys,
-    row_signs,
-)
+from jaxcal.streaming.calibration import EntriesFit, _fitted, _judged, _sums, row_keys, row_signs
 
 N, SIZE, DRAWS = 240, 40, 99
 NAMES = ("0", "1"), ("everywhere", "centre", "scale")
