@@ -251,7 +251,7 @@ def test_redrawn_targets_compare_plug_in_estimates(key):
     np.testing.assert_allclose(result.p_value, (1 + exceeding) / 201, rtol=1e-12)
 
 
-def test_ties_of_redrawn_targets_count_where_one_observation_decides():
+def test_ties_of_redrawn_targets_count_if_one_target_decides():
     """The unbiased estimate is far smaller than the rounding of the biased one."""
     with jax.enable_x64(False):
         sure = jnp.array([5e-4, 1 - 1e-3, 5e-4])
